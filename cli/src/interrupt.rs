@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_comes_unless_an_interrupt_does() {
+    fn a_wait_ends_at_its_deadline_or_an_interrupt() {
         let interrupt = Interrupt::default();
         assert!(!interrupt.comes_before(Some(Instant::now())));
         interrupt.stopper().stop();

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_passes_that_acts() {
+    fn no_control_characters_pass() {
         let hostile = "a\x1b]0;x\x07\x1b[2J\u{9b}2J\u{202e}\x1b[8m\x1b\r\0";
         let expected =
             "a\u{fffd}]0;x\u{fffd}\u{fffd}[2J\u{fffd}2J\u{fffd}\u{fffd}[8m\u{fffd}\u{fffd}\u{fffd}";

@@ -11,7 +11,7 @@ use kvmprof_client::{ClientError, Connection};
 use rustix::process::Uid;
 
 #[test]
-fn each_reason_has_its_error() {
+fn each_cause_has_its_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let connect = || Connection::connect(&path).err().unwrap();

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_says_is_kept_to_a_bound() {
+    fn messages_of_a_child_are_bounded() {
         let mut child = shell("yes 12345678 | head -c 1000000 >&2; exit 3");
         let (status, said) = loop {
             if let Some(ended) = child.ended().unwrap() {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_asked_before_it_is_killed() {
+    fn a_child_gets_sigterm_before_sigkill() {
         // It says that it is ready: before, the signal would find no handler.
         let folder = tempfile::tempdir().unwrap();
         let ready = folder.path().join("ready");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_there_is_not_is_told() {
+    fn a_missing_program_is_reported() {
         let error = Child::start("/nowhere/program", [""; 0]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
         assert_eq!(program("no-such-program"), PathBuf::from("no-such-program"));

@@ -121,14 +121,14 @@ mod tests {
 
     /// Test case 1 of RFC 4231.
     #[test]
-    fn it_is_the_begin_of_the_hmac() {
+    fn a_hash_is_the_start_of_the_hmac() {
         assert_eq!(hashed(&[0x0b; 20]).of("Hi There"), "#b0344c61d8db3853");
         assert_ne!(hashed(&[0x0c; 20]).of("Hi There"), "#b0344c61d8db3853");
         assert!(hashed(&[]).covers("secret-1") && !hashed(&[]).covers("open"));
     }
 
     #[test]
-    fn keys_are_long_enough_and_ones_own() {
+    fn keys_have_a_minimum_length_and_belong_to_the_user() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
         let read = |bytes: &[u8], mode: u32| {

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_stays_under_another_number() {
+    fn names_in_use_are_renumbered_not_dropped() {
         let mut stacks = GuestStacks::default();
         for pc in 0..1000 {
             assert_eq!(number(&mut stacks, pc).map(u64::from), Some(pc));
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_found_again_until_they_take_too_much_room() {
+    fn names_are_reused_up_to_a_limit() {
         let resolver = Resolver::default();
         let mut names = Names::default();
         let mut stacks = GuestStacks::default();

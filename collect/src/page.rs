@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_of_this_host_alone_answers_for_no_other_name() {
+    fn a_loopback_server_answers_for_no_other_host_name() {
         let local = "127.0.0.1:9464".parse().unwrap();
         for host in [
             "localhost",
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_reader_holds_nobody_up_for_long() {
+    fn a_slow_reader_delays_others_for_a_bounded_time() {
         let folder = tempfile::tempdir().unwrap();
         let spool = Spool::open(&folder.path().join("spool"), 1 << 20, &[]).unwrap();
         let metrics = Metrics::new(&Config::default(), "host", Arc::new(spool));

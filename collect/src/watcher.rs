@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn new_sockets_are_told_of() {
+    fn new_sockets_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         let (sender, messages) = sync_channel(8);
         let pattern = folder.path().join("*.sock").display().to_string();
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_comes_later_is_watched() {
+    fn a_folder_created_later_is_watched() {
         let place = tempfile::tempdir().unwrap();
         let folder = place.path().join("later");
         let (sender, messages) = sync_channel(8);

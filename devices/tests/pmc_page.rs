@@ -190,7 +190,7 @@ fn bad_counters_events_flags_and_processes_are_refused() {
 }
 
 #[test]
-fn a_saved_context_stands_still_and_the_kernels_counters_go_on() {
+fn a_saved_context_is_frozen_while_the_kernels_counters_run() {
     let mut pmc = Pmc::default();
     start(&mut pmc, 5);
     simple(&mut pmc, Function::AllocKernel, 0, TIME).unwrap();
@@ -241,7 +241,7 @@ fn upon_a_fork_enabled_counters_are_inherited_and_zeroed() {
 
 /// The kernel gives the children of a process that has ended to another one, which may have counters that their real parent hadn't.
 #[test]
-fn who_may_be_adopted_inherits_only_what_all_of_the_family_have() {
+fn a_possible_orphan_inherits_only_what_the_whole_family_has() {
     let child = |pid| ProcessKey { pid, started: 2000 };
     let inherits = |pmc: &mut Pmc, pid| {
         pmc.count(&adopted(child(pid), key(5), 4));
@@ -348,7 +348,7 @@ fn a_counter_of_the_kernel_isnt_available_to_processes() {
 }
 
 #[test]
-fn the_kernels_value_begins_when_it_is_allocated() {
+fn the_kernels_value_starts_at_its_allocation() {
     let mut pmc = Pmc::default();
     let read = |pmc: &mut Pmc, now| pmc.call(&of(Function::Value, KERNEL, TIME), &Host(now));
     assert_eq!(read(&mut pmc, 5), Err(Errno::ENXIO));

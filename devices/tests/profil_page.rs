@@ -243,7 +243,7 @@ fn profil_and_pcsample_exclude_each_other() {
 }
 
 #[test]
-fn both_go_on_in_parent_and_child_after_fork() {
+fn both_continue_in_parent_and_child_after_fork() {
     for on in [profil(64, 2), aix(64, 2), pcsample(4)] {
         let (mut parent, mut memory) = (after(&on), Memory::default());
         parent.tick(TEXT, &mut memory);
@@ -396,7 +396,7 @@ fn a_store_waits_for_its_page() {
 }
 
 #[test]
-fn only_so_many_stores_wait_and_the_rest_is_counted() {
+fn waiting_stores_are_bounded_and_the_rest_is_counted() {
     let (mut profile, mut memory) = (after(&profil(64, 2)), Memory::default());
     memory.absent.insert(BUFFER / PAGE);
     for _ in 0..MAX_WAITING + 5 {

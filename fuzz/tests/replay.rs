@@ -78,7 +78,7 @@ for_each_target!(tests);
 
 /// What is cut out of real kernels is enough of one: symbols, types and banner go together.
 #[test]
-fn parts_of_real_kernels_are_understood() {
+fn parts_of_real_kernels_parse() {
     for name in ["debian-6.1", "debian-6.12"] {
         let input = fs::read(corpus::inputs_folder("kernel_image").join(name)).unwrap();
         // The first byte says that the others are the file.

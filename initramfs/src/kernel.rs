@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_modules_tells_where_they_were_looked_for() {
+    fn a_missing_module_folder_is_an_error_with_the_searched_paths() {
         let root = tempfile::tempdir().unwrap();
         let image = root.path().join("vmlinuz");
         std::fs::write(&image, setup_with(0x300, b"9.9-test\0")).unwrap();

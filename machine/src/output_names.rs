@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_there_until_its_listener_goes() {
+    fn a_socket_exists_until_its_listener_closes() {
         let folder = tempfile::tempdir().unwrap();
         let (names, path) = (names(folder.path()), folder.path().join("socket"));
         let listener = listen(Some(&names), &path).unwrap();
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_opened_without_the_process() {
+    fn devices_and_pipes_are_opened_without_the_helper() {
         let names = OutputNames::on_thread(Vec::new(), Some(Path::new("/dev/null"))).unwrap();
         assert!(names.paths.is_empty());
         let mut file = record(Some(&Arc::new(names)), Path::new("/dev/null")).unwrap();
@@ -372,7 +372,7 @@ mod tests {
 
     /// Whoever ends without a word leaves nothing, either.
     #[test]
-    fn all_that_is_to_go_goes_with_the_process() {
+    fn the_helpers_end_removes_all_its_names() {
         let folder = tempfile::tempdir().unwrap();
         let mut server = Server::new(
             ["socket", "recording"]

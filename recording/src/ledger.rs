@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_entered_since_is_the_difference_of_each_count() {
+    fn the_difference_of_ledgers_is_by_count() {
         let earlier = ClockLedger {
             ticks: 10,
             sampled: 4,

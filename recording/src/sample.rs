@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_places_in_the_lists() {
+    fn numbers_index_the_lists() {
         for (index, mode) in Mode::ALL.into_iter().enumerate() {
             assert_eq!(mode.index(), index);
         }
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn interrupts_are_off_by_the_level_where_the_vcpu_runs() {
+    fn interrupts_are_off_by_the_priority_level() {
         let is_off = |ipl, mode| {
             let sample = Sample {
                 ipl,
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_no_process_id() {
+    fn a_name_is_not_a_pid() {
         assert_eq!(parse_pid("-1"), Ok(-1));
         assert_eq!(parse_pid("130"), Ok(130));
         for wrong in ["dd", "", "1.5", "99999999999"] {

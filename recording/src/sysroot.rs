@@ -78,7 +78,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn nothing_leads_out_of_the_folder() {
+    fn paths_cannot_leave_the_folder() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("root");
         std::fs::create_dir_all(root.join("usr/lib")).unwrap();

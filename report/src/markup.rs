@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn data_stays_in_its_element_and_says_the_same() {
+    fn data_stays_in_its_element_unchanged() {
         let json = serde_json::json!({ "name": "</script><!--<script>\u{202e}\"\\" }).to_string();
         let mut data = Markup::default();
         data.data(&json);

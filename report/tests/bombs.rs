@@ -371,7 +371,7 @@ fn stalls_end_where_their_budget_does() {
 
 /// A row for each, with a name of its own, would be 1.6 GB.
 #[test]
-fn processes_that_the_host_stole_from_share_the_names_of_functions() {
+fn processes_with_stolen_ticks_share_function_names() {
     let (_folder, path) = stalled(400_000, 1, 0, 1);
     let length = usize::try_from(fs::metadata(&path).unwrap().len()).unwrap();
     let stalls = stalls_of(&path, 20, &OutputBudget::of_recording(length)).unwrap();

@@ -66,7 +66,7 @@ impl Observer for Impatient {
 }
 
 #[test]
-fn a_part_of_a_boot_is_none() {
+fn a_part_of_a_boot_is_not_a_boot() {
     let (_folder, path) = recording();
     let source = Source::open(&path, &[]).unwrap();
     let read = Boot::read(&source, &Levels::default(), &Impatient::default());

@@ -43,7 +43,7 @@ fn changes_are_listed() {
 }
 
 #[test]
-fn nothing_changed_from_a_recording_to_itself() {
+fn a_recording_does_not_differ_from_itself() {
     let [(before, counts), _] = stretches();
     let side = (&before, Some(&counts));
     let changes = changes(side, side, SortBy::Total);
@@ -138,7 +138,7 @@ fn fill<'a>(svg: &'a str, name: &str) -> &'a str {
 
 /// In a picture of small changes the largest one has no deep colour.
 #[test]
-fn small_changes_look_small() {
+fn small_changes_have_pale_colours() {
     let folder = tempfile::tempdir().unwrap();
     let [before, after] = [300, 303].map(|copying| {
         let path = folder.path().join(copying.to_string());

@@ -119,7 +119,7 @@ fn an_export_has_lines_and_inlined_functions() {
 }
 
 #[test]
-fn a_symbol_server_tells_what_the_profile_leaves_out() {
+fn a_symbol_server_adds_what_the_profile_omits() {
     let (guest, path) = recorded();
     let source = source(&guest, &path, true);
     let mut json = Vec::new();
@@ -215,7 +215,7 @@ fn requests_that_are_wrong_or_too_much_are_answered_by_an_error() {
 }
 
 #[test]
-fn source_files_are_those_that_the_code_is_from() {
+fn source_files_are_those_of_the_code() {
     let (guest, path) = recorded();
     let source = source(&guest, &path, true);
     let profile = source.profile();

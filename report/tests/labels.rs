@@ -97,7 +97,7 @@ fn a_table_has_the_samples_of_each_value() {
 }
 
 #[test]
-fn processes_of_a_flame_graph_stand_on_the_values() {
+fn flame_graph_processes_are_above_the_label_values() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("labels");
     write(&path);

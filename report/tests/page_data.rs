@@ -263,7 +263,7 @@ proptest! {
     /// Whatever time between edges of bins and whatever process is selected, in the page or by the command that made it, beside
     /// its other filters.
     #[test]
-    fn the_page_says_what_the_report_says(
+    fn the_page_agrees_with_the_report(
         seed in 1..u64::MAX,
         ticks in 0..2500_u64,
         (from, to) in (0..10_000_u64, 0..10_000_u64),

@@ -391,7 +391,7 @@ fn two_times_of_a_recording_are_compared() {
 
 /// What is typed is searched for when a moment has passed without a key, or by Enter; nothing else is computed anew.
 #[test]
-fn each_search_is_one_and_selects_nothing() {
+fn a_search_selects_nothing() {
     let used = walked("search");
     let said = &used.said;
     assert_eq!(said["typed"], "");
@@ -455,7 +455,7 @@ fn keys_reach_values_and_intervals() {
 }
 
 #[test]
-fn odd_names_and_patterns_are_what_they_say() {
+fn odd_names_and_patterns_are_escaped() {
     let used = Used::of_page("odd", |folder| {
         let path = folder.join("recording");
         let symbols =

@@ -147,7 +147,7 @@ fn rows_and_frames_are_linked() {
 
 /// A finger does what a mouse does.
 #[test]
-fn fingers_are_enough() {
+fn touch_is_sufficient() {
     let used = Used::of_page("touch", with_many_functions);
     let said = &used.said;
     assert!(said["touches"].as_u64().unwrap() > 0, "{said}");
@@ -230,7 +230,7 @@ fn views_and_orders_draw_the_same_frames_elsewhere() {
 
 /// Where there is more than a page draws it says so.
 #[test]
-fn what_is_not_drawn_is_told() {
+fn omitted_frames_are_mentioned() {
     let used = Used::of_page("crowded", |folder| {
         written(folder, |written| {
             for number in 0..60_i32 {
@@ -278,7 +278,7 @@ fn with_narrow_frames(folder: &Path) -> String {
 
 /// However high the graph becomes: the frame that is clicked stays under the pointer, and shares are those of the whole graph.
 #[test]
-fn frames_that_are_clicked_stay_where_they_are() {
+fn clicked_frames_keep_their_place() {
     let used = Used::of_page("zoom", with_narrow_frames);
     let said = &used.said;
     let steps = said["steps"].as_array().unwrap();

@@ -139,7 +139,7 @@ fn back_undoes_each_step() {
 }
 
 #[test]
-fn keys_are_enough() {
+fn the_keyboard_is_sufficient() {
     let used = Used::new("keys", USUAL);
     let said = &used.said;
     assert!(used.text("process").starts_with("walker"), "{said}");
@@ -201,7 +201,7 @@ fn read_walk(folder: &Path, seed: u64, mode: &[Mode]) -> (Profile, Counts) {
 }
 
 #[test]
-fn recordings_of_a_page_are_told_apart() {
+fn recordings_of_a_page_are_distinguished() {
     let used = Used::of_page("merged", |folder| {
         let all = [4, 5].map(|seed| read_walk(folder, seed, &[]));
         let (profiles, counts): (Vec<_>, Vec<_>) = all.into_iter().unzip();
@@ -240,7 +240,7 @@ fn change_columns(row: &Value) -> Vec<String> {
 }
 
 #[test]
-fn a_comparison_says_what_diff_says() {
+fn a_comparison_agrees_with_diff() {
     let made = |folder: &Path, mode: &[Mode]| [7, 9].map(|seed| read_walk(folder, seed, mode));
     let used = Used::of_page("compare", |folder| {
         let [(before, one), (after, other)] = made(folder, &[]);
@@ -292,7 +292,7 @@ fn a_comparison_says_what_diff_says() {
 
 /// What was only before is drawn, and marked; colours are those of the total share.
 #[test]
-fn what_vanished_is_drawn() {
+fn vanished_functions_are_drawn() {
     let used = Used::of_page("compare", |folder| {
         let [(before, one), (after, other)] =
             [[Mode::User, Mode::Kernel], [Mode::User; 2]].map(|mode| read_walk(folder, 6, &mode));
@@ -326,7 +326,7 @@ fn what_vanished_is_drawn() {
 }
 
 #[test]
-fn everybody_can_use_it() {
+fn the_page_is_accessible() {
     let used = Used::new("access", FEW);
     let none = Value::Array(Vec::new());
     assert_eq!(used.said["violations"], none, "{}", used.said);

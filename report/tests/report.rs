@@ -87,7 +87,7 @@ impl Observer for Interrupted {
 }
 
 #[test]
-fn an_interrupted_run_says_so() {
+fn an_interrupted_run_is_marked() {
     let (_folder, path) = recording(2);
     let recording = Recording::open(&path).unwrap();
     let resolver = Resolver::from_contents(&recording.contents().unwrap());
@@ -105,7 +105,7 @@ fn an_interrupted_run_says_so() {
 }
 
 #[test]
-fn a_document_has_all_of_it() {
+fn a_document_is_complete() {
     let (_folder, path) = recording(2);
     let document = document(&profile(&path, ":"), SortBy::Own, 8);
     let text = serde_json::to_vec_pretty(&document).unwrap();

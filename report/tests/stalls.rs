@@ -211,7 +211,7 @@ fn waits_beside_stolen_ticks_are_counted_with_what_that_vcpu_ran() {
 
 /// An interrupt waits for locks as a system call does; user code and halted vCPUs don't.
 #[test]
-fn waits_in_interrupts_are_waits() {
+fn waits_in_interrupts_are_counted() {
     let of_mode = |at, mode| Run {
         at,
         mode,
@@ -249,7 +249,7 @@ fn stretches(stacks: &[&'static [&'static str]]) -> Vec<StretchRow> {
 }
 
 #[test]
-fn a_stretch_has_its_first_stack_and_what_all_of_its_samples_are_in() {
+fn a_stretch_has_its_first_stack_and_common_frames() {
     let copying: &[&str] = &["copy_page", "change_inode", "do_syscall_64"];
     let clearing: &[&str] = &["clear_page", "change_inode", "do_syscall_64"];
     let said = |stacks: &[_]| {

@@ -43,7 +43,7 @@ fn inner_address(guest: &Guest) -> u64 {
 }
 
 #[test]
-fn a_program_in_the_sysroot_brings_inlined_functions_and_lines() {
+fn a_program_in_the_sysroot_gives_inlined_functions_and_lines() {
     let guest = Guest::new();
     let user = [
         guest.mapped(inner_address(&guest)),
@@ -117,7 +117,7 @@ fn another_build_of_a_program_is_not_used_with_one_warning() {
 }
 
 #[test]
-fn a_file_that_the_recording_has_not_got_is_not_used() {
+fn a_file_without_a_recorded_build_id_is_not_used() {
     let guest = Guest::new();
     let user = [guest.mapped(inner_address(&guest))];
     let generated = [0x7fff_0000_1010];
@@ -240,7 +240,7 @@ fn packed_debug_information_is_read() {
 }
 
 #[test]
-fn a_damaged_debug_file_brings_nothing() {
+fn a_damaged_debug_file_is_ignored() {
     let guest = Guest::new();
     let user = [guest.mapped(inner_address(&guest))];
     let binary = guest.info("0badc0de").to_block(&guest.program.functions);
@@ -362,7 +362,7 @@ fn the_kernel_s_debug_file_is_used_where_the_kernel_ran() {
 }
 
 #[test]
-fn pprof_claims_lines_only_where_there_are_some() {
+fn pprof_claims_lines_only_if_there_are_some() {
     let guest = Guest::new();
     let (path, _) = guest.named_recording();
     let claimed = |root: Option<PathBuf>| {

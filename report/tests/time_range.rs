@@ -54,7 +54,7 @@ fn said(recording: Recording, time: &str) -> (Vec<String>, u64) {
 }
 
 #[test]
-fn a_part_of_the_time_is_what_reading_all_of_it_gives() {
+fn a_time_range_equals_filtering_everything() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     for seed in 1..5 {

@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_named_as_shells_do() {
+    fn file_descriptors_are_named_as_in_shells() {
         assert_eq!(named("/dev/fd/63"), [63]);
         assert_eq!(named("file:/proc/self/fd/12,x=/dev/fd/4"), [4, 12]);
         assert_eq!(named("/dev/fd/x"), [0; 0]);

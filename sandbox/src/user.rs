@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_belongs_to_the_user_from_its_first_moment_on() {
+    fn a_folder_belongs_to_the_user_from_its_creation() {
         use std::os::unix::fs::MetadataExt;
 
         let place = tempfile::tempdir().unwrap();
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_those_that_have_the_user() {
+    fn groups_are_those_of_the_user() {
         let groups = "root:x:0:a\nkvm:x:105:a,b\nusers:x:100:\nb:x:7:bb\nc:x:8:b\nbroken\nd:x:y:b";
         assert_eq!(groups_of("b", groups), [105, 8]);
         assert_eq!(groups_of("a", groups), [105]);

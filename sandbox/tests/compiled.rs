@@ -97,7 +97,7 @@ fn run(program: &[Instruction], architecture: u32, call: u32, arguments: [u64; 6
 
 /// Where a filter has the process's own number, that takes its place when it is installed: nothing else may look like it.
 #[test]
-fn only_signals_have_the_own_process() {
+fn only_signal_calls_compare_the_own_pid() {
     let is_signal = |call| [libc::SYS_kill, libc::SYS_tgkill].contains(&call);
     for thread in Thread::ALL {
         for it in thread.allowed() {
@@ -118,7 +118,7 @@ fn only_signals_have_the_own_process() {
 }
 
 #[test]
-fn filters_do_what_those_of_another_compiler_do() {
+fn filters_agree_with_those_of_another_compiler() {
     for thread in Thread::ALL {
         let (ours, theirs) = (compile::compile(thread.allowed()), reference(thread));
         let conditions = || thread.allowed().flat_map(|it| it.if_any);

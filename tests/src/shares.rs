@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_may_be_off_by_chance_and_by_what_was_not_seen() {
+    fn a_share_may_differ_by_chance_and_by_lost_ticks() {
         // Four standard errors are 5.06 points.
         for (unseen, observed, agrees) in [
             (0, 0.2, true),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_ticks_need_a_host_that_explains_them() {
+    fn missing_ticks_need_run_delay_of_the_host() {
         for (unseen, waiting, is_enough) in [
             (0, 0.0, Some(true)),
             (200, 0.0, Some(true)),

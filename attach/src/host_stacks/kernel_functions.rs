@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_keeps_its_addresses_tells_nothing() {
+    fn addresses_that_the_kernel_hides_give_no_names() {
         let text = b"0000000000000000 T _text\n0000000000000000 t kvm_vcpu_ioctl\t[kvm]\n";
         assert!(KernelFunctions::parse(text.to_vec()).is_empty());
     }

@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_code_of_files_are_taken() {
+    fn only_executable_file_mappings_are_parsed() {
         let line = "7f1200001000-7f1200003000 r-xp 00001000 fe:01 1234                       /usr/lib/a file.so";
         let expected = Line {
             begin: 0x7f12_0000_1000,

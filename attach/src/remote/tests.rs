@@ -108,7 +108,7 @@ fn served() -> Served {
 }
 
 #[test]
-fn guest_memory_is_read_in_any_length_and_nothing_else_is() {
+fn only_guest_memory_is_read_in_any_length() {
     let served = served();
     for (address, bytes) in [
         (BYTES, 1),
@@ -133,7 +133,7 @@ fn guest_memory_is_read_in_any_length_and_nothing_else_is() {
 }
 
 #[test]
-fn slots_are_told_when_they_change_without_their_places_in_the_vmm() {
+fn changed_slots_are_sent_without_host_addresses() {
     let served = served();
     let channel = &served.channel;
     assert_eq!(channel.refresh().unwrap(), Some(3));
@@ -152,7 +152,7 @@ fn slots_are_told_when_they_change_without_their_places_in_the_vmm() {
 
 /// Whoever has taken over the process that asks can write any words.
 #[test]
-fn what_kvmprof_does_not_ask_for_is_refused() {
+fn requests_that_kvmprof_never_makes_are_refused() {
     let served = served();
     let mut words = [0; MESSAGE_WORDS];
     for (number, request) in (1..).zip([
@@ -183,7 +183,7 @@ fn what_kvmprof_does_not_ask_for_is_refused() {
 }
 
 #[test]
-fn the_end_of_the_tracer_ends_each_wait() {
+fn waits_end_when_the_tracer_ends() {
     let shared = Arc::new(Shared::map().unwrap());
     let about = Arc::new(About::new(PID, &slots(BYTES)));
     // The read end of a pipe whose other end is closed is ready, like a process that has ended.

@@ -171,7 +171,7 @@ mod tests {
     const REGISTERS: [u64; 3] = [0x1234, 0x7000, 0x7100];
 
     #[test]
-    fn a_record_has_what_its_lengths_say_and_no_more_than_there_is() {
+    fn lengths_of_a_record_are_bounded_by_its_bytes() {
         let bytes = record((16, &KERNEL), (24, &[0; 1024]), REGISTERS);
         let host = HostRecord::parse(&bytes).unwrap();
         let frames: Vec<u64> = host.kernel_frames().collect();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_is_no_such_record() {
+    fn a_sample_is_not_taken_for_a_host_stack() {
         let mut bytes = record((0, &[]), (0, &[0; 1024]), REGISTERS);
         bytes[FLAGS..FLAGS + 8].copy_from_slice(&0x107_u64.to_le_bytes());
         assert_eq!(HostRecord::parse(&bytes), None);

@@ -149,7 +149,7 @@ fn both_stacks_are_copied_by_the_page_tables() {
 }
 
 #[test]
-fn what_was_not_saved_by_a_program_leads_to_no_stack() {
+fn registers_that_no_program_saved_give_no_stack() {
     let tables = tables(4);
     let mut stacks = stacks(&tables.memory, 4);
     let rsp = KERNEL_END - 0x200;
@@ -174,7 +174,7 @@ fn what_was_not_saved_by_a_program_leads_to_no_stack() {
 }
 
 #[test]
-fn an_interrupts_stack_leads_to_that_of_the_task() {
+fn an_interrupt_stack_is_followed_by_the_tasks_stack() {
     let mut tables = tables(4);
     // It ends at the end of a page, not at a multiple of a stack's size.
     let end = 0xffff_c900_0030_6000;
@@ -212,7 +212,7 @@ proptest! {
 
     /// Whatever is in the tables, the host's kernel finds what the processor would.
     #[test]
-    fn tables_of_any_kind_are_walked_as_elsewhere(
+    fn page_table_walks_agree_with_those_of_introspection(
         entries in prop::collection::vec(any::<u64>(), 512),
         address in any::<u64>(),
         five_levels in any::<bool>(),

@@ -8,7 +8,7 @@ use record::{
 };
 
 #[test]
-fn guest_addresses_become_the_vmms() {
+fn guest_addresses_become_addresses_of_the_vmm() {
     let pointer = pointer(&places(), &slots()).unwrap();
     assert_eq!(pointer.at, 0x7000_0000_1000);
     let range = |guest, bytes, host| Range { guest, bytes, host };

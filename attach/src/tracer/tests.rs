@@ -145,7 +145,7 @@ impl Drop for OtherProcess {
 
 /// The execve(2) waits until the tracer has waited for the thread's end, and a tracer that would trace it again waits for the execve(2).
 #[test]
-fn a_process_may_execute_another_program_during_a_look() {
+fn a_process_may_call_execve_while_it_is_stopped() {
     for looks_again in [false, true] {
         let mut process = OtherProcess::start();
         let mut vcpu = process.vcpu();

@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_kernel_restarts_is_restarted() {
+    fn only_restartable_system_calls_are_restarted() {
         for result in [-512, -513, -514] {
             let registers = resumed(&returned(7, result));
             assert_eq!((registers.rip, registers.rax), (0x1000, 7), "{result}");
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn any_result_of_a_system_call_is_an_error_or_none() {
+    fn any_result_of_a_system_call_decodes() {
         assert_eq!(error_of(-25).raw_os_error(), Some(libc::ENOTTY));
         for result in [i64::MIN, i64::from(i32::MIN) - 1] {
             assert_eq!(error_of(result).raw_os_error(), Some(libc::EIO), "{result}");

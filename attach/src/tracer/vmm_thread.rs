@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_there_until_it_ends() {
+    fn a_thread_exists_until_it_ends() {
         let pid = std::process::id().cast_signed();
         let (number, received) = channel();
         let (end, ended) = channel();

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_device_for_messages_is_no_failure() {
+    fn a_full_standard_error_is_ignored() {
         let mut output = Vec::new();
         let mut full = File::create("/dev/full").unwrap();
         let program = clap::Command::new("kvmprof");

@@ -276,7 +276,7 @@ mod tests {
 
     /// What a former release has put into the spool is read.
     #[test]
-    fn what_a_batch_does_not_tell_is_unknown() {
+    fn missing_fields_of_a_batch_are_unknown() {
         let batch = batch(100, &["a"], 7);
         let mut document = serde_json::to_value(&batch).unwrap();
         let window = document["windows"][0].as_object_mut().unwrap();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_places_lead_nowhere() {
+    fn invalid_indices_give_no_row() {
         let mut batch = batch(100, &["a"], 7);
         let row = Row {
             mode: 200,

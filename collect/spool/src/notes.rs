@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_note_has_room() {
+    fn the_longest_note_fits() {
         let counts = Counts {
             batches: u64::MAX,
             windows: u64::MAX,
@@ -234,7 +234,7 @@ mod tests {
     proptest! {
         /// Each note is written over the one before the last. Wherever that is cut off, it or the last one is there.
         #[test]
-        fn a_note_that_is_cut_off_leaves_the_one_before_it(
+        fn a_truncated_note_leaves_the_previous_one(
             count in 1..6_u64,
             cut in 0..=SLOT,
             changed in prop::collection::vec(any::<u64>(), 6),
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_release_has_written_is_taken_over() {
+    fn notes_of_earlier_releases_are_migrated() {
         let place = tempfile::tempdir().unwrap();
         let folder = Folder::open(&place.path().join("spool")).unwrap();
         folder.write_json(&former_name("a"), &progress(7)).unwrap();

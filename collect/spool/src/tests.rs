@@ -61,7 +61,7 @@ fn each_sink_gets_each_batch_once() {
 }
 
 #[test]
-fn what_was_being_handed_over_comes_again_and_is_the_same() {
+fn an_interrupted_batch_is_claimed_again_unchanged() {
     let folder = SpoolFolder::new();
     let spool = folder.open(LARGE, &["a"]);
     for start in [10, 20, 30, 40] {
@@ -87,7 +87,7 @@ fn what_was_being_handed_over_comes_again_and_is_the_same() {
 }
 
 #[test]
-fn the_oldest_goes_when_there_is_no_room_and_is_counted() {
+fn a_full_spool_drops_the_oldest_and_counts_it() {
     let folder = SpoolFolder::new();
     let spool = folder.open(LARGE, &["a"]);
     spool.push(&batch(0, &["g"], 5)).unwrap();
@@ -123,7 +123,7 @@ fn the_oldest_goes_when_there_is_no_room_and_is_counted() {
 
 /// A batch that is being delivered to one sink stays, and the batch that is removed instead isn't the next one of another sink.
 #[test]
-fn a_sink_that_has_claimed_nothing_loses_only_what_goes() {
+fn a_sink_without_a_claim_loses_only_dropped_batches() {
     let folder = SpoolFolder::new();
     let spool = folder.open(LARGE, &["a", "b"]);
     spool.push(&batch(0, &["g"], 5)).unwrap();
@@ -174,7 +174,7 @@ fn windows_of_a_killed_collector_are_counted_once() {
 
 /// The end doesn't wait for a sink that is behind: batches that wait for it are there at the next start.
 #[test]
-fn a_closed_spool_keeps_what_waits() {
+fn a_closed_spool_keeps_waiting_batches() {
     let folder = SpoolFolder::new();
     let spool = folder.open(LARGE, &["a"]);
     for start in [10, 20, 30] {
@@ -261,7 +261,7 @@ fn damaged_notes_are_set_aside_and_counted() {
 }
 
 #[test]
-fn the_folder_is_ones_own_and_used_once() {
+fn the_folder_belongs_to_one_user_and_one_process() {
     use std::os::unix::fs::PermissionsExt;
 
     let folder = SpoolFolder::new();
@@ -308,8 +308,11 @@ fn a_sink_that_is_new_on_a_full_disk_gets_all_but_one() {
 }
 
 #[test]
-fn a_full_disk_loses_what_is_counted() {
-    on_small_disk("tests::a_full_disk_loses_what_is_counted", fill_the_disk);
+fn a_full_disk_loses_only_counted_batches() {
+    on_small_disk(
+        "tests::a_full_disk_loses_only_counted_batches",
+        fill_the_disk,
+    );
 }
 
 fn fill_the_disk(folder: &Path) {
@@ -368,7 +371,7 @@ fn fill_the_disk(folder: &Path) {
 
 /// The collector and requests for metrics don't wait while a sink's note is written.
 #[test]
-fn a_note_that_takes_its_time_holds_nobody_up() {
+fn a_slow_note_delays_no_other_sink() {
     let folder = SpoolFolder::new();
     let spool = folder.open(LARGE, &["a"]);
     let writing = locked(&spool.notes["a"]);
@@ -382,7 +385,7 @@ fn a_note_that_takes_its_time_holds_nobody_up() {
 
 /// There may be a crash between the notes of two sinks: a batch stays until both notes say that it was received.
 #[test]
-fn a_batch_stays_until_it_is_noted_that_all_have_it() {
+fn a_batch_stays_until_all_sinks_have_noted_it() {
     let folder = SpoolFolder::new();
     let spool = folder.open(LARGE, &["a", "b"]);
     for start in [10, 20, 30] {
@@ -404,7 +407,7 @@ fn a_batch_stays_until_it_is_noted_that_all_have_it() {
 
 /// Counts are updated at each step, and not by a walk over all batches.
 #[test]
-fn what_waits_is_known_after_each_step() {
+fn the_backlog_is_exact_after_each_step() {
     let folder = SpoolFolder::new();
     let spool = folder.open(LARGE, &["a", "b"]);
     let waiting = || -> Vec<u64> {
@@ -430,7 +433,7 @@ fn what_waits_is_known_after_each_step() {
 }
 
 #[test]
-fn without_sinks_the_newest_stay() {
+fn without_sinks_the_newest_batches_stay() {
     let folder = SpoolFolder::new();
     let spool = folder.open(1, &[]);
     spool.push(&batch(10, &["g"], 5)).unwrap();

@@ -30,7 +30,7 @@ fn by_process(machines: Vec<Machine>) -> BTreeMap<Process, Machine> {
 }
 
 #[test]
-fn guests_are_meant_by_name_program_or_pid() {
+fn guests_are_matched_by_name_program_or_pid() {
     let patterns = |word: &str| vec![Pattern::new(word).unwrap()];
     let qemu = machine(4711, "qemu-system-x86_64", Some("db-1"));
     for (word, is) in [
@@ -74,7 +74,7 @@ fn guests_are_bounded_and_have_names_of_their_own() {
 }
 
 #[test]
-fn nobody_takes_anothers_name() {
+fn names_of_guests_stay_unique() {
     let mut attached = attached(3);
     let all = [(5, "db"), (6, "db-7"), (7, "db")];
     let all = all.map(|(pid, name)| machine(pid, "qemu", Some(name)));
@@ -110,7 +110,7 @@ fn each_user_has_a_share_of_the_limit() {
 
 /// Another process may have the pid when `kvmprof attach` looks.
 #[test]
-fn the_process_that_was_found_is_attached_to() {
+fn the_listed_process_is_the_attached_one() {
     let mut attached = attached(1);
     attached.choose(by_process(vec![machine(5, "qemu", None)]));
     let said = attached.folder.path().join("said");
@@ -131,7 +131,7 @@ fn the_process_that_was_found_is_attached_to() {
 
 /// What attaches to it takes its time to end, or never does.
 #[test]
-fn a_guest_that_goes_holds_nobody_up() {
+fn an_ending_guest_delays_no_other() {
     let mut attached = attached(1);
     attached.choose(by_process(vec![machine(5, "qemu", None)]));
     let ready = attached.folder.path().join("ready");
@@ -151,7 +151,7 @@ fn a_guest_that_goes_holds_nobody_up() {
 }
 
 #[test]
-fn a_failure_is_tried_again_later_each_time() {
+fn retries_back_off() {
     let mut attached = attached(1);
     attached.program = "/nowhere/kvmprof".into();
     attached.choose(by_process(vec![machine(5, "qemu", None)]));

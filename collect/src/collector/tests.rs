@@ -85,7 +85,7 @@ fn idle(ticks: u64) -> Vec<u8> {
 
 /// A guest's ticks come after the window's end. A collector that is killed before that loses the window, too.
 #[test]
-fn a_window_is_open_before_its_ticks_come() {
+fn a_window_opens_before_its_ticks_arrive() {
     with_collector(|collector, calls| {
         collector.close_at(calls, false, START + 2);
         // It may not even tick.
@@ -114,7 +114,7 @@ fn a_window_is_open_before_its_ticks_come() {
 }
 
 #[test]
-fn a_clock_that_is_set_back_far_begins_windows_of_another_boot() {
+fn a_clock_set_back_far_starts_windows_of_another_boot() {
     with_collector(|collector, calls| {
         collector.hear(&begin(), START);
         collector.hear(&idle(5), START + 8);
@@ -135,7 +135,7 @@ fn a_clock_that_is_set_back_far_begins_windows_of_another_boot() {
 
 /// If the clock is set back by less, the present window is longer by that, and no window exists twice.
 #[test]
-fn a_clock_that_is_set_back_a_little_opens_no_closed_window() {
+fn a_clock_set_back_a_little_reopens_no_window() {
     with_collector(|collector, calls| {
         collector.hear(&begin(), START);
         collector.hear(&idle(5), START + 8);
@@ -151,7 +151,7 @@ fn a_clock_that_is_set_back_a_little_opens_no_closed_window() {
 }
 
 #[test]
-fn a_server_that_never_answers_is_told_of_and_let_go() {
+fn a_server_that_never_answers_is_reported_and_dropped() {
     with_silent_server(|collector, calls, listener| {
         let (mut stream, _) = listener.accept().unwrap();
         collector.give_up_silent(Duration::MAX);

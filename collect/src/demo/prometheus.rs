@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_read() {
+    fn answers_are_parsed() {
         let text = r#"{"status":"success","data":{"resultType":"vector","result":[
             {"metric":{"guest":"one","process":"dyer"},"value":[1.5,"7"]},
             {"metric":{"guest":"two","process":"weaver"},"value":[1.5,"30"]}]}}"#;

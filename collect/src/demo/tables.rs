@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn each_part_is_beside_its_own_count() {
+    fn each_share_is_shown_with_the_guests_own_count() {
         let rows = [
             row("weave", "one", "weaver", "user", 48),
             row("compute", "one", "weaver", "kernel", 30),

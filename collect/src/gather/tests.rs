@@ -136,7 +136,7 @@ fn a_sample_counts_for_the_window_of_its_time() {
 
 /// Ticks of an idle vCPU count for the windows in which it was idle, although their block comes later.
 #[test]
-fn ticks_without_a_sample_count_for_the_window_in_which_they_were() {
+fn ticks_without_a_sample_count_for_their_window() {
     let idle = |vcpu, idle| Ticks {
         vcpu,
         idle,
@@ -161,7 +161,7 @@ fn ticks_without_a_sample_count_for_the_window_in_which_they_were() {
 }
 
 #[test]
-fn names_are_bounded_and_dropped() {
+fn names_are_bounded_or_dropped() {
     let mut gather = Gather::default();
     gather.feed(&begin(), at(5, 0)).unwrap();
     let mut all = Vec::new();
@@ -193,7 +193,7 @@ fn names_are_bounded_and_dropped() {
 }
 
 #[test]
-fn a_guest_without_end_of_names_and_stacks_takes_bounded_room() {
+fn endless_names_and_stacks_take_bounded_memory() {
     let mut gather = Gather::default();
     gather.feed(&begin(), at(5, 0)).unwrap();
     for number in 0..20_000 {
@@ -385,7 +385,7 @@ fn ticks_with_interrupts_off_are_counted() {
 }
 
 #[test]
-fn stacks_are_remembered_from_window_to_window_but_not_for_ever() {
+fn stacks_are_kept_across_windows_for_a_bounded_time() {
     let mut gather = Gather::default();
     let mut names = Names::default();
     gather.feed(&begin(), at(1, 0)).unwrap();

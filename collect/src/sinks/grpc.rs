@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_tried_again_as_otlp_says() {
+    fn retryable_codes_are_those_of_otlp() {
         for code in [1, 4, 7, 10, 11, 12, 14, 15, 16].map(Code::from_i32) {
             assert_eq!(retried(&Status::new(code, "")), Some(None), "{code:?}");
         }

@@ -220,7 +220,7 @@ mod tests {
 
     /// The departure can't be noted, so that the receiver gets an incomplete request.
     #[test]
-    fn a_request_is_whole_only_when_it_is_noted() {
+    fn a_request_is_completed_only_after_its_note() {
         let (server, address) = listener();
         let server = hear(server);
         let departure = Departure::new(|| Err(SpoolError::NotOwn("spool".into())));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_that_does_not_answer_is_not_waited_for_for_ever() {
+    fn a_receiver_that_does_not_answer_times_out() {
         let (_hanging, address) = listener();
         let poster = poster(&address.to_string(), Duration::from_millis(50));
         let posted = post(&poster);

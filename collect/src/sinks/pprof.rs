@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_labels_end_nothing() {
+    fn values_of_labels_are_escaped() {
         assert_eq!(plain("a{b},c=\"d"), "a_b__c__d");
     }
 }

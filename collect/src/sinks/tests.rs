@@ -7,7 +7,7 @@ use crate::spool::read_progress;
 use crate::spool::testing::{fill_up, on_small_disk, take_kept_room};
 
 #[test]
-fn waits_grow_up_to_a_bound_and_are_spread() {
+fn retry_delays_grow_to_a_limit_with_jitter() {
     let mut wait = FIRST_WAIT;
     let mut waits = Vec::new();
     for _ in 0..8 {
@@ -120,7 +120,7 @@ impl Sink for Looking {
 
 /// At any moment, one part at most is unsure after a kill, and none before the first departure.
 #[test]
-fn what_is_noted_is_what_may_have_arrived() {
+fn notes_name_what_may_have_arrived() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("spool");
     let spool = Arc::new(Spool::open(&path, 1 << 20, &["a"]).unwrap());
@@ -196,7 +196,7 @@ impl Sink for Faulty {
 }
 
 #[test]
-fn a_sink_that_ends_by_a_fault_is_told_of_before_the_end() {
+fn a_failed_sink_is_reported_before_the_collector_ends() {
     let folder = tempfile::tempdir().unwrap();
     let spool = Spool::open(&folder.path().join("spool"), 1 << 20, &["a", "b"]).unwrap();
     let spool = Arc::new(spool);
@@ -215,7 +215,7 @@ fn a_sink_that_ends_by_a_fault_is_told_of_before_the_end() {
 }
 
 #[test]
-fn a_sink_that_is_to_end_finishes_the_part_that_it_sends() {
+fn a_stopping_sink_finishes_its_current_part() {
     let folder = tempfile::tempdir().unwrap();
     let open = || Spool::open(&folder.path().join("spool"), 1 << 20, &["a"]).map(Arc::new);
     let spool = open().unwrap();
@@ -275,7 +275,7 @@ impl Target for Failing {
 }
 
 #[test]
-fn a_file_that_fails_is_written_again_and_no_other_one() {
+fn only_a_failed_file_is_written_again() {
     let folder = tempfile::tempdir().unwrap();
     let spool = Spool::open(&folder.path().join("spool"), 1 << 20, &["a"]).unwrap();
     let spool = Arc::new(spool);
@@ -293,7 +293,7 @@ fn a_file_that_fails_is_written_again_and_no_other_one() {
 }
 
 #[test]
-fn a_collector_that_ends_finishes_one_file_and_goes_on_with_the_next() {
+fn a_restarted_collector_continues_with_the_next_file() {
     let folder = tempfile::tempdir().unwrap();
     let open = || Spool::open(&folder.path().join("spool"), 1 << 20, &["a"]).map(Arc::new);
     let spool = open().unwrap();
@@ -314,8 +314,8 @@ fn a_collector_that_ends_finishes_one_file_and_goes_on_with_the_next() {
 }
 
 #[test]
-fn a_full_disk_holds_no_sink_up() {
-    on_small_disk("sinks::tests::a_full_disk_holds_no_sink_up", |folder| {
+fn a_full_disk_delays_no_sink() {
+    on_small_disk("sinks::tests::a_full_disk_delays_no_sink", |folder| {
         let open = || Spool::open(&folder.join("spool"), 1 << 30, &["a"]).map(Arc::new);
         let spool = open().unwrap();
         let next = |start: u64| batch(10 * start, &["g", "h"], 5);
@@ -343,9 +343,9 @@ fn a_full_disk_holds_no_sink_up() {
 }
 
 #[test]
-fn what_cannot_be_noted_is_not_sent_and_waits() {
+fn without_a_note_a_batch_is_not_sent_and_waits() {
     on_small_disk(
-        "sinks::tests::what_cannot_be_noted_is_not_sent_and_waits",
+        "sinks::tests::without_a_note_a_batch_is_not_sent_and_waits",
         |folder| {
             let path = folder.join("spool");
             let spool = Arc::new(Spool::open(&path, 1 << 30, &["a"]).unwrap());

@@ -43,7 +43,7 @@ fn attachers() -> Vec<PathBuf> {
 
 /// The shares of user mode, the kernel and idle.
 #[test]
-fn a_look_agrees_with_what_a_guest_of_another_vmm_counted() {
+fn a_look_at_a_guest_of_another_vmm_agrees_with_its_count() {
     on_kvm_with_collector(|| {
         let shares = ["user", "idle", "kernel"];
         look_agrees(
@@ -156,7 +156,7 @@ fn look_agrees(capture: &str, compared: &[&str], known: Known) {
 
 /// One process attaches to it at a time, which is started again if it is killed, and ends with the collector however that ends.
 #[test]
-fn a_guest_is_attached_to_once_and_again() {
+fn a_guest_is_attached_once_and_again_after_a_restart() {
     on_kvm_with_collector(|| {
         let machine = machine();
         let fleet = Fleet::new(&[]);

@@ -71,7 +71,7 @@ fn unseen(text: &str, guest: &str) -> (u64, u64) {
 }
 
 #[test]
-fn it_prints_what_the_guests_have_counted_too() {
+fn it_prints_what_the_guests_counted() {
     on_kvm_with_collector(|| {
         let folder = tempfile::tempdir().unwrap();
         let all = folder.path().join("fleet");
@@ -161,7 +161,7 @@ fn check_processes(text: &str) {
 
 /// Without Prometheus and DuckDB it says so, and goes on.
 #[test]
-fn it_goes_on_without_what_is_not_installed() {
+fn it_continues_without_missing_programs() {
     on_kvm_with_collector(|| {
         let mut command = Command::new(kvmprof());
         command.args(["collect", "demo", "--seconds", "6"]);

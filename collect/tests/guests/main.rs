@@ -271,7 +271,7 @@ fn parquet_ticks(folder: &Path) -> u64 {
 }
 
 #[test]
-fn guests_come_and_go_and_the_configuration_is_read_anew() {
+fn guests_start_and_end_and_the_configuration_is_reloaded() {
     on_kvm_with_collector(|| {
         let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
         let fleet = Fleet::new(&[("first", guest.socket())]);
@@ -326,7 +326,7 @@ fn guests_come_and_go_and_the_configuration_is_read_anew() {
 
 /// The guest knows how many exits of each kind it has made, and so does the page.
 #[test]
-fn exits_of_a_guest_are_on_the_page_of_metrics() {
+fn the_metrics_page_has_exits_of_guests() {
     on_kvm_with_collector(|| {
         let boot = Boot::Test("workload=exits");
         let machine = Machine::start(boot, 2, CLOCK);
@@ -378,7 +378,7 @@ fn exits_of_a_guest_are_on_the_page_of_metrics() {
 
 /// A person's rate goes before the collector's, which takes it meanwhile, and then has its own again.
 #[test]
-fn whoever_asks_for_another_rate_has_it() {
+fn each_client_gets_its_own_rate() {
     on_kvm_with_collector(|| {
         let guest = Guest::start(Boot::Demo, ["--hz", "50"]);
         let fleet = Fleet::new(&[("first", guest.socket())]);
@@ -430,7 +430,7 @@ fn whoever_asks_for_another_rate_has_it() {
 }
 
 #[test]
-fn what_is_missing_or_wrong_is_told() {
+fn missing_files_and_wrong_options_are_reported() {
     on_kvm_with_collector(|| {
         let ran = run(["collect", "--hz", "0"]);
         assert_eq!(ran.status, 2, "{ran:?}");

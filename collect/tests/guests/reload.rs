@@ -10,7 +10,7 @@ use super::{Fleet, count, free_port, get};
 
 /// The collector goes on with the configuration that it had, whatever the next one lacks.
 #[test]
-fn what_cannot_be_started_changes_nothing() {
+fn a_failed_reload_changes_nothing() {
     on_kvm_with_collector(|| {
         let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
         let fleet = Fleet::new(&[("first", guest.socket())]);

@@ -114,7 +114,7 @@ fn check_forbidden(host: &Host, state: &Path) {
 
 /// In its sandbox the service collects, reads its configuration anew, and ends in order.
 #[test]
-fn the_unit_does_its_work_under_systemd() {
+fn the_unit_runs_under_systemd() {
     if !rustix::process::geteuid().is_root() || !Path::new(SYSTEMD).exists() {
         return not_run("only root can start a systemd, where it is installed");
     }

@@ -164,7 +164,7 @@ fn check_nothing_is_lost(fleet: &Fleet, receiver: &Receiver) {
 
 /// A receiver takes requests and never answers, until another one takes its place. The guest runs on, and is collected from.
 #[test]
-fn a_sink_that_hangs_loses_nothing_and_holds_no_guest_up() {
+fn a_sink_that_hangs_loses_nothing_and_delays_no_guest() {
     on_kvm_with_collector(|| {
         let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
         let fleet = Fleet::new(&[("first", guest.socket())]);
@@ -274,7 +274,7 @@ fuCTg9JcqFEhUw==
 
 /// Nothing of a request has left while its sink connects: a kill then takes the open window, and no other one.
 #[test]
-fn a_collector_that_is_killed_while_a_sink_connects_lacks_the_open_windows_alone() {
+fn killing_a_collector_while_a_sink_connects_loses_only_open_windows() {
     const KILLS: u64 = 3;
     on_kvm_with_collector(|| {
         let guest = Guest::start(Boot::Demo, ["--hz", "100"]);

@@ -81,7 +81,7 @@ fn a_receiver_that_was_killed_loses_nothing() {
 
 /// A receiver accepts the connection and never answers. Then another one is started at its port.
 #[test]
-fn a_receiver_that_hangs_loses_nothing_and_holds_nothing_up() {
+fn a_receiver_that_hangs_loses_nothing_and_delays_nothing() {
     let hanging = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = hanging.local_addr().unwrap().port().to_string();
     let at_it = Endpoint {

@@ -162,7 +162,7 @@ fn check(recording: &Path, lake: &Path, more: &[&str]) {
 }
 
 #[test]
-fn duckdb_counts_what_is_reported() {
+fn duckdb_counts_agree_with_the_report() {
     let folder = tempfile::tempdir().unwrap();
     let recording = folder.path().join("out.kvmprof");
     write_recording(&recording);
@@ -201,7 +201,7 @@ fn duckdb_counts_what_is_reported() {
 
 /// `kvmprof stalls` counts the same ones. When the host's kernel takes the samples, they are unknown.
 #[test]
-fn duckdb_counts_ticks_with_interrupts_off_as_they_are_reported() {
+fn duckdb_counts_of_ticks_with_interrupts_off_agree() {
     let folder = tempfile::tempdir().unwrap();
     let query = "SELECT sum(interrupts_off)::BIGINT, count(*) - count(interrupts_off) FROM samples";
     for clock in ["thread", KERNEL_CLOCK] {
@@ -227,7 +227,7 @@ fn duckdb_counts_ticks_with_interrupts_off_as_they_are_reported() {
 }
 
 #[test]
-fn a_part_of_a_recording_is_counted_as_it_is_reported() {
+fn counts_of_a_time_range_agree_with_the_report() {
     for (number, more) in [
         ["--window=1", "--time", "2:9.5"],
         ["--window=60", "--pid", "101,102"],

@@ -121,7 +121,7 @@ fn both_ends_check_certificates() {
 }
 
 #[test]
-fn the_answer_decides_if_and_when_a_batch_is_sent_again() {
+fn the_answer_determines_retries() {
     let answers = [
         "-",
         "UNAVAILABLE",
@@ -148,7 +148,7 @@ fn the_answer_decides_if_and_when_a_batch_is_sent_again() {
 }
 
 #[test]
-fn a_batch_that_is_taken_in_part_is_unsure() {
+fn a_partly_accepted_batch_is_unsure() {
     let answers = ["-", "PARTLY:1", "PARTLY:all"];
     let receiver = Receiver::run("grpc_receiver.py", &answers);
     check_partly_taken(SinkKind::OtlpGrpc(endpoint(&receiver.first)));

@@ -13,7 +13,7 @@ use super::truth::{Answer, expected};
 use super::{hand_over, python, root};
 
 #[test]
-fn duckdb_gives_the_known_answer_to_every_query() {
+fn duckdb_answers_every_query_as_known() {
     let folder = tempfile::tempdir().unwrap();
     let lake = folder.path().join("lake");
     for host in 0..HOSTS {

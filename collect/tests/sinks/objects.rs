@@ -215,7 +215,7 @@ fn refusing(words: &'static str, status: u16, code: &'static str) -> SinkKind {
 }
 
 #[test]
-fn files_that_a_store_refuses_for_good_are_counted_and_delay_no_others() {
+fn permanently_refused_files_are_counted_and_delay_no_others() {
     let windows = 2 * fleet::GUESTS as u64;
     for (status, code) in [(413, "x"), (422, "x"), (400, "KeyTooLongError")] {
         let kind = refusing("parquet", status, code);
@@ -235,7 +235,7 @@ fn files_that_a_store_refuses_for_good_are_counted_and_delay_no_others() {
 
 /// An operator can correct credentials and buckets. Until then the batches wait.
 #[test]
-fn files_that_a_store_may_take_later_are_sent_again() {
+fn temporarily_refused_files_are_sent_again() {
     for (status, code) in [
         (400, "ExpiredToken"),
         (403, "AccessDenied"),

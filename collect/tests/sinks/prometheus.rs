@@ -240,7 +240,7 @@ fn promtool_accepts_the_alerts() {
 /// Two hosts have a guest of the same name with a process of the same name. That of `a` is busy, and 95 % of its ticks are stolen; that of
 /// `b` is busy for half of its time.
 #[test]
-fn the_dashboard_tells_hosts_apart_and_counts_the_time_that_guests_wait_for() {
+fn the_dashboard_shows_stolen_time_by_host() {
     let queries = dashboard();
     let of_panel = |number: u64| {
         let queries = queries.iter();

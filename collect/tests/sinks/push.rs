@@ -140,7 +140,7 @@ fn check_pprof(found: &Value, batch: &Batch) {
 }
 
 #[test]
-fn pprof_reads_what_pyroscope_gets_after_it_was_busy() {
+fn pprof_reads_what_pyroscope_gets_after_a_retry() {
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("secret");
     fs::write(&secret, "Bearer abc\n").unwrap();
@@ -234,7 +234,7 @@ pub fn check_partly_taken(kind: SinkKind) {
 }
 
 #[test]
-fn a_batch_that_is_taken_in_part_is_unsure() {
+fn a_partly_accepted_batch_is_unsure() {
     let receiver = Receiver::run("receiver.py", &[]);
     check_partly_taken(SinkKind::Otlp(endpoint(&receiver, "/v1development/partly")));
 }

@@ -55,7 +55,7 @@ fn the_right_authority_is_trusted() {
 }
 
 #[test]
-fn a_receiver_that_asks_for_a_certificate_gets_it() {
+fn a_client_certificate_is_sent_on_request() {
     let folder = certificates();
     let mut receiver = start(folder.path());
     let path = "/v1development/shown";

@@ -449,7 +449,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_interrupt_status_is_reached_beside_the_device() {
+    fn the_interrupt_status_is_shared_with_the_device() {
         let status = InterruptStatus::default();
         status.raise(VIRTIO_MMIO_INT_VRING | VIRTIO_MMIO_INT_CONFIG);
         let mut data = [0xff; 4];

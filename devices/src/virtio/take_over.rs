@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_returned_is_in_progress() {
+    fn unreturned_chains_are_in_progress() {
         let check = |offered: &[u16], returned: &[u16], expected: &[u16]| {
             assert_eq!(in_progress(0, offered, returned).unwrap(), expected);
         };
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_that_make_no_sense_are_errors() {
+    fn invalid_rings_are_errors() {
         let nine: Vec<u16> = (0..9).map(|head| head % 8).collect();
         assert_eq!(in_progress(0, &nine, &[]), Err(QueueError::AvailableIndex));
         assert_eq!(
@@ -202,7 +202,7 @@ mod tests {
     proptest! {
         /// Of a queue that was empty not too long ago, around the end of the index, too.
         #[test]
-        fn any_order_is_followed(
+        fn descriptors_are_followed_in_any_order(
             start in any::<u16>(),
             before in prop::collection::vec(0..8_u16, 0..20),
             steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 0..14),
@@ -227,7 +227,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_is_in_the_rings_has_an_end(
+        fn any_rings_are_walked_in_bounded_time(
             start in any::<u16>(),
             offered in prop::collection::vec(0..10_u16, 0..20),
             returned in prop::collection::vec(0..10_u16, 0..20),

@@ -134,7 +134,7 @@ fn a_driver_without_flushes_has_its_writes_flushed() {
 
 /// After a reset the old driver's memory stays as it is, and new requests wait for the old ones.
 #[test]
-fn a_reset_lets_go_of_what_is_being_performed() {
+fn a_reset_drops_requests_in_progress() {
     let mut driver = running(1 << F_FLUSH);
     driver.request(0, 0, 1);
     driver.request(1, 1, 1);
@@ -155,7 +155,7 @@ fn a_reset_lets_go_of_what_is_being_performed() {
 }
 
 #[test]
-fn a_queue_that_was_turned_off_gets_no_answer() {
+fn a_disabled_queue_gets_no_answer() {
     let mut driver = running(1 << F_FLUSH);
     driver.request(0, 0, 1);
     let read = driver.next_request(0).unwrap();
@@ -167,7 +167,7 @@ fn a_queue_that_was_turned_off_gets_no_answer() {
 }
 
 #[test]
-fn with_the_event_index_interrupts_come_when_they_are_wanted() {
+fn the_event_index_suppresses_interrupts() {
     let mut driver = running(1 << F_FLUSH | 1 << EVENT_INDEX);
     let used_event = queue_addresses(0)[1] + 4 + 2 * u64::from(SIZE);
     // One at the third request that is done.

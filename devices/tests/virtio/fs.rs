@@ -77,7 +77,7 @@ impl Bench {
 }
 
 #[test]
-fn requests_that_nobody_answered_are_refused_and_those_that_follow() {
+fn unanswered_and_later_requests_are_refused() {
     let mut bench = Bench::new();
     for (head, unique) in [(0, 10), (2, 11), (4, 12)] {
         bench.request(REQUESTS, head, unique, 100);
@@ -110,7 +110,7 @@ fn nothing_is_refused_after_a_reset() {
 }
 
 #[test]
-fn rings_and_chains_that_make_no_sense_cost_the_device() {
+fn invalid_rings_and_chains_disable_the_device() {
     let broken: [fn(&mut Bench); 4] = [
         |bench| bench.0.set_available(REQUESTS, 17),
         |bench| {

@@ -119,7 +119,7 @@ fn size() -> impl Strategy<Value = u16> {
 
 proptest! {
     #[test]
-    fn chains_come_once_in_order_and_go_back(
+    fn chains_are_taken_once_in_order_and_returned(
         size in size(),
         start in start(),
         steps in prop::collection::vec((0..5_u16, 0..5_usize, 0..80_usize), 1..100),

@@ -12,7 +12,7 @@ use super::driver::{NEEDS_RESET, STATUS};
 use super::vsock_bench::{Bench, CID, LISTENER, RECEIVE, ROOM, TRANSMIT, packet};
 
 #[test]
-fn bytes_go_both_ways_and_both_ends_agree_on_the_end() {
+fn bytes_pass_in_both_directions_until_both_ends_close() {
     let mut bench = Bench::new();
     let (ports, end) = bench.connected(5000);
     bench.say(ports, Operation::Data, 0, b"hello");
@@ -49,7 +49,7 @@ fn bytes_go_both_ways_and_both_ends_agree_on_the_end() {
 }
 
 #[test]
-fn somebody_on_the_host_connects_to_the_guest() {
+fn a_host_program_connects_to_the_guest() {
     let mut bench = Bench::new();
     let pipe = bench.host.add();
     let end = Rc::clone(&pipe.end);
@@ -152,7 +152,7 @@ fn credit_is_kept_in_both_directions() {
 }
 
 #[test]
-fn an_end_that_takes_nothing_more_is_told_to_the_guest() {
+fn a_shutdown_of_the_host_end_is_sent_to_the_guest() {
     let mut bench = Bench::new();
     let (ports, end) = bench.connected(1);
     end.borrow_mut().deaf = true;
@@ -170,7 +170,7 @@ fn an_end_that_takes_nothing_more_is_told_to_the_guest() {
 }
 
 #[test]
-fn packets_without_sense_cost_their_connection_only() {
+fn invalid_packets_end_only_their_connection() {
     let ports = (1, LISTENER);
     let data = |header: Header, bytes: &[u8]| (header, bytes.to_vec());
     let plain = |operation| packet(ports, operation);
@@ -291,7 +291,7 @@ fn connections_are_bounded_and_those_that_are_over_give_way() {
 
 /// Programs of the host that connect and hang up at once, while the guest offers no buffers.
 #[test]
-fn clients_that_the_guest_never_heard_of_leave_nothing_behind() {
+fn clients_unknown_to_the_guest_leave_no_state() {
     let mut bench = Bench::new();
     // Without the buffers.
     bench.driver.start(0);
@@ -309,7 +309,7 @@ fn clients_that_the_guest_never_heard_of_leave_nothing_behind() {
 
 /// The same after connections that the guest has heard of, each of which it is told the end of.
 #[test]
-fn connections_give_way_only_as_far_as_the_guest_takes_answers() {
+fn connections_are_evicted_only_while_the_guest_takes_answers() {
     let mut bench = Bench::new();
     for _ in 0..CONNECTIONS_MAX {
         hang_up_at_once(&mut bench);

@@ -410,7 +410,7 @@ mod tests {
 
     /// The long read of the second client, and its first long write: the other one has the room then.
     #[test]
-    fn a_seed_is_refused_for_want_of_room() {
+    fn one_seed_exceeds_the_memory_limit() {
         assert_eq!(refusals(&without_room()), 2);
     }
 }

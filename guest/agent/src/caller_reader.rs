@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_look_has_a_finding() {
+    fn every_check_of_a_caller_has_a_result() {
         let mut caller_reader = CallerReader::new().unwrap();
         let numbers: Vec<u64> = (1..200).collect();
         for number in &numbers {

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn systemd_is_told_at_a_path_or_an_abstract_name() {
+    fn systemd_is_notified_by_a_path_or_an_abstract_socket() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notify");
         let name = format!("pcsd-test-{}", std::process::id());

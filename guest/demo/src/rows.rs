@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn named_rows_are_where_the_constants_say() {
+    fn the_constants_name_the_right_rows() {
         assert_eq!(rows()[INTERRUPT].mode, Mode::Interrupt);
         assert_eq!(rows()[SWITCHING].name, "switching");
         assert_eq!(rows()[IDLE].mode, Mode::Idle);

@@ -207,7 +207,7 @@ fn a_stream_begins_and_ends_as_the_page_says() {
 }
 
 #[test]
-fn everything_that_was_gathered_is_in_the_stream() {
+fn the_stream_has_everything_gathered() {
     let device = Device::open(2);
     let (result, stream) = run_with(&device, &everything(), Device::end_machine);
     let ledger = result.unwrap().ledger;
@@ -227,7 +227,7 @@ fn everything_that_was_gathered_is_in_the_stream() {
 }
 
 #[test]
-fn a_process_that_ends_before_the_run_has_its_name() {
+fn a_process_that_ends_during_the_run_has_its_name() {
     let device = Device::open(2);
     let mut output = Vec::new();
     // Names are looked up at the start, with the first samples, with those of the process, and at the end.
@@ -292,7 +292,7 @@ fn a_run_ends_when_its_time_is_up() {
 }
 
 #[test]
-fn classic_streams_have_no_trailer_and_tell_no_loss() {
+fn classic_streams_have_no_trailer_and_no_loss() {
     let device = Device::open(2);
     let plan = Plan {
         format: Format::Classic,
@@ -319,7 +319,7 @@ fn classic_streams_have_no_trailer_and_tell_no_loss() {
 }
 
 #[test]
-fn a_set_up_that_fails_writes_nothing_and_says_why() {
+fn a_failed_setup_writes_nothing_and_names_the_cause() {
     let mut device = Device::open(1);
     device.hz_error = Some(Errno::EBUSY);
     let plan = Plan {
@@ -343,7 +343,7 @@ fn a_set_up_that_fails_writes_nothing_and_says_why() {
 }
 
 #[test]
-fn a_lost_device_leaves_a_stream_that_says_so() {
+fn a_lost_device_is_marked_in_the_stream() {
     let device = Device::open(2);
     let (result, stream) = run_with(&device, &everything(), |device| {
         let pcs = device.lock();

@@ -105,7 +105,7 @@ fn report(profile: &Profile, top: usize) -> String {
 }
 
 #[test]
-fn a_native_stream_is_reported_whole() {
+fn a_native_stream_is_reported_completely() {
     let profile = read(&stream(Format::Native));
     assert_eq!(profile.problems, [] as [String; 0]);
     assert_eq!(report(&profile, 3), include_str!("data/native.txt"));
@@ -136,7 +136,7 @@ fn json_says_the_same() {
 
 /// A program reads the object, and doesn't expect that rows are missing.
 #[test]
-fn the_object_is_whole_and_the_report_short() {
+fn json_is_complete_and_the_report_short() {
     const COUNTERS: u64 = 15;
     let mut records = vec![StreamRecord::Start(1_700_000_000)];
     records.extend((0..COUNTERS).map(|number| sample(kind::USER, 42, 0x40_1000 + number)));
@@ -287,7 +287,7 @@ fn records_out_of_place_end_the_report() {
 }
 
 #[test]
-fn records_that_are_missing_show_in_the_accounts() {
+fn missing_records_show_in_the_account() {
     let mut bytes = stream(Format::Native);
     // The device's first record.
     bytes.drain(112..128);

@@ -165,7 +165,7 @@ fn tables_that_fill_the_memory_have_a_message_of_their_own() {
 }
 
 #[test]
-fn prfstat_shows_what_it_has_done() {
+fn prfstat_prints_the_new_state() {
     let device = Device::new(MAX_ADDRESSES);
     let (text, result) = stat(&device, Some(true));
     assert_eq!(text, "profiling disabled\n");
@@ -256,7 +256,7 @@ fn prfdc_records_until_it_is_interrupted() {
 }
 
 #[test]
-fn prfdc_ends_with_a_record_of_its_hour_and_wants_a_new_file() {
+fn prfdc_ends_with_a_record_and_needs_a_new_file() {
     let device = Device::loaded();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log");

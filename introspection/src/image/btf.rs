@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_modules_types_go_on_from_the_kernels() {
+    fn type_ids_of_modules_continue_those_of_the_kernel() {
         let mut builder = Builder::new();
         let list = builder.structure("list_head", &[("next", 0, 0), ("prev", 0, 64)]);
         let base = builder.section();
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_structure_within_itself_ends() {
+    fn recursive_structures_end() {
         let section = sample();
         let btf = Btf::parse(&section).unwrap();
         assert_eq!(btf.offset_of("recursive", "member"), None);

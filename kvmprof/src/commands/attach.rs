@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_a_pid_whatever_guests_are_called() {
+    fn a_number_is_always_a_pid() {
         let found = |machines: &[Machine]| MachineList {
             machines: machines.to_vec(),
             hidden: 0,

@@ -146,11 +146,11 @@ mod tests {
     }
 
     #[test]
-    fn a_report_that_nobody_reads_doesnt_hold_up_the_end() {
+    fn an_unread_report_does_not_delay_the_end() {
         if env::var_os(CHILD).is_some() {
             panic_and_end();
         }
-        let mut command = child("a_report_that_nobody_reads_doesnt_hold_up_the_end");
+        let mut command = child("an_unread_report_does_not_delay_the_end");
         let (_reader, full) = full_pipe();
         let status = command.stderr(Stdio::from(full)).status().unwrap();
         assert_eq!(status.code(), Some(FAULT));

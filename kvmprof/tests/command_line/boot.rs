@@ -52,7 +52,7 @@ fn about(value: &Value, expected: f64) {
 }
 
 #[test]
-fn a_change_of_one_initcall_is_found_and_no_other() {
+fn only_the_changed_initcall_is_found() {
     let boots = Boots::new();
     let document = boots.document(&["after", "--against", "before"]);
     assert_eq!(document["before"]["boots"], 3);
@@ -84,7 +84,7 @@ fn a_change_of_one_initcall_is_found_and_no_other() {
 
 /// The time is what --time takes: the samples in it are those of the phase.
 #[test]
-fn phases_say_when_they_begin() {
+fn phases_have_start_times() {
     let boots = Boots::new();
     let document = boots.document(&["before"]);
     let begins: Vec<Vec<f64>> = (document["phases"].as_array().unwrap().iter())
@@ -173,7 +173,7 @@ fn each_phase_of_each_boot_has_its_flame_graph() {
 
 /// Boots may take hours, and their recordings be gone when it shows that there is nothing to compare them with.
 #[test]
-fn what_boots_are_compared_with_is_read_before_them() {
+fn the_baseline_is_read_before_the_boots() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     fs::write(path("kernel"), kvmprof_test_guest::ELF).unwrap();

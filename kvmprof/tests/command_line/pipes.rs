@@ -51,7 +51,7 @@ fn in_folder(folder: &Folder, words: &[&str]) -> Command {
 }
 
 #[test]
-fn a_reader_that_has_left_is_no_error() {
+fn a_closed_output_pipe_is_no_error() {
     let folder = Folder::new();
     for (words, status) in PRINTING {
         let mut command = in_folder(&folder, words);
@@ -93,7 +93,7 @@ fn a_full_disk_is_an_error_with_a_message() {
 }
 
 #[test]
-fn messages_that_nobody_reads_change_nothing() {
+fn a_closed_standard_error_changes_nothing() {
     let folder = Folder::new();
     for (words, status) in FAILING {
         for stderr in [closed(), full()] {

@@ -170,7 +170,7 @@ fn a_json_document_has_the_tables_that_were_asked_for() {
 }
 
 #[test]
-fn documents_for_programs_are_whole_and_tables_for_people_short() {
+fn json_is_complete_and_tables_are_short() {
     const FUNCTIONS: u64 = 30;
     let folder = Folder::new();
     let address = |number| 0xffff_ffff_8100_0000 + number * 0x100;

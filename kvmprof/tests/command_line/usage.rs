@@ -140,7 +140,7 @@ fn wrong_options_end_with_the_status_that_the_help_says() {
 }
 
 #[test]
-fn memory_that_is_no_machine_is_a_wrong_option() {
+fn impossible_memory_sizes_are_usage_errors() {
     if !std::path::Path::new("/dev/kvm").exists() {
         return not_run("this host has no /dev/kvm, which is looked for first");
     }

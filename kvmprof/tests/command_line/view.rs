@@ -162,7 +162,7 @@ fn the_profiler_gets_names_lines_and_sources_on_demand() {
 }
 
 #[test]
-fn strangers_and_requests_without_bounds_get_nothing() {
+fn other_users_and_unbounded_requests_are_refused() {
     let guest = Guest::new();
     let (recording, _) = guest.named_recording();
     let view = View::start(&recording, &[]);
@@ -214,7 +214,7 @@ fn strangers_and_requests_without_bounds_get_nothing() {
 
 /// Any user of the host can connect.
 #[test]
-fn connections_of_strangers_keep_nobody_out() {
+fn connections_of_other_users_block_nobody() {
     let guest = Guest::new();
     let (recording, _) = guest.named_recording();
     let view = View::start(&recording, &[]);
@@ -325,7 +325,7 @@ fn the_browser_gets_the_address_by_a_file_of_the_users_own() {
 }
 
 #[test]
-fn an_opener_that_fails_is_told_of_and_the_page_is_served() {
+fn a_failed_opener_is_reported_and_the_page_is_served() {
     let folder = Folder::new();
     let recording = folder.path("before");
     let none = tempfile::tempdir().unwrap();

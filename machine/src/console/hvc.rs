@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn more_input_than_the_guest_takes_stays_with_its_writer() {
+    fn excess_input_stays_in_the_writers_pipe() {
         let (console, mut port) = console(ConsoleOutput::discard());
         port.opened();
         let much = vec![b'a'; INPUT_MAX + 100];
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn input_for_a_guest_that_has_gone_is_lost() {
+    fn input_for_an_ended_guest_is_dropped() {
         let (console, mut port) = console(ConsoleOutput::discard());
         port.opened();
         console.enqueue(b"for the old driver", false);

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_receive_interrupt_that_comes_out_shows_a_listener_for_good() {
+    fn a_delivered_receive_interrupt_shows_a_listener() {
         let mut listening = Listening::default();
         listening.modem_controlled(INTERRUPTS_OUT);
         listening.interrupts_enabled(0b10);
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn looking_what_port_this_is_is_not_listening() {
+    fn probing_the_port_is_not_listening() {
         let mut listening = Listening::default();
         listening.interrupts_enabled(0x0f);
         listening.interrupts_enabled(0);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_leaves_modem_control_alone_listens_too() {
+    fn a_driver_without_modem_control_listens() {
         let mut listening = Listening::default();
         listening.interrupts_enabled(1);
         listening.sent();

@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_woken_who_did_not_ask() {
+    fn disabled_interrupts_are_not_raised() {
         let console = console();
         console.enqueue(b"a", false);
         read(&console, DATA);

@@ -89,7 +89,7 @@ fn read(disk: &Disk, offset: u64, bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_no_image_is_refused_by_name() {
+fn files_that_are_no_image_are_refused_by_name() {
     let images = Images::new();
     refuses(&images, "missing", "missing: No such file");
     fs::create_dir(images.path("folder")).unwrap();
@@ -124,7 +124,7 @@ fn a_format_is_never_guessed() {
 }
 
 #[test]
-fn a_written_image_is_one_guests_alone() {
+fn a_writable_image_is_locked_for_one_guest() {
     let images = Images::new();
     images.raw("image", &[1; 512]);
     let writer = images.open("image").unwrap();
@@ -352,7 +352,7 @@ fn a_last_sector_that_isnt_whole_ends_with_zeroes() {
 }
 
 #[test]
-fn errors_of_the_host_are_errors() {
+fn host_errors_are_reported_to_the_guest() {
     let images = Images::new();
     images.raw("raw", &[5; 4096]);
     // The disk is opened for reading only, so that writes fail as on a disk that is gone.
@@ -367,7 +367,7 @@ fn errors_of_the_host_are_errors() {
 }
 
 #[test]
-fn what_a_truncated_image_lacks_is_not_made_up() {
+fn reads_beyond_a_truncated_image_fail() {
     let images = Images::new();
     let path = images.qcow2("whole", None);
     let disk = images.open("whole,format=qcow2").unwrap();

@@ -311,14 +311,14 @@ mod tests {
     }
 
     #[test]
-    fn a_single_vcpu_is_no_multiprocessor() {
+    fn a_single_vcpu_has_no_multiprocessor_bits() {
         let table = template(1).for_vcpu(0).unwrap();
         assert_eq!(find(&table, 1, 0).unwrap().edx & 1 << 28, 0);
         assert_eq!(find(&table, LEAF_AMD_FEATURES, 0).unwrap().ecx & 1 << 1, 0);
     }
 
     #[test]
-    fn what_profil_and_samples_rely_on_is_hidden() {
+    fn features_that_break_profil_and_samples_are_hidden() {
         let table = template(1).for_vcpu(0).unwrap();
         let kvm = find(&table, LEAF_KVM_FEATURES, 0).unwrap().eax;
         assert_eq!(kvm & (1 << 9 | 1 << 16 | 1 << 17), 0);

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guest_says_how_it_has_ended() {
+    fn the_exit_port_gives_the_kind_of_end() {
         let devices = devices().unwrap();
         assert_eq!(devices.exit_status(), None);
         assert!(

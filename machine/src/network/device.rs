@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_that_stays_away_is_asked_for_ever_more_seldom() {
+    fn reconnects_to_an_absent_peer_back_off() {
         let mut retry = Retry::new();
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_peer_that_sends_is_asked_for_soon_again() {
+    fn only_a_peer_that_sends_resets_the_delay() {
         let mut retry = Retry::new();
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_goes_comes_back() {
+    fn a_peer_reconnects() {
         let mut bench = Bench::new();
         drop(bench.accept());
         assert_eq!(bench.receive(), None);
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn sending_to_a_peer_that_is_gone_is_no_signal() {
+    fn sending_to_a_closed_peer_raises_no_signal() {
         let mut bench = Bench::new();
         drop(bench.accept());
         bench.peer.send(&packet(60, 1));

@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tap_that_is_not_there_is_not_made() {
+    fn a_missing_tap_is_not_created() {
         let error = TapPeer::open("kvmprof-none").err().unwrap();
         assert!(matches!(error, TapError::Missing { .. }), "{error}");
         assert!(error.to_string().contains("ip tuntap add dev kvmprof-none"));

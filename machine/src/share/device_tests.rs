@@ -140,7 +140,7 @@ fn a_program_serves_over_its_first_connection_and_requests_fail_when_it_goes() {
 
 /// The guest's driver resets the device many times, and each reset needs another program.
 #[test]
-fn a_guest_cannot_have_programs_started_without_end() {
+fn a_guest_cannot_cause_unbounded_starts() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();

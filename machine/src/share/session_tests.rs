@@ -182,7 +182,7 @@ fn a_program_that_refuses_or_is_too_old_is_an_error() {
 }
 
 #[test]
-fn work_that_takes_too_long_is_cut_off() {
+fn slow_exchanges_are_aborted() {
     let (mut mine, _theirs) = UnixStream::pair().unwrap();
     let stream = mine.try_clone().unwrap();
     let read = || mine.read(&mut [0]).unwrap();

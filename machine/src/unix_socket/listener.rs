@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_cannot_be() {
+    fn impossible_paths_are_refused() {
         let folder = folder();
         let missing = folder.path().join("missing/socket");
         let error = SocketListener::bind(&missing).unwrap_err();
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_that_bind_at_once_one_wins() {
+    fn one_of_many_concurrent_binds_wins() {
         let folder = folder();
         let path = folder.path().join("socket");
         drop(UnixListener::bind(&path).unwrap());

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_as_many_ports_as_are_of_use() {
+    fn the_number_of_ports_is_bounded() {
         assert!(ports(false, GuestAccess::None).is_empty());
         assert_eq!(ports(true, GuestAccess::None), ["console"]);
         let named = ["kvmprof.0", "kvmprof.1"];

@@ -140,7 +140,7 @@ fn a_file_that_could_not_be_read_is_read_again() {
 }
 
 #[test]
-fn files_are_found_in_one_place_or_another() {
+fn files_are_searched_in_all_places() {
     let guest = LinuxGuest::new(HOT);
     guest.identify(0, &guest.user());
     let folder = tempfile::tempdir().unwrap();

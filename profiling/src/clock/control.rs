@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn every_source_of_ticks_arrives_as_it_was_asked_for() {
+    fn every_source_of_ticks_round_trips() {
         let control = ClockControl::default();
         let events = EventKind::ALL.into_iter().flat_map(|kind| {
             [kind.least_period(), 1_000_000, MAX_PERIOD]

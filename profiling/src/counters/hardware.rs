@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_is_asked_once_and_a_refusal_that_may_be_over_once_a_second() {
+    fn the_host_is_asked_once_or_after_a_temporary_refusal_once_a_second() {
         let error = |number| move || Err(io::Error::from_raw_os_error(number));
         let times = [0, 1, 999, 1000, 1999, 3_600_000].map(Duration::from_millis);
         assert_eq!(tries(|| Ok(()), &times), (vec![true; 6], 1));
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn each_counter_has_an_answer_of_its_own() {
+    fn each_counter_has_its_own_result() {
         let probes = HardwareProbes::default();
         let now = Instant::now();
         let missing = || Err(io::Error::from_raw_os_error(libc::ENOENT));

@@ -184,7 +184,7 @@ mod tests {
 
     /// The answers are others than this host's for one counter at least, so that they don't come from it.
     #[test]
-    fn what_the_host_has_said_holds_for_all_vcpus_until_they_open_their_counters() {
+    fn a_result_of_the_host_applies_to_all_vcpus() {
         signals::block().unwrap();
         let probes = Arc::<HardwareProbes>::default();
         let now = Instant::now();

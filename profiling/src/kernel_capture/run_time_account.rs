@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_go_to_what_the_scheduler_says() {
+    fn ticks_are_attributed_by_the_schedulers_times() {
         assert_eq!(account(&[span(10, 0, 0, 10, 0)]).0, [0, 0, 0]);
         assert_eq!(account(&[span(0, 0, 10, 0, 0)]).0, [10, 0, 0]);
         assert_eq!(account(&[span(4, 3, 3, 4, 0)]).0, [3, 3, 0]);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_whose_time_is_told_late_was_not_asleep_twice() {
+    fn a_late_run_time_is_not_counted_as_sleep_twice() {
         // The scheduler reports 4 ms of run time after their samples.
         let early = Span {
             run: 0,

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kvmprof_counts_every_host_has() {
+    fn every_host_has_the_counted_tracepoints() {
         for kind in EventKind::ALL
             .into_iter()
             .filter(|kind| !kind.is_counted_by_kernel())
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_has_a_reason() {
+    fn missing_events_have_a_reason() {
         let why = tracepoint_id("no_such_tracepoint").unwrap_err();
         assert!(
             why.contains("tracepoint") || why.contains("tracefs") || why.contains("root"),
@@ -352,7 +352,7 @@ mod tests {
     const CHILD: &str = "KVMPROF_TEST_ASKS_TWICE";
 
     #[test]
-    fn what_the_host_counts_is_tried_once() {
+    fn events_are_probed_once() {
         if env::var_os(CHILD).is_some() {
             let asking = thread::spawn(|| {
                 let kinds = EventKind::ALL.into_iter();
@@ -368,7 +368,7 @@ mod tests {
         }
         let ran = Command::new(env::current_exe().unwrap())
             .args(["--exact", "--nocapture"])
-            .arg("kernel_events::tests::what_the_host_counts_is_tried_once")
+            .arg("kernel_events::tests::events_are_probed_once")
             .env(CHILD, "1")
             .output()
             .unwrap();

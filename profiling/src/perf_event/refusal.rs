@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_right_that_lacks_is_named_and_no_other() {
+    fn only_the_missing_right_is_named() {
         let (none, perfmon, all) = (
             CapabilitySet::empty(),
             CapabilitySet::PERFMON,

@@ -163,7 +163,7 @@ fn on_aix_the_inherited_buffer_is_on_until_it_is_turned_off() {
 }
 
 #[test]
-fn what_a_parent_calls_later_is_not_its_childs() {
+fn later_calls_of_a_parent_do_not_affect_its_child() {
     for (samples, state) in [(0, State::Off), (9, State::On)] {
         let processes = sampled();
         let late = listed(9, 40, instance(PARENT, 5));
@@ -185,7 +185,7 @@ fn what_a_parent_calls_later_is_not_its_childs() {
 }
 
 #[test]
-fn a_grandchild_inherits_though_its_parent_was_never_met() {
+fn a_grandchild_inherits_without_ticks_of_its_parent() {
     let processes = sampled();
     let grandchild = listed(9, 30, child().process);
     let all = [parent(), child(), grandchild];
@@ -200,7 +200,7 @@ fn a_grandchild_inherits_though_its_parent_was_never_met() {
 }
 
 #[test]
-fn a_child_inherits_nothing_that_has_stopped_by_itself() {
+fn a_child_does_not_inherit_a_stopped_profile() {
     let processes = sampled();
     let fault = &mut Memory(Err(Blocked::Fault));
     processes
@@ -251,7 +251,7 @@ fn a_program_that_was_executed_inherits_nothing() {
 }
 
 #[test]
-fn who_may_be_adopted_inherits_only_what_all_of_the_family_have() {
+fn a_possible_orphan_inherits_only_what_the_whole_family_has() {
     let adopted = |pid, started| ListedProcess {
         may_be_adopted: true,
         ..listed(pid, started, instance(PARENT, 5))
@@ -276,7 +276,7 @@ fn who_may_be_adopted_inherits_only_what_all_of_the_family_have() {
 
 /// As after vfork(2): what is stored for it is in its parent's memory, and the parent may free it.
 #[test]
-fn what_has_its_parents_memory_has_its_parents_profile() {
+fn a_child_in_its_parents_memory_has_its_parents_profile() {
     let processes = sampled();
     let vforked = ListedProcess {
         shares_memory: true,
@@ -299,7 +299,7 @@ fn what_has_its_parents_memory_has_its_parents_profile() {
 }
 
 #[test]
-fn processes_that_are_not_in_the_list_end_at_the_second_time() {
+fn processes_missing_from_the_list_twice_have_ended() {
     let processes = sampled();
     for (time, state) in [(50, State::On), (60, State::Ended)] {
         processes
@@ -321,7 +321,7 @@ fn processes_that_are_not_in_the_list_end_at_the_second_time() {
 
 /// A profile that is off because its process has turned it off must not be forgotten: a tick would give the process its parent's.
 #[test]
-fn only_profiles_that_nobody_needs_give_way() {
+fn only_unneeded_profiles_are_evicted() {
     let processes = sampled();
     let children: Vec<_> = (0..)
         .map(|n| listed(100 + n, 20, instance(PARENT, 5)))

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_watched_than_can_be_looked_at() {
+    fn watched_processes_are_bounded() {
         let processes = Arc::new(ProfiledProcesses::default());
         let all = (1..).map_while(|pid| Watch::begin(&processes, pid).ok());
         let mut all: Vec<Watch> = all.collect();

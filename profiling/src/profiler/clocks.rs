@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_is_over_when_all_vcpus_have_acknowledged_it() {
+    fn a_setting_completes_when_all_vcpus_have_acknowledged() {
         let (mut clocks, threads) = clocks(3);
         let flush = clocks.set(setting(100));
         assert!(clocks.is_over(&flush), "threads that don't run owe nothing");
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_answer_is_an_answer_to_what_was_asked_before() {
+    fn a_later_acknowledgement_covers_earlier_requests() {
         let (mut clocks, threads) = clocks(1);
         threads[0].0.kicker.attach();
         let first = clocks.set(setting(100));
@@ -355,7 +355,7 @@ mod tests {
 
     /// The thread may be stuck in the exit. If it returns, it has as much time as all others.
     #[test]
-    fn a_vcpu_that_answers_an_exit_is_not_waited_for_as_long_as_others() {
+    fn a_vcpu_in_an_exit_handler_has_a_shorter_timeout() {
         let (mut clocks, threads) = clocks(2);
         for (shared, _) in &threads {
             shared.kicker.attach();
@@ -400,7 +400,7 @@ mod tests {
 
     /// A vCPU that is faster than the consumers doesn't delay them.
     #[test]
-    fn what_comes_meanwhile_is_for_the_next_time() {
+    fn ticks_that_arrive_during_a_drain_wait_for_the_next() {
         let (mut clocks, mut threads) = clocks(1);
         let sender = &mut threads[0].1;
         let mut sent = 0;

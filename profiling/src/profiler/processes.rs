@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_no_news() {
+    fn known_mappings_are_not_repeated() {
         let mut processes = processes();
         let first = [file("/bin/a", 1)];
         assert!(processes.enter(map(0x1000, 1, &first)).is_some());
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_keeps_making_programs_has_names_for_the_newest() {
+    fn endless_programs_leave_names_of_the_newest() {
         let mut processes = processes();
         (processes.max_files, processes.max_kept) = (64, 64_000);
         let server = [file("/bin/server", 0)];

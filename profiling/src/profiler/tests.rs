@@ -109,7 +109,7 @@ fn the_guest_does_not_choose_the_clock_of_the_hosts_counters() {
 }
 
 #[test]
-fn what_the_guest_has_make_ticks_gives_way_to_the_hosts_counters() {
+fn the_guests_source_of_ticks_yields_to_the_hosts_counters() {
     let mut profiler = profiler();
     let guest = profiler.opened_for(GUEST, device::PMC);
     let (start, stop) = (Function::StartProfiling, Function::StopProfiling);
@@ -124,7 +124,7 @@ fn what_the_guest_has_make_ticks_gives_way_to_the_hosts_counters() {
 }
 
 #[test]
-fn the_hosts_profiling_goes_before_the_guests() {
+fn the_hosts_profiling_takes_precedence_over_the_guests() {
     let mut profiler = profiler();
     let guest = profiler.opened_for(GUEST, device::PMC);
     let host = profiler.opened_for(Client::Host, device::PMC);
@@ -147,7 +147,7 @@ fn the_hosts_profiling_goes_before_the_guests() {
 
 /// A text that would be thrown away isn't made: a client can ask for it again and again.
 #[test]
-fn a_text_without_room_is_not_made() {
+fn a_text_beyond_the_limit_is_not_made() {
     let mut profiler = profiler();
     let whole: Arc<[u8]> = vec![0; MAX_TEXT_BYTES].into();
     let kept = profiler.handles.keep(device::PROCESSES, whole).unwrap();
@@ -164,7 +164,7 @@ fn a_text_without_room_is_not_made() {
 
 /// A handle that is closed takes no room.
 #[test]
-fn a_closed_text_leaves_its_room() {
+fn a_closed_text_frees_its_memory() {
     let mut profiler = profiler();
     profiler.names.note_main_thread(1, *b"0123456789abcdef");
     for number in [device::STATUS, device::PROCESSES] {

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_event_nothing_is_counted_and_a_new_one_starts_anew() {
+    fn without_an_event_nothing_is_counted_and_a_new_one_restarts() {
         let mut counter = ExitCounter::new(1);
         assert!(!ALL.into_iter().any(|exit| counter.count(exit)));
         for _ in 0..100 {
@@ -258,7 +258,7 @@ mod tests {
 
     /// The exits of this guest come in the order of their kinds, in step with the period.
     #[test]
-    fn no_exit_is_preferred_by_its_place() {
+    fn sampling_is_independent_of_an_exits_position() {
         let mut counter = ExitCounter::new(3);
         counter.restart(SamplingEvent::new(EventKind::Exits, 8));
         let mut ticks = [0_u32; 4];

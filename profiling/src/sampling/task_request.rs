@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_carried_out_once_and_comes_back() {
+    fn a_request_is_performed_once_and_returned() {
         let request = TaskRequest::default();
         let look = |reader: &mut TaskReader| {
             reader.look_mut().time += 7;
@@ -107,7 +107,7 @@ mod tests {
 
     /// The vCPU's thread is kicked once for each request, however often the profiler asks for the answer meanwhile.
     #[test]
-    fn no_kick_is_lost_while_the_profiler_asks_for_the_answer() {
+    fn no_kick_is_lost_while_the_profiler_polls() {
         const REQUESTS: u32 = 2000;
         let request = TaskRequest::default();
         let answers = AtomicU32::new(0);

@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_of_a_guests_own_guest_is_taken_for_the_guests() {
+    fn nested_guests_are_not_sampled_as_the_guest() {
         let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 0x1000)]).unwrap();
         let knowledge = Arc::new(GuestKnowledge::unknown());
         let mut view = VcpuView::new(3, memory, knowledge, DEFAULT_STACK_FRAMES);

@@ -29,7 +29,7 @@ fn refused(arguments: &[&str], status: i32) -> String {
 }
 
 #[test]
-fn sql_that_is_no_question_is_refused() {
+fn sql_other_than_queries_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().display();
     let other = folder.path().join("other.csv");
@@ -54,7 +54,7 @@ fn sql_that_is_no_question_is_refused() {
 }
 
 #[test]
-fn wrong_questions_are_told_what_is_wrong() {
+fn errors_of_wrong_queries_name_the_cause() {
     assert!(refused(&["SELEC 1"], 1).contains("Wrong SQL"));
     assert!(refused(&["SELECT nothing FROM samples"], 1).contains("nothing"));
     assert!(refused(&["SELECT * FROM other"], 1).contains("other"));
@@ -111,7 +111,7 @@ fn opened(folder: &Path) -> String {
 }
 
 #[test]
-fn what_is_no_data_set_is_refused() {
+fn folders_without_a_data_set_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     assert!(opened(&folder.path().join("none")).contains("Cannot read"));
     assert!(opened(folder.path()).contains("There is no file DATE/HOST/GUEST"));
@@ -153,7 +153,7 @@ fn write_without(from: &Path, to: &Path, column: &str) {
 
 /// Of files of a release that had no column `interrupts_off` it isn't known, whether they come before others or after them; no other column may be missing.
 #[test]
-fn what_a_former_release_has_not_written_is_unknown() {
+fn columns_missing_in_former_releases_are_unknown() {
     let of_host = |host: usize| {
         let place = format!("date=2026-03-01/host=host-{host}");
         fleet().folder.path().join(place)

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_ends() {
+    fn ends_follow_from_sizes() {
         assert_eq!(text(&[(0x10, 0x10), (0x20, 8)], &[0x40]), "10:0 20:1 28:-");
         assert_eq!(
             text(&[(0x10, 8), (0x20, 0x20)], &[0x40]),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_at_one_address_the_largest_tells() {
+    fn the_largest_symbol_at_an_address_gives_the_size() {
         assert_eq!(
             text(&[(0x10, 0), (0x10, 8), (0x10, 4)], &[0x40]),
             "10:0 10:1 10:2 18:-"

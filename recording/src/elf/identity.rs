@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_the_same_by_proof_alone() {
+    fn a_file_is_identified_only_by_proof() {
         let with_id = identity("11", Some(1));
         let other_id = Mismatch::BuildId {
             found: "22".to_owned(),

@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_come_back_as_they_were() {
+    fn blocks_round_trip() {
         for kind in Kind::ALL {
             let bytes = Block::encode(kind, b"some contents").unwrap();
             let block = Block::decode(&bytes).unwrap();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_changed_is_no_block() {
+    fn truncated_or_changed_blocks_are_refused() {
         let bytes = Block::encode(Kind::Samples, &[7; 300]).unwrap();
         for length in 0..bytes.len() {
             assert_eq!(Block::decode(&bytes[..length]), None);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_kind_is_passed_over() {
+    fn unknown_kinds_are_skipped() {
         let bytes = Block::of_later_kind(b"{}");
         let block = Block::decode(&bytes).unwrap();
         assert_eq!((block.kind, block.length), (None, bytes.len()));

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_and_a_folder_are_called_that() {
+    fn a_socket_and_a_folder_are_named_in_the_error() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();

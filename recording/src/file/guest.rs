@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn functions_come_back_as_they_were() {
+    fn functions_round_trip() {
         let info = BinaryInfo {
             id: 7,
             file: "/bin/a file".to_owned(),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_halves_of_kpti_lie_side_by_side() {
+    fn kpti_page_tables_are_adjacent() {
         assert_eq!(page_tables(0x1234_7abc), 0x1234_7000);
         assert_eq!(kernels_half(0x1234_7abc), 0x1234_6000);
         assert_eq!(kernels_half(0x1234_6000), 0x1234_6000);

@@ -240,7 +240,7 @@ mod tests {
         /// What is in the blocks is what was asked for, and each tick is accounted for, also those of blocks that
         /// found no room.
         #[test]
-        fn every_tick_of_others_is_counted(
+        fn every_tick_of_other_processes_is_counted(
             all in prop::collection::vec(ticks(), 0..60),
             pids in prop::collection::vec(-1..4_i32, 0..3),
             taken in prop::collection::vec(any::<bool>(), 60),
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_others_takes_the_room_of_one() {
+    fn consecutive_other_ticks_take_one_entry() {
         let mut intake = Intake::new(&[7]);
         let other = Ticks {
             sample: Some(Sample::default()),

@@ -321,7 +321,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn looks_come_back_as_they_were(
+        fn looks_round_trip(
             all in prop::collection::vec((any::<u64>(), tasks()), 0..6),
             cut in 0..1000_usize,
         ) {
@@ -340,13 +340,13 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_without_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn reading_any_bytes_causes_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = decode(&bytes, |look| assert!(look.tasks.len() <= MAX_TASKS));
         }
     }
 
     #[test]
-    fn only_processes_that_are_wanted_are_kept() {
+    fn only_selected_processes_are_kept() {
         let task = |pid| {
             (
                 Task {
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_with_too_many_tasks_or_a_stack_that_is_not_there_is_refused() {
+    fn a_look_with_too_many_tasks_or_a_missing_stack_is_refused() {
         let mut bytes = vec![record::LOOK, 0, 0, 0, 1];
         push(&mut bytes, MAX_TASKS as u64 + 1);
         assert_eq!(decode(&bytes, |_| {}), None);

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_come_back_as_they_were() {
+    fn numbers_round_trip() {
         let values = [0, 1, 127, 128, 300, 1 << 63, u64::MAX];
         let mut bytes = Vec::new();
         for value in values {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_stacks_come_back_as_they_were() {
+    fn names_and_stacks_round_trip() {
         let mut comm = [0; COMM_LENGTH];
         comm[..6].copy_from_slice(b"weaver");
         let whole = [b'x'; COMM_LENGTH];

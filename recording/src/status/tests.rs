@@ -69,7 +69,7 @@ fn consumer() -> impl Strategy<Value = ConsumerStatus> {
 
 proptest! {
     #[test]
-    fn a_document_comes_back_as_it_was(
+    fn a_document_round_trips(
         consumers in prop::collection::vec(consumer(), 0..5),
         vcpus in prop::collection::vec(clock_ledger(), 0..3),
         counts in any::<[u64; 4]>(),

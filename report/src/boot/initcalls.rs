@@ -262,7 +262,7 @@ mod tests {
 
     /// Eight ticks were lost.
     #[test]
-    fn what_nobody_has_seen_makes_bounds_wide() {
+    fn unsampled_time_widens_the_bounds() {
         let seen = [
             at(0, 1, ""),
             at(10, 1, "one"),
@@ -279,7 +279,7 @@ mod tests {
 
     /// Between two samples that are in none, and behind one that is in one.
     #[test]
-    fn an_initcall_may_have_been_wherever_nobody_has_looked() {
+    fn an_initcall_may_have_run_in_any_unsampled_time() {
         let levels = Levels::from_symbols(["__initcall__kmod_m__1_1_one6"].into_iter());
         let mut seen = vec![
             at(100, 1, ""),
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_initcall_has_jumped_to_may_be_a_part_of_it() {
+    fn the_target_of_a_tail_call_may_belong_to_the_initcall() {
         let seen = [
             at(0, 1, ""),
             at(10, 1, "one"),
@@ -383,7 +383,7 @@ mod tests {
 
     /// Who writes the recording says what its times are.
     #[test]
-    fn times_end_where_numbers_do() {
+    fn times_saturate() {
         let seen = [
             at(1, 1, "one"),
             at(1, 2, "one"),
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_have_calls_of_their_own() {
+    fn calls_are_by_thread() {
         let seen = [
             at(100, 1, "one"),
             at(105, 2, "other"),

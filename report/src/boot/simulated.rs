@@ -142,7 +142,7 @@ fn found(runs: usize, more: f64) -> usize {
 }
 
 #[test]
-fn the_same_boots_are_called_different_in_one_of_20_comparisons_at_most() {
+fn equal_boots_differ_in_at_most_one_of_20_comparisons() {
     let equal = (2..=10).map(|runs| [runs; 2]);
     for runs in equal.chain([[2, 10], [5, 3]]) {
         let wrong = wrong(1000, runs);

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_boot_has_not_seen_took_no_time() {
+    fn unsampled_initcalls_took_no_time() {
         let summary = summary(&[boot(&[("one", 4), ("two", 10)]), boot(&[("two", 12)])]);
         let rows = summary
             .calls
@@ -319,7 +319,7 @@ mod tests {
 
     /// As a recording says them that was made for it.
     #[test]
-    fn times_may_be_any() {
+    fn any_times_are_accepted() {
         let boots = [
             boot(&[("one", u64::MAX / 2)]),
             boot(&[("one", u64::MAX / 2)]),

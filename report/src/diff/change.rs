@@ -259,7 +259,7 @@ mod tests {
 
     /// Ten stretches of 50 ticks are worth ten ticks, and 500 ticks that are spread evenly are 500.
     #[test]
-    fn a_stretch_is_one_observation() {
+    fn consecutive_ticks_are_one_observation() {
         let mut stretches = FunctionTicks {
             ticks: 500,
             ..FunctionTicks::default()

@@ -112,7 +112,7 @@ fn found(shape: (u64, Burst), factor: f64) -> usize {
 }
 
 #[test]
-fn what_did_not_change_is_called_different_in_one_of_20_comparisons_at_most() {
+fn unchanged_functions_differ_in_at_most_one_of_20_comparisons() {
     for burst in [
         Burst::Of(1),
         Burst::Of(10),
@@ -128,7 +128,7 @@ fn what_did_not_change_is_called_different_in_one_of_20_comparisons_at_most() {
 
 /// A minute at 100 Hz, and ten.
 #[test]
-fn what_changed_is_found() {
+fn changes_are_found() {
     for (length, burst, factor, least) in [
         (6000, Burst::Of(1), 1.5, 95),
         (6000, Burst::Of(10), 4.0, 95),

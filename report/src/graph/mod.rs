@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_text_and_nothing_else() {
+    fn names_are_escaped() {
         let graph = Graph {
             title: "</text><script>alert(1)</script>\x01".to_owned(),
             ..Graph::default()
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_the_legend_lie_beside_its_colours() {
+    fn labels_of_the_legend_are_beside_its_colours() {
         let svg = drawn(&Graph::default(), &["p-7;f 2"]);
         let (_, legend) = svg.split_once("<g id=\"legend\">").unwrap();
         let number = |text: &str| text.split('"').next().unwrap().parse::<usize>().unwrap();
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_interrupts_and_torn_stacks_are_told_by_marks() {
+    fn interrupt_and_torn_frames_have_marks() {
         let profile = profile(&[]);
         let lines = marked(&profile, None, &OutputBudget::new(u64::MAX)).unwrap();
         assert_eq!(lines.len(), 4);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_an_error() {
+    fn an_empty_graph_is_an_error() {
         assert!(Graph::default().draw(&[]).is_err());
     }
 }

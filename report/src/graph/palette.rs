@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn torn_colours_are_no_others() {
+    fn colours_of_torn_frames_are_unique() {
         for shades in [&MODES[..], &CHANGES] {
             for (.., one) in shades {
                 assert!(shades.iter().all(|(.., other)| cut(*one) != *other));

@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_count_for_the_instruction_that_they_are_in() {
+    fn ticks_count_for_their_instruction() {
         let by_offset = BTreeMap::from([(0, 5), (3, 2), (4, 1), (9, 7), (12, 4)]);
         // One of three bytes, one of six, and the last one, behind which it isn't known what is.
         assert_eq!(ticks_of(&[0, 3, 9], &by_offset), [5, 3, 7]);

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn words_select_the_same_again() {
+    fn printed_arguments_round_trip() {
         let arguments = parse(&[
             "--pid=-1,7",
             "--comm=a b",

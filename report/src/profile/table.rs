@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_come_as_they_are_asked_for() {
+    fn tables_are_in_the_requested_order() {
         let layout = Layout {
             sections: vec![Section::Module, Section::Mode],
             top: 1,

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_are_counted_with_their_owners_and_what_was_taken_from_these() {
+    fn locks_have_their_owners_and_the_owners_stolen_ticks() {
         let info = RecordingInfo {
             hz: 1000,
             ..RecordingInfo::default()

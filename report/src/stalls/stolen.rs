@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ran_last_is_unknown_behind_ticks_that_were_not_recorded() {
+    fn after_unrecorded_ticks_the_last_task_is_unknown() {
         assert_eq!(last_seen(0), [(LastSeen::Stack(5), 3)]);
         assert_eq!(last_seen(1), [(LastSeen::Unknown, 3)]);
     }

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn preemption_has_stretches_of_its_own() {
+    fn preemption_has_its_own_stretches() {
         let sample = |number, preemption, mode| Ticks {
             sample: Some(Sample {
                 preemption,

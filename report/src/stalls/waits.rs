@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_compiler_appends_is_no_other_function() {
+    fn compiler_suffixes_do_not_split_functions() {
         let kind = WaitKind::of_function;
         assert_eq!(kind("mutex_spin_on_owner.isra.0"), Some(WaitKind::Mutex));
         assert_eq!(kind("osq_lock"), Some(WaitKind::LockQueue));

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_that_no_frame_is_in_are_not_told_of() {
+    fn modules_without_frames_are_omitted() {
         let answer = asked(
             r#"{"jobs":[{"memoryMap":[["a","1"],["b","2"],["c","3"]],"stacks":[[[2,16],[0,17]],[[-1,18],[9,19]]]}]}"#,
         );
@@ -243,7 +243,7 @@ mod tests {
 
     /// One name of a megabyte for all addresses of a request would be a terabyte.
     #[test]
-    fn an_answer_has_an_end() {
+    fn an_answer_is_bounded() {
         let name = "n".repeat(1 << 20);
         let frames = vec!["[0,1]"; 1000].join(",");
         let answer = asked(&format!(

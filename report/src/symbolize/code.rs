@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_files_and_memory_lead_to_each_other() {
+    fn file_and_memory_addresses_convert_to_each_other() {
         let mapping = mapping(0x5000_1000, 0x2000, 0x1000, "a", 1);
         let segments = [Segment {
             offset: 0x1100,

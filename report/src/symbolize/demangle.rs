@@ -182,7 +182,7 @@ mod tests {
 
     /// As c++filt has them, but for parameters that are left out.
     #[test]
-    fn names_that_the_demangler_gets_wrong_are_mended_or_left() {
+    fn wrongly_demangled_names_are_corrected_or_kept() {
         for (mangled, name) in [
             ("_ZThn8_N1D1bEv", "non-virtual thunk to D::b()"),
             ("_ZThn16_N1DD1Ev", "non-virtual thunk to D::~D()"),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_would_grow_stay_as_they_are() {
+    fn names_that_demangle_to_excessive_length_are_kept() {
         // Each type argument contains the one before twice.
         let mut name = "_Z1fI1aIiiE".to_owned();
         for index in 0..30_u32 {

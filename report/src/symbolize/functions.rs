@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_reach_as_far_as_they_say() {
+    fn functions_have_their_recorded_size() {
         let functions = [
             (0x100, 0x100, "outer"),
             (0x140, 4, "label"),

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_was_two_functions_has_no_name() {
+    fn memory_reused_by_two_functions_has_no_name() {
         let text = "1000 100 old\n1080 100 new\n1080 100 new\n1300 40 same\n1320 40 same\n\
                     2000 100 outer\n2040 10 inner\n3000 0 empty\nffffffffffffffff 2 beyond\n";
         let map = PerfMap::parse(text).unwrap();

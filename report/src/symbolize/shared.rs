@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_value_is_there_once_while_somebody_has_it() {
+    fn equal_values_in_use_are_shared() {
         let shared = Shared::new();
         let one = shared.get("one".to_owned());
         assert!(Arc::ptr_eq(&one, &shared.get("one".to_owned())));

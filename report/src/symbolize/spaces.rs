@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_side_by_side_are_of_two_processes_without_kpti() {
+    fn without_kpti_adjacent_tables_are_two_processes() {
         let both = [
             mappings(0x2000, 7, 100, "first"),
             mappings(0x3000, 8, 100, "second"),

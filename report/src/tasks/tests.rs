@@ -258,7 +258,7 @@ fn the_flame_graph_ends_where_its_budget_does() {
 
 /// A task that executes another program is the same one: it hasn't run since, and its delay goes on.
 #[test]
-fn another_name_is_no_other_task() {
+fn a_renamed_task_is_the_same_task() {
     let renamed = |time, switches, name: &[u8]| {
         let mut task = task(3, TaskState::Sleeping, switches);
         task.comm = [0; COMM_LENGTH];
@@ -286,7 +286,7 @@ fn another_name_is_no_other_task() {
 
 /// Run delays count for the vCPU that a task was on last, and from look to look: a task that takes another's ids begins anew.
 #[test]
-fn run_delays_are_those_of_vcpus_too() {
+fn run_delays_are_also_by_vcpu() {
     let delayed = |time, vcpu, run_delay| {
         let task = Task {
             vcpu,
@@ -313,7 +313,7 @@ fn run_delays_are_those_of_vcpus_too() {
 
 /// Who waits for a vCPU while one is free, and whether it is that very one.
 #[test]
-fn tasks_that_wait_beside_a_free_vcpu_are_told() {
+fn tasks_that_wait_while_a_vcpu_is_free_are_marked() {
     let waits = |tid, vcpu| {
         let task = Task {
             vcpu,
@@ -395,7 +395,7 @@ fn only_what_is_selected_counts() {
 }
 
 #[test]
-fn of_some_processes_nothing_is_said_of_vcpus() {
+fn a_selection_of_processes_has_no_vcpu_table() {
     let selection = Selection {
         pids: vec![2],
         ..Selection::default()

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn mappings_of_endless_processes_make_room() {
+    fn mappings_of_endless_processes_are_evicted() {
         let mut model = Model::new(SECOND, Duration::ZERO);
         model.feed(&stream().begin(), Duration::ZERO).unwrap();
         // Blocks that are as large as blocks may be. A reader refuses what is packed too well.
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_ends_it_with_an_error() {
+    fn invalid_data_ends_with_an_error() {
         let mut model = Model::new(SECOND, Duration::ZERO);
         assert!(model.feed(&[1; 100], SECOND).is_err());
     }

@@ -163,7 +163,7 @@ fn there_is_a_screen_before_the_first_ticks() {
 }
 
 #[test]
-fn much_loss_is_told_with_the_rate() {
+fn high_losses_are_shown_with_the_rate() {
     let mut model = Model::new(
         std::time::Duration::from_secs(10),
         std::time::Duration::ZERO,
@@ -201,7 +201,7 @@ fn stacks_scroll_to_their_end_and_back() {
 
 /// Neither on the screen nor for a pipe, whatever the guest's kernel and programs are called.
 #[test]
-fn hostile_names_reach_no_terminal() {
+fn hostile_names_are_escaped() {
     let hostile = hostile_model().snapshot();
     let mut out = Vec::new();
     print(&hostile, 20, &mut out).unwrap();

@@ -48,7 +48,7 @@ fn exported(user_end: StackEnd, format: Format) -> String {
 }
 
 #[test]
-fn they_are_called_by_nothing_of_the_guest() {
+fn host_frames_have_no_guest_callers() {
     let folded = exported(StackEnd::Complete, Format::Folded);
     let line = folded.lines().find(|line| line.contains("main")).unwrap();
     let (frames, _) = line.rsplit_once(' ').unwrap();

@@ -412,7 +412,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_pass_the_shell_unchanged() {
+    fn arguments_pass_the_shell_unchanged() {
         let words = ["a b", "it's", "$HOME", "new\nline", "\\", "", "*"].map(str::to_owned);
         let script = command_script(&words).replacen("exec ", "printf '<%s>' ", 1);
         let output = std::process::Command::new("sh")
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn files_without_a_place_keep_their_name() {
+    fn files_without_a_target_keep_their_name() {
         assert_eq!(
             default_destination(Path::new("/bin/sh")).unwrap(),
             "/lab/sh"

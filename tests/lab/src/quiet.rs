@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_tells_of_each_thread() {
+    fn the_host_lists_each_thread() {
         // The tests' threads exist beside the main one.
         assert!(run_delays(std::process::id()).len() >= 2);
     }

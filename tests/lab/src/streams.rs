@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn tail_keeps_the_end_only() {
+    fn tail_keeps_only_the_end() {
         let console = "line\r\n".repeat(100_000) + "last\x1b[2J line";
         let tail = tail(console.as_bytes());
         assert_eq!(tail.lines().count(), TAIL_LINES);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_goes_down_before_it_has_read_all_has_ended() {
+    fn a_machine_may_end_before_it_has_read_all_input() {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         ours.write_all(b"taken\n").unwrap();
         drop(theirs);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_ignores_what_it_does_not_know() {
+    fn progress_ignores_unknown_lines() {
         let mut ups = 0;
         let said = progress(&b"ready\nnoise\nready\nexit 7\nexit 8\n"[..], || ups += 1).unwrap();
         assert_eq!((said.ready, said.status, ups), (true, Some(7), 1));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use kvmprof_lab::{Kernel, Lab, LabError, kernels};
 
 #[test]
-fn status_and_both_streams_come_back_exactly() {
+fn status_and_both_streams_return_exactly() {
     let bytes: Vec<u8> = (0..=255).cycle().take(300_001).collect();
     let outcome = Lab::new()
         .contents("/lab/bytes", 0o600, bytes.clone())
@@ -26,7 +26,7 @@ fn status_and_both_streams_come_back_exactly() {
 }
 
 #[test]
-fn words_of_the_command_arrive_unchanged() {
+fn arguments_of_the_command_arrive_unchanged() {
     let words = ["it's", "two words", "$HOME\\", "", "new\nline", "*"];
     let mut command = vec!["printf", "<%s>"];
     command.extend(words);
@@ -36,7 +36,7 @@ fn words_of_the_command_arrive_unchanged() {
 }
 
 #[test]
-fn files_go_in_with_their_modes_and_the_output_folder_comes_back() {
+fn files_keep_their_modes_and_the_output_folder_returns() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("source");
     fs::create_dir(&source).unwrap();
@@ -71,7 +71,7 @@ fn files_go_in_with_their_modes_and_the_output_folder_comes_back() {
 }
 
 #[test]
-fn what_the_command_leaves_running_holds_nothing_up() {
+fn processes_left_running_delay_nothing() {
     let outcome = Lab::new()
         .script("sh -c 'trap \"\" TERM HUP; while :; do sleep 1000; done' & echo done")
         .run()
@@ -83,7 +83,7 @@ fn what_the_command_leaves_running_holds_nothing_up() {
 }
 
 #[test]
-fn the_machine_is_as_ordered() {
+fn the_machine_is_as_configured() {
     let outcome = Lab::new()
         .cpus(1)
         .memory(512)
@@ -125,7 +125,7 @@ fn kvm_runs_guests_under_each_of_debians_kernels() {
 }
 
 #[test]
-fn a_panic_is_told_with_the_console() {
+fn a_panic_is_reported_with_the_console() {
     let error = Lab::new()
         .script("echo c >/proc/sysrq-trigger")
         .run()
@@ -140,7 +140,7 @@ fn a_panic_is_told_with_the_console() {
 }
 
 #[test]
-fn a_kernel_that_falls_at_once_is_told() {
+fn an_early_crash_is_reported() {
     const SETUP_SECTORS_AT: usize = 0x1f1;
     let mut kernel = kernels().unwrap().remove(0);
     let folder = tempfile::tempdir().unwrap();
@@ -160,7 +160,7 @@ fn a_kernel_that_falls_at_once_is_told() {
 }
 
 #[test]
-fn what_qemu_says_is_passed_on() {
+fn messages_of_qemu_are_passed_on() {
     let error = Lab::new()
         .kernel(Kernel {
             image: "/dev/null".into(),
@@ -185,7 +185,7 @@ fn a_machine_that_runs_too_long_is_ended() {
 
 /// The command is ended, and what it has left so far comes back.
 #[test]
-fn a_machine_that_hangs_is_ended_and_leaves_what_it_has() {
+fn a_machine_that_hangs_is_ended_and_its_output_kept() {
     let folder = tempfile::tempdir().unwrap();
     let error = Lab::new()
         .quiet_limit(Duration::from_secs(10))
@@ -212,7 +212,7 @@ fn a_machine_that_hangs_is_ended_and_leaves_what_it_has() {
 
 /// Where nobody listens any more, nothing can be sent either.
 #[test]
-fn a_machine_that_stands_still_is_ended_too() {
+fn a_stopped_machine_is_ended() {
     let folder = tempfile::tempdir().unwrap();
     let error = Lab::new()
         .quiet_limit(Duration::from_secs(10))
@@ -235,7 +235,7 @@ fn a_machine_that_stands_still_is_ended_too() {
 }
 
 #[test]
-fn a_machine_that_sends_too_much_is_ended() {
+fn a_machine_with_too_much_output_is_ended() {
     let error = Lab::new()
         .output_limit(100_000)
         .command(["yes"])

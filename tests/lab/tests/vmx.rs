@@ -6,7 +6,7 @@ use std::time::Duration;
 use kvmprof_lab::{Lab, LabError};
 
 #[test]
-fn status_both_streams_and_the_output_folder_come_back_exactly() {
+fn status_both_streams_and_the_output_folder_return_exactly() {
     let bytes: Vec<u8> = (0..=255).cycle().take(300_001).collect();
     let folder = tempfile::tempdir().unwrap();
     let outcome = Lab::new()
@@ -36,7 +36,7 @@ fn status_both_streams_and_the_output_folder_come_back_exactly() {
 
 /// The order to end the command arrives, and what it has left so far comes back.
 #[test]
-fn a_machine_that_hangs_is_ended_and_leaves_what_it_has() {
+fn a_machine_that_hangs_is_ended_and_its_output_kept() {
     let folder = tempfile::tempdir().unwrap();
     let error = Lab::new()
         .vmx()
@@ -57,7 +57,7 @@ fn a_machine_that_hangs_is_ended_and_leaves_what_it_has() {
 }
 
 #[test]
-fn a_panic_is_told_with_the_console() {
+fn a_panic_is_reported_with_the_console() {
     let error = Lab::new()
         .vmx()
         .script("echo c >/proc/sysrq-trigger")

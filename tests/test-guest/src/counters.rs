@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_image_holds_counters_of_the_size_said_here() {
+    fn the_image_has_counters_of_this_size() {
         let all = counters_area(VCPUS_MAX).unwrap();
         assert_eq!(all.end - all.start, 4096);
         assert_eq!(IMAGE.symbol("kvmprof_counters").unwrap().size, 4096);

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_image_holds_results_of_the_size_said_here() {
+    fn the_image_has_results_of_this_size() {
         let area = network_results_area().unwrap();
         assert_eq!(area.end - area.start, u64::try_from(RESULTS_BYTES).unwrap());
     }

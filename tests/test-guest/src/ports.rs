@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_image_holds_results_of_the_size_said_here() {
+    fn the_image_has_results_of_this_size() {
         let area = port_results_area().unwrap();
         let bytes = u64::try_from(RESULTS_BYTES).unwrap();
         assert_eq!(area.end - area.start, bytes);

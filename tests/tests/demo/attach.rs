@@ -136,7 +136,7 @@ fn a_killed_kvmprof_leaves_no_trace() {
 
 /// Each one finds the guest as the first one did, and the VMM is as before.
 #[test]
-fn it_attaches_again_and_again_and_twice_at_once() {
+fn it_attaches_repeatedly_and_twice_at_once() {
     on_kvm(|| {
         let machine = machine(Boot::Demo, 2);
         machine.truth();
@@ -191,7 +191,7 @@ fn holdings() -> [usize; 2] {
 
 /// While its VMM is stopped a guest's ticks are stolen, or idle for the host's kernel; its end is kvmprof's.
 #[test]
-fn a_stopped_vmm_is_waited_for_and_its_end_noticed() {
+fn waits_for_a_stopped_vmm_end_with_it() {
     on_kvm(|| {
         check_stopped_vmm("ptrace", |ledger| ledger.stolen);
         check_stopped_vmm("kernel", |ledger| ledger.idle);
@@ -223,7 +223,7 @@ fn check_stopped_vmm(capture: &str, counted: impl Fn(ClockLedger) -> u64) {
 
 /// What only a VMM can do isn't there.
 #[test]
-fn what_takes_a_vmm_of_ones_own_is_refused() {
+fn options_that_need_kvmprofs_own_vmm_are_refused() {
     on_kvm(|| {
         let machine = machine(Boot::Demo, 1);
         machine.truth();

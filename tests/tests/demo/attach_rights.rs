@@ -149,7 +149,7 @@ impl Drop for Running {
 
 /// The VMM has a capability that kvmprof hasn't, so that it isn't enough to be the same user.
 #[test]
-fn three_capabilities_are_enough_for_guests_of_the_same_user() {
+fn three_capabilities_suffice_for_guests_of_the_same_user() {
     on_kvm(|| {
         if !is_perfmon_enough() {
             return;
@@ -175,7 +175,7 @@ fn three_capabilities_are_enough_for_guests_of_the_same_user() {
 }
 
 #[test]
-fn a_fourth_one_is_needed_for_guests_of_other_users() {
+fn guests_of_other_users_need_a_fourth_capability() {
     on_kvm(|| {
         if !is_perfmon_enough() {
             return;
@@ -203,7 +203,7 @@ fn a_fourth_one_is_needed_for_guests_of_other_users() {
 
 /// With `--clock kernel`, which traces nothing. Root without other capabilities may open what is root's, as /dev/kvm.
 #[test]
-fn two_capabilities_are_enough_for_a_guest_of_ones_own() {
+fn two_capabilities_suffice_for_ones_own_guest() {
     on_kvm(|| {
         if !is_kernel_clock_for_demo() || !is_perfmon_enough() {
             return;
@@ -239,7 +239,7 @@ fn two_capabilities_are_enough_for_a_guest_of_ones_own() {
 
 /// By ptrace, and to begin with by eBPF, too.
 #[test]
-fn a_seccomp_filter_takes_one_more() {
+fn a_seccomp_filter_needs_one_more_capability() {
     on_kvm(|| {
         if !is_perfmon_enough() {
             return;

@@ -29,7 +29,7 @@ fn command(guest: &Guest, name: &str, arguments: &[&str]) -> String {
 
 /// What counts, shows and records a guest of one's own does so with one that is attached to.
 #[test]
-fn tools_work_as_on_a_guest_of_ones_own() {
+fn tools_work_as_on_kvmprofs_own_guest() {
     on_kvm(|| {
         let machine = machine(2);
         machine.truth();
@@ -97,7 +97,7 @@ fn place() -> String {
 
 /// A guest that says nothing of itself is told of by an option.
 #[test]
-fn the_place_of_the_pid_is_enough_to_name_processes() {
+fn the_location_of_the_pid_suffices_to_name_processes() {
     on_kvm(|| {
         let machine = machine(1);
         machine.truth();

@@ -144,7 +144,7 @@ fn a_thread_that_is_taken_over_neither_reads_the_vmm_nor_leads_out() {
 }
 
 #[test]
-fn the_end_of_the_tracer_is_said_and_the_guest_goes_on() {
+fn the_end_of_the_tracer_is_reported_and_the_guest_continues() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let vmm = Guest::start(Boot::Demo, NO_OPTIONS);

@@ -128,7 +128,7 @@ fn idle_time_is_right_by_the_hosts_kernel() {
 /// wake-ups of each round are short against, on slow hosts too: what they take counts neither as the
 /// guest's work nor as its sleep for certain.
 #[test]
-fn jitter_is_right_for_a_guest_in_step() {
+fn with_jitter_shares_of_a_synchronised_guest_are_right() {
     on_kvm(|| {
         let exit_cost = exit_cost();
         for duty in [20, 50, 80] {
@@ -216,7 +216,7 @@ fn without_a_consumer_there_is_no_clock() {
 
 /// `--wait`: no vCPU runs before somebody gathers, and then the first instructions are seen.
 #[test]
-fn wait_holds_the_guest_until_somebody_gathers() {
+fn wait_holds_the_guest_until_a_client_gathers() {
     on_kvm(|| {
         let guest = Guest::start(Boot::Demo, ["--wait", "--hz", "10000"]);
         let witness = guest.connect();

@@ -143,7 +143,7 @@ fn names_missing_from(path: &Path) -> Vec<&'static str> {
 
 /// The flame graph takes no place that is somebody else's, and the table comes without it.
 #[test]
-fn demo_keeps_away_from_what_is_not_its_own() {
+fn demo_keeps_files_and_sockets_of_others() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kvmprof-demo.svg");

@@ -180,7 +180,7 @@ fn a_recording_goes_on_over_a_pause() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_in_one_line() {
+fn impossible_requests_are_refused_in_one_line() {
     on_kvm(|| {
         let mut guest = Guest::start(Boot::Demo, ["--hz", "0"]);
         let unknown = guest.command("control", &["hibernate"]);

@@ -53,7 +53,7 @@ fn a_vcpus_thread_that_panics_ends_the_guest() {
 }
 
 #[test]
-fn a_triple_fault_is_told() {
+fn a_triple_fault_is_reported() {
     on_kvm(|| {
         let (ran, _) = ending("triple-fault", "1");
         assert_eq!(ran.status, 3, "{ran:?}");
@@ -66,7 +66,7 @@ fn a_triple_fault_is_told() {
 /// An instruction that an interpreting KVM lacks: one message that says what and where. Elsewhere
 /// it just works, and the guest says so.
 #[test]
-fn an_emulation_failure_is_told_once() {
+fn an_emulation_failure_is_reported_once() {
     on_kvm(|| {
         let (ran, console) = ending("bad-instruction", "1");
         if console.contains("instruction executed") {
@@ -87,7 +87,7 @@ fn an_emulation_failure_is_told_once() {
 /// SIGINT and SIGTERM end the guest cleanly, and act as PCS_STOP: clients get what is left, then
 /// the end of file.
 #[test]
-fn signals_end_the_guest_and_clients_get_the_rest() {
+fn signals_end_the_guest_and_clients_get_all_data() {
     on_kvm(|| {
         for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
             let mut guest = Guest::start(Boot::Demo, ["--hz", "1000", "--cpus", "2"]);
@@ -107,7 +107,7 @@ fn signals_end_the_guest_and_clients_get_the_rest() {
 /// A client that takes what is left bit by bit gets all of it, also when that takes longer than kvmprof waits for the next byte. Nearly all of
 /// the buffer is unused, so that only bytes tell that the client goes on.
 #[test]
-fn a_client_that_reads_slowly_gets_all_that_is_left() {
+fn a_slow_client_gets_all_remaining_data() {
     on_kvm(|| {
         let buffer = 65_536;
         let mut guest = Guest::start(Boot::Demo, ["--hz", "1000"]);
@@ -133,7 +133,7 @@ fn a_client_that_reads_slowly_gets_all_that_is_left() {
 
 /// The guest's own end does the same; a read that waits is answered.
 #[test]
-fn a_guest_that_ends_gives_clients_the_rest() {
+fn clients_get_all_data_of_a_guest_that_ends() {
     on_kvm(|| {
         for (workload, status) in [("poweroff", 0), ("triple-fault", 3)] {
             let options = ["--wait", "--hz", "1000"];

@@ -67,7 +67,7 @@ fn run_kernel(folder: &TempDir, kernel: &str, words: &[&str]) -> Ran {
 }
 
 #[test]
-fn files_that_are_no_kernels() {
+fn other_files_are_refused_as_kernels() {
     on_kvm(|| {
         let folder = kernels();
         for (kernel, words) in [
@@ -90,7 +90,7 @@ fn files_that_are_no_kernels() {
 }
 
 #[test]
-fn machines_that_cannot_be() {
+fn impossible_machines_are_refused() {
     on_kvm(|| {
         let folder = kernels();
         for (words, status, expected) in [
@@ -129,14 +129,14 @@ fn machines_that_cannot_be() {
 #[test]
 fn a_guest_that_says_nothing_is_sampled_with_pid_minus_one() {
     on_kvm(|| {
-        check_guest_that_says_nothing("thread");
+        check_guest_without_note("thread");
         if is_kernel_clock_for_demo() {
-            check_guest_that_says_nothing("kernel");
+            check_guest_without_note("kernel");
         }
     });
 }
 
-fn check_guest_that_says_nothing(clock: &str) {
+fn check_guest_without_note(clock: &str) {
     let folder = kernels();
     let socket = folder.path().join("socket");
     let mut child = Command::new(kvmprof())
@@ -285,7 +285,7 @@ fn no_permission_for_kvm() {
 
 /// The guest's own words on the command line.
 #[test]
-fn an_unknown_workload_ends_well() {
+fn an_unknown_workload_powers_off() {
     on_kvm(|| {
         let mut guest = Guest::launch(Boot::Test("workload=gardening"), ["--cpus", "1"]);
         let ran = guest.wait();

@@ -88,7 +88,7 @@ fn prf_counts_the_exits_by_function() {
 
 /// Who counts the clock's ticks keeps them: an event has to wait, and the other way round a rate.
 #[test]
-fn an_event_waits_for_who_counts_the_clocks_ticks() {
+fn an_event_starts_after_consumers_of_the_clock() {
     on_kvm(|| {
         let boot = Boot::Test("workload=endless-exits");
         let guest = Guest::start(boot, ["--hz", "1000"]);

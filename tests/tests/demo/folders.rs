@@ -39,7 +39,7 @@ fn refused(kernel: &Path, options: &[&str], status: i32, words: &[&str]) {
 }
 
 #[test]
-fn mistakes_are_told() {
+fn wrong_options_are_reported() {
     on_kvm(|| {
         let (_folder, kernel) = folder();
         let check = |options: &[&str], status, words: &[&str]| {
@@ -65,7 +65,7 @@ fn mistakes_are_told() {
 }
 
 #[test]
-fn programs_that_do_not_serve_are_told() {
+fn programs_that_do_not_serve_are_reported() {
     on_kvm(|| {
         let (folder, kernel) = folder();
         for (text, words) in [
@@ -105,7 +105,7 @@ fn another_user_needs_the_version_in_rust() {
 }
 
 #[test]
-fn a_socket_where_nobody_serves_is_told() {
+fn an_unserved_socket_is_reported() {
     on_kvm(|| {
         let (folder, kernel) = folder();
         let path = folder.path().join("socket");

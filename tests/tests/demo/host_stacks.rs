@@ -45,7 +45,7 @@ fn check(stacks: &[Vec<HostFrame>], program: &str) {
 }
 
 #[test]
-fn a_guest_of_ones_own_has_the_stacks_of_kvmprof_below_its_own() {
+fn kvmprofs_own_guest_has_host_stacks_of_kvmprof() {
     on_kvm(|| {
         if !is_kernel_clock_for_demo() {
             return;
@@ -73,7 +73,7 @@ fn a_guest_of_ones_own_has_the_stacks_of_kvmprof_below_its_own() {
 }
 
 #[test]
-fn a_guest_of_another_program_has_the_stacks_of_that_below_its_own() {
+fn an_attached_guest_has_host_stacks_of_its_vmm() {
     on_kvm(|| {
         if !is_kernel_clock_for_demo() {
             return;
@@ -103,7 +103,7 @@ fn a_guest_of_another_program_has_the_stacks_of_that_below_its_own() {
 }
 
 #[test]
-fn what_the_hosts_stacks_need_is_named() {
+fn missing_rights_for_host_stacks_are_named() {
     on_kvm(|| {
         if !is_kernel_clock_for_demo() || !is_perfmon_enough() {
             return;

@@ -289,7 +289,7 @@ fn nothing_is_left_of_a_jail_that_is_killed() {
 }
 
 #[test]
-fn mistakes_are_told() {
+fn wrong_options_are_reported() {
     on_kvm(|| {
         let place = Place::new();
         let refused = |jail: &[&str], run: &[&str], words: &[&str]| {
@@ -332,7 +332,7 @@ fn mistakes_are_told() {
 }
 
 #[test]
-fn what_the_host_does_not_have_is_told() {
+fn missing_features_of_the_host_are_reported() {
     on_kvm(|| {
         let place = Place::new();
         symlink(place.0.path(), place.file("link")).unwrap();
@@ -383,7 +383,7 @@ fn only_root_makes_jails() {
 
 /// The error of the guest's kvmprof, and its status, come out of the jail.
 #[test]
-fn what_is_wrong_inside_is_told_outside() {
+fn errors_inside_are_reported_outside() {
     on_kvm(|| {
         let place = Place::new();
         let socket = place.file("jail/socket");
@@ -449,7 +449,7 @@ fn a_jail_has_limits() {
 
 /// As it does on hosts without cgroup v2, or with controllers of version 1.
 #[test]
-fn a_host_without_the_controllers_is_told() {
+fn missing_cgroup_controllers_are_reported() {
     let has_them = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers");
     if has_them.is_ok_and(|names| names.contains("memory")) {
         return not_run("this host's cgroup v2 has all controllers");

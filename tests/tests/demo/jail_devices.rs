@@ -87,7 +87,7 @@ fn folders_are_served_from_outside() {
 
 /// What is wrong with a folder is told before there is a jail.
 #[test]
-fn folders_that_cannot_be_served_are_told() {
+fn unservable_folders_are_reported() {
     on_kvm(|| {
         let place = Place::new();
         let refused = |options: &[&str], words: &[&str]| {
@@ -201,7 +201,7 @@ fn a_jail_goes_into_the_background() {
 
 /// Before there is a jail the command waits, and says what is wrong.
 #[test]
-fn what_keeps_a_jail_from_the_background_is_told() {
+fn errors_before_the_background_are_reported() {
     on_kvm(|| {
         let place = Place::new();
         let nowhere = ["--daemonize", "--netns", "kvmprof-none"];

@@ -59,7 +59,7 @@ fn samples_name_their_process_on_each_vcpu() {
 
 /// Counts of processes take exits. Nothing is counted twice or not at all on the way there and back, and samples are as good.
 #[test]
-fn what_needs_exits_has_them_for_as_long_as_it_is_wanted() {
+fn consumers_that_need_exits_get_them_while_active() {
     on_kvm(|| {
         if !is_kernel_clock_for_demo() {
             return;

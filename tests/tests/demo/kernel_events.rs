@@ -205,7 +205,7 @@ fn guest_time_agrees_with_the_guests_own_count() {
 
 /// However often an event is to be sampled, the guest goes on.
 #[test]
-fn no_event_holds_the_guest_up() {
+fn no_event_stops_the_guest() {
     on_kvm(|| {
         sample_each_event_as_often_as_possible();
     });
@@ -213,7 +213,7 @@ fn no_event_holds_the_guest_up() {
 
 /// The same where KVM passes its tracepoints.
 #[test]
-fn no_tracepoint_holds_the_guest_up() {
+fn no_tracepoint_stops_the_guest() {
     on_kvm_that_counts(&[EventKind::KvmExits, EventKind::PageFaults], || {
         sample_each_event_as_often_as_possible();
     });
@@ -271,7 +271,7 @@ fn recorder_ledger(connection: &Connection) -> ConsumerLedger {
 
 /// What this host doesn't count is refused before anything is recorded, with the reason that `pmc list` gives too.
 #[test]
-fn what_the_host_does_not_count_is_refused_with_the_reason() {
+fn events_that_the_host_does_not_count_are_refused_with_the_reason() {
     on_kvm(|| {
         let guest = Guest::start(Boot::Test("workload=spin"), ["--hz", "100"]);
         let connection = guest.connect();

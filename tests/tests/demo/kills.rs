@@ -181,7 +181,7 @@ fn wanted() -> u32 {
 }
 
 #[test]
-fn whoever_is_killed_nobody_hangs() {
+fn no_process_hangs_when_another_is_killed() {
     on_kvm(|| {
         let begin = Instant::now();
         // The same at every run.

@@ -77,7 +77,7 @@ fn read_object(memory: &AttachedMemory, name: &'static str) -> Vec<u8> {
 
 /// Two guests of one process are told apart, and each one's memory is its own.
 #[test]
-fn guests_of_one_process_are_told_apart() {
+fn guests_of_one_process_are_distinguished() {
     on_kvm(|| {
         let kernel = Arc::new(HostKernel::open().unwrap());
         let own = std::process::id();
@@ -212,7 +212,7 @@ fn list_with(capabilities: &'static [Capability]) -> Value {
 
 /// Three capabilities are enough; without one of them the list says which.
 #[test]
-fn three_capabilities_are_enough_and_a_missing_one_is_named() {
+fn three_capabilities_suffice_and_a_missing_one_is_named() {
     on_kvm(|| {
         // A contained one's first thread keeps no right that anybody could lack.
         let guest = Guest::start(Boot::Demo, ["--cpus", "1", "--sandbox", "off"]);
@@ -348,7 +348,7 @@ fn slots_that_change_are_read_again() {
 
 /// A guest whose vCPU hasn't run has no thread that could be stopped.
 #[test]
-fn a_guest_whose_vcpu_has_not_run_is_not_attached_to() {
+fn a_guest_whose_vcpu_has_not_run_is_refused() {
     on_kvm(|| {
         let kernel = HostKernel::open().unwrap();
         let vm = Pages::new(1);

@@ -128,7 +128,7 @@ fn leave_mounts() -> io::Result<()> {
 
 /// Before 6.8 the host's kernel doesn't say what is encrypted. Who makes such guests has /dev/sev open.
 #[test]
-fn a_guest_whose_vmm_encrypts_is_not_attached_to() {
+fn an_encrypted_guest_is_refused() {
     on_kvm(|| {
         let vmm = Vmm::start(|| {
             let guest = usual_guest()?;
@@ -168,7 +168,7 @@ fn guest_without_pages() -> io::Result<VmFd> {
 
 /// It isn't waited for.
 #[test]
-fn memory_that_nobody_brings_is_unreadable() {
+fn missing_userfaultfd_pages_are_unreadable() {
     on_kvm(|| {
         let vmm = match Vmm::start(guest_without_pages) {
             Ok(vmm) => vmm,

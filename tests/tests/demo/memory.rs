@@ -50,7 +50,7 @@ fn every_kind_of_memory_is_profiled_alike() {
 }
 
 #[test]
-fn memory_that_is_not_to_be_had_is_told() {
+fn unavailable_memory_is_reported() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let kernel = folder.path().join("demo.elf");

@@ -56,7 +56,7 @@ fn names_of_weave(folder: &Path, elf: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn code_whose_symbol_was_removed_is_named_after_no_other_function() {
+fn code_without_its_symbol_gets_no_other_name() {
     on_kvm(|| {
         let mut elf = Boot::Demo.image().elf().to_vec();
         let weave = symbol("weave").unwrap();

@@ -101,7 +101,7 @@ fn until_guest(machine: &Machine, is: impl Fn(&NetworkResults) -> bool) -> Netwo
 
 /// Frames of all sizes go to the guest and come back as they were.
 #[test]
-fn frames_go_there_and_back() {
+fn frames_go_to_the_peer_and_back() {
     on_kvm(|| {
         let place = Place::new();
         let listener = place.listen();

@@ -62,7 +62,7 @@ fn buffers_are_full_of_records() {
 /// of the interrupted process, and pc the value of its program counter ... the cpu interrupt
 /// priority level is included in the high 4 bits of sspace"
 #[test]
-fn samples_tell_type_program_counter_and_priority() {
+fn samples_have_type_program_counter_and_priority() {
     on_kvm(|| {
         let guest = guest(&[]);
         let mut pcs = guest.open();
@@ -107,7 +107,7 @@ fn samples_tell_type_program_counter_and_priority() {
 
 /// PCS_FLUSH makes the partly filled buffer readable, and h_unused says how much of it is unused.
 #[test]
-fn flush_hands_over_what_is_there() {
+fn flush_delivers_partly_filled_buffers() {
     on_kvm(|| {
         let guest = Guest::start(Boot::Test("workload=spin"), ["--hz", "100"]);
         let mut pcs = guest.open();
@@ -132,7 +132,7 @@ fn flush_hands_over_what_is_there() {
 
 /// PCS_STOP: nothing is gathered any more, all that was is handed over, then the end of file.
 #[test]
-fn stop_hands_everything_over() {
+fn stop_delivers_everything() {
     on_kvm(|| {
         let guest = guest(&[]);
         let pcs = guest.open();

@@ -50,7 +50,7 @@ fn root_has_the_events_of_kvm_and_is_refused_no_counter() {
 
 /// The message doesn't send anybody for the capability that is there.
 #[test]
-fn who_has_only_the_capability_of_other_kernels_is_told_which_one_it_takes() {
+fn the_capability_that_this_kernel_needs_is_named() {
     on_kvm_of_lab(|| {
         assert_is_stock();
         let folder = tempfile::tempdir().unwrap();

@@ -79,7 +79,7 @@ fn every_exit_is_counted_for_its_process() {
 
 /// There is no clock to be run, and no tick: exits alone are looked at.
 #[test]
-fn without_a_clock_exits_are_counted_all_the_same() {
+fn exits_are_counted_without_a_clock() {
     on_kvm(|| {
         let boot = Boot::Test("workload=endless-exits");
         let machine = Machine::start_with_ports(boot, 2, Clock::default(), GuestAccess::None);

@@ -75,7 +75,7 @@ fn the_guests_symbols_are_known() {
 /// idle." Each has the share that the guest itself says, on all vCPUs together, at the clock's 1
 /// kHz.
 #[test]
-fn counters_tell_where_the_time_went() {
+fn counters_agree_with_the_guests_times() {
     on_kvm(|| {
         check_counters(Clock {
             hz: sampling_rate(1000),

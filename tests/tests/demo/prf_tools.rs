@@ -203,7 +203,7 @@ fn prfdc_records_until_a_signal() {
 }
 
 #[test]
-fn prfdc_makes_a_last_record_at_the_guests_end() {
+fn prfdc_writes_a_last_record_at_the_guests_end() {
     on_kvm(|| {
         let mut guest = guest(&[]);
         tool(&guest, "prfld", &[]);

@@ -283,7 +283,7 @@ fn pcsample_ends_when_it_has_enough() {
 
 /// Ctrl-C ends it with what there is, which a terminal shows the number of meanwhile; so does the guest's end.
 #[test]
-fn what_was_collected_is_printed_at_the_end() {
+fn collected_data_is_printed_at_the_end() {
     on_kvm(|| {
         let mut guest = guest();
         for command in ["profil", "pcsample"] {
@@ -319,7 +319,7 @@ fn what_was_collected_is_printed_at_the_end() {
 
 /// As a new user would try it.
 #[test]
-fn wrong_uses_are_told() {
+fn wrong_uses_are_reported() {
     on_kvm(|| {
         let guest = guest();
         let file = |name: &str| guest.folder().join(name).to_str().unwrap().to_owned();
@@ -364,7 +364,7 @@ fn wrong_uses_are_told() {
 }
 
 #[test]
-fn clocks_that_do_not_fit_are_told() {
+fn unsuitable_clocks_are_reported() {
     on_kvm(|| {
         let without = Guest::start(Boot::Demo, ["--hz", "0"]);
         let pcsample = ["--pid", "101", "--nsamples", "5"];

@@ -100,7 +100,7 @@ fn python_sees_the_kernels_functions_by_prf() {
 }
 
 #[test]
-fn python_breaks_the_protocol_and_hurts_nobody() {
+fn protocol_errors_of_python_affect_no_other_client() {
     on_kvm_with_python(|| {
         let guest = guest();
         let ran = example("page_checks.py", &guest, &["malformed"]);

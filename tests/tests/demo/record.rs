@@ -243,7 +243,7 @@ fn kvmprof_on(path: &Path, words: &[&str]) -> Ran {
 
 /// kvmprof is killed while it records: its file opens up to there.
 #[test]
-fn what_was_cut_off_opens_up_to_there() {
+fn a_truncated_recording_opens_up_to_there() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording");

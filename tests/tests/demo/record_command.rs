@@ -315,7 +315,7 @@ fn a_recording_has_a_rate_of_its_own() {
 
 /// A client that asks for it gets the ticks of a minute together. It isn't told how late, so the other's blocks are the measure.
 #[test]
-fn blocks_of_samples_come_as_often_as_a_client_asks() {
+fn blocks_arrive_at_the_requested_interval() {
     on_kvm(|| {
         let guest = guest();
         let connection = guest.connect();

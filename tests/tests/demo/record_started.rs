@@ -134,7 +134,7 @@ fn an_older_recording_is_kept_under_another_name() {
 
 /// The opener of pages lasts as long as the browser where there is no desktop environment.
 #[test]
-fn the_page_is_opened_and_nobody_waits_for_the_browser() {
+fn the_page_is_opened_without_waiting_for_the_browser() {
     on_kvm(|| {
         let place = Place::of(Boot::Demo);
         let opener = place.path("xdg-open");
@@ -195,7 +195,7 @@ fn view(place: &Place, page: &str) {
 }
 
 #[test]
-fn a_guest_ends_when_its_console_says_so() {
+fn a_guest_ends_at_a_text_on_its_console() {
     on_kvm(|| {
         let place = Place::of(Boot::Test("workload=disk-writes"));
         let disk = File::create(place.path("disk")).unwrap();
@@ -259,7 +259,7 @@ fn a_guest_that_cannot_start_leaves_an_older_recording() {
 
 /// What they haven't done would pass for what takes no time. Their recordings have names that aren't those of boots.
 #[test]
-fn boots_that_have_not_come_to_their_end_do_not_count() {
+fn incomplete_boots_do_not_count() {
     on_kvm(|| {
         for (boot, options, status, why) in [
             (Boot::Demo, &["--until", "never said"][..], 1, "hasn't said"),
@@ -308,7 +308,7 @@ fn boots_that_have_not_come_to_their_end_do_not_count() {
 
 /// It is no boot of Linux, but its recording has its name.
 #[test]
-fn a_boot_whose_console_has_said_the_text_counts() {
+fn a_boot_with_the_text_on_its_console_counts() {
     on_kvm(|| {
         let place = Place::of(Boot::Test("workload=disk-writes"));
         let disk = File::create(place.path("disk")).unwrap();

@@ -281,7 +281,7 @@ fn another_user_has_no_rights_of_root() {
 }
 
 #[test]
-fn users_that_cannot_be_are_told() {
+fn impossible_users_are_reported() {
     on_kvm(|| {
         let place = Place::new();
         let check = |user: &str, words: &[&str]| {

@@ -173,7 +173,7 @@ fn many_clients_are_served_and_more_get_the_status() {
 }
 
 #[test]
-fn clients_that_say_nothing_give_way() {
+fn silent_clients_are_evicted() {
     on_kvm(|| {
         let guest = guest();
         let pcs = guest.open();
@@ -191,7 +191,7 @@ fn clients_that_say_nothing_give_way() {
 
 /// They have said hello, and use nothing: they don't keep others from the guest. The one that was heard last stays longest.
 #[test]
-fn clients_that_use_nothing_give_way_to_others() {
+fn idle_clients_are_evicted_for_others() {
     on_kvm(|| {
         let guest = guest();
         let pcs = guest.open();
@@ -212,7 +212,7 @@ fn clients_that_use_nothing_give_way_to_others() {
 
 /// Without a path on either side: the socket is in the user's own folder, and clients look there.
 #[test]
-fn a_guest_with_a_name_is_found() {
+fn a_named_guest_is_found() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let kernel = write_kernel(Boot::Demo, folder.path());

@@ -37,7 +37,7 @@ fn check_ends(sample: &Sample) {
 }
 
 #[test]
-fn every_sample_has_the_callers_that_the_source_has() {
+fn every_sample_has_the_callers_of_the_source() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording");
@@ -102,7 +102,7 @@ fn every_sample_has_the_callers_that_the_source_has() {
 
 /// 100 calls on a stack of the kernel.
 #[test]
-fn stacks_have_as_many_frames_as_was_asked_for() {
+fn stacks_have_the_requested_number_of_frames() {
     on_kvm(|| {
         let deepest = |options: &[&str]| {
             let options = [&["--hz", "200"], options].concat();

@@ -84,7 +84,7 @@ fn open_beside_status(opening: &Connection, other: &Connection) -> (Duration, Ve
 /// A vCPU that writes to a console which nobody reads can't answer: who needs its answer goes on without it before long, and nobody else
 /// waits. It goes on when the console is read.
 #[test]
-fn a_stalled_console_holds_nobody_up_for_long() {
+fn a_stalled_console_delays_others_for_a_bounded_time() {
     on_kvm(|| {
         let (guest, mut console) = Guest::start_with_full_console(Boot::Demo, ["--hz", "1000"]);
         until("the vCPU waits for the console's reader", || {
@@ -137,7 +137,7 @@ fn a_guest_that_floods_its_port_holds_nobody_up() {
 
 /// A client that goes away while the vCPU is stuck leaves a close behind, which needs the same answer.
 #[test]
-fn what_is_left_behind_stuck_is_closed_when_the_vcpu_answers() {
+fn devices_of_a_stuck_vcpu_are_closed_when_it_answers() {
     on_kvm(|| {
         let guest = Guest::start(Boot::Demo, ["--hz", "1000"]);
         let pcs = guest.open();

@@ -196,7 +196,7 @@ fn getpc_writes_a_file_until_it_is_interrupted() {
 
 /// What `status` says, for people and for programs.
 #[test]
-fn status_tells_everything() {
+fn status_is_complete() {
     on_kvm(|| {
         let guest = guest();
         let pcs = guest.open();

@@ -40,7 +40,7 @@ fn a_pipe_gets_tables_with_the_guests_processes_and_functions() {
 }
 
 #[test]
-fn a_guest_without_a_clock_is_told_of() {
+fn a_guest_without_a_clock_is_reported() {
     on_kvm(|| {
         let guest = Guest::start(Boot::Demo, ["--hz", "0"]);
         let ran = guest.command("top", &["--count", "1"]);
@@ -135,7 +135,7 @@ fn signals_and_the_control_key_restore_the_terminal() {
 
 /// As when its window is closed.
 #[test]
-fn a_terminal_that_goes_ends_the_view() {
+fn a_closed_terminal_ends_the_view() {
     on_kvm(|| {
         let guest = guest();
         let mut top = OnTerminal::start(&guest, &[]);

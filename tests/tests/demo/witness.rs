@@ -23,7 +23,7 @@ fn row_by_function(sample: &Sample) -> Option<usize> {
 
 /// Where the pid is elsewhere, the guest has its present row: it is read at each tick, as a pid would be.
 #[test]
-fn each_sample_is_of_the_row_that_the_guest_is_in() {
+fn each_sample_is_in_the_guests_current_row() {
     on_kvm(|| {
         let place = format!("absolute:{:#x}:8", IMAGE.row_place(0).unwrap());
         let hz = sampling_rate(1000).to_string();

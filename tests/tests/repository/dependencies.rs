@@ -77,7 +77,7 @@ fn built_with(metadata: &Value, name: &str) -> BTreeSet<String> {
 
 /// The last column of the crates' table in docs/architecture.md.
 #[test]
-fn crates_are_not_built_with_what_they_must_not_know() {
+fn crates_have_no_forbidden_dependencies() {
     let metadata = metadata();
     for (name, unknown) in [
         ("kvmprof-vmm", &["ratatui", "inferno", "prost"][..]),

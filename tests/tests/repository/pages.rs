@@ -74,7 +74,7 @@ fn anchors(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn links_lead_somewhere() {
+fn links_have_targets() {
     let pages = files(".md");
     assert!(pages.len() > 10, "{:?}", pages.keys());
     let mut broken = Vec::new();
@@ -103,7 +103,7 @@ fn links_lead_somewhere() {
 
 /// A link whose text is the name of a test leads to the file that has the test.
 #[test]
-fn tests_that_a_page_names_are_there() {
+fn tests_named_by_a_page_exist() {
     let page = root().join("SECURITY.md");
     let text = prose(&fs::read_to_string(page).unwrap());
     let is_name = |text: &str| {
@@ -180,7 +180,7 @@ fn joined(source: &str) -> String {
 }
 
 #[test]
-fn explained_messages_are_those_of_the_programs() {
+fn explained_messages_exist_in_the_programs() {
     let page = fs::read_to_string(root().join("docs/troubleshooting.md")).unwrap();
     let source: String = files(".rs").values().map(|text| joined(text)).collect();
     let messages = messages(&page);

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_asleep_by_its_state_whatever_its_name() {
+    fn a_threads_state_is_parsed_after_any_name() {
         assert_eq!(state(b"12 (CPU 0/KVM) S 1 2"), Some(b'S'));
         assert_eq!(state(b"12 (a) R (b) R 1 2"), Some(b'R'));
         assert_eq!(state(b"12 (a"), None);

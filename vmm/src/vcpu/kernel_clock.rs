@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn what_records_lack_takes_exits() {
+    fn data_missing_in_records_needs_exits() {
         let setting = ClockSetting::default();
         let grouped = ClockSetting {
             process_group: true,
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn stacks_and_mappings_of_linux_need_a_host_that_knows_the_stack_pointer() {
+    fn stacks_and_mappings_need_the_stack_pointer_in_records() {
         let stacks = StackParts {
             kernel: false,
             user: true,

@@ -196,7 +196,7 @@ fn look(vcpu: &mut TracedVcpu, times: u32) -> bool {
 
 /// Without a tracer, the process is killed when a handler tries it.
 #[test]
-fn a_filter_kills_a_process_that_tries_to_get_around_it() {
+fn a_filter_kills_a_process_that_evades_it() {
     let mut process = OtherProcess::begin("filtered::the_process", "deadly");
     let status = process.child.wait().unwrap();
     assert_eq!(status.signal(), Some(libc::SIGSYS), "{status}");
@@ -204,7 +204,7 @@ fn a_filter_kills_a_process_that_tries_to_get_around_it() {
 
 /// A filter that would kill the process for it doesn't see what the tracer has the thread do, and the thread's handlers never run without it.
 #[test]
-fn handlers_do_not_get_around_a_filter_during_looks() {
+fn signal_handlers_stay_filtered_while_vcpus_are_stopped() {
     let mut process = OtherProcess::begin("filtered::the_process", "watchful");
     let mut vcpu = process.vcpu();
     let blocked = process.status("SigBlk:");
@@ -224,7 +224,7 @@ fn handlers_do_not_get_around_a_filter_during_looks() {
 
 /// Signals that come while a thread does what the tracer has it do come afterwards, each one.
 #[test]
-fn no_signal_is_lost_during_looks() {
+fn no_signal_is_lost_while_vcpus_are_stopped() {
     let process = OtherProcess::begin("filtered::the_process", "counting");
     let mut vcpu = process.vcpu();
     loop {
@@ -241,7 +241,7 @@ fn no_signal_is_lost_during_looks() {
 
 /// A signal that isn't blocked ends a look, and comes then.
 #[test]
-fn no_synchronous_signal_is_lost_during_looks() {
+fn no_synchronous_signal_is_lost_while_vcpus_are_stopped() {
     let process = OtherProcess::begin("filtered::the_process", "synchronous");
     let mut vcpu = process.vcpu();
     let mut looks_ended = BTreeMap::new();

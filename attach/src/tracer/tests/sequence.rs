@@ -99,7 +99,7 @@ fn the_process() {
 
 /// An attempt in which the thread was stopped doesn't come to its end as if nothing had happened, and the thread isn't moved out of it and back.
 #[test]
-fn a_restartable_sequence_is_not_gone_on_with() {
+fn a_restartable_sequence_is_aborted() {
     let process = OtherProcess::begin("sequence::the_process", "1");
     let mut vcpu = process.vcpu();
     let [_, _, _, start, end] = process.told();

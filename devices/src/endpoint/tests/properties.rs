@@ -90,7 +90,7 @@ fn pieces<'a>(bytes: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
 
 proptest! {
     #[test]
-    fn every_request_is_answered_once_however_the_stream_is_cut(
+    fn every_request_is_answered_once_for_any_fragmentation(
         requests in vec(any_request(), 0..40),
         cuts in vec(any::<prop::sample::Index>(), 0..20),
         room in 1..300_000_usize,
@@ -138,7 +138,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_never_panics_and_everything_is_freed(
+    fn garbage_causes_no_panic_and_no_leak(
         valid in vec(any_request(), 0..6),
         garbage in vec(any::<u8>(), 0..200),
         flips in vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),

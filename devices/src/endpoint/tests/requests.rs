@@ -10,7 +10,7 @@ use kvmprof_abi::wire::{
 use super::*;
 
 #[test]
-fn nothing_comes_before_the_hello() {
+fn requests_before_the_hello_are_refused() {
     let mut bench = Bench::default();
     let mut endpoint = Endpoint::new(Client::Host, HelloInfo::default());
     let open = Request::Open {
@@ -26,7 +26,7 @@ fn nothing_comes_before_the_hello() {
 }
 
 #[test]
-fn hello_tells_facts_and_limits_and_a_wrong_version_may_try_again() {
+fn hello_has_limits_and_can_be_repeated_after_a_wrong_version() {
     let mut bench = Bench::default();
     let info = HelloInfo { vcpus: 3, hz: 250 };
     let mut endpoint = Endpoint::new(Client::Host, info);
@@ -46,7 +46,7 @@ fn hello_tells_facts_and_limits_and_a_wrong_version_may_try_again() {
 }
 
 #[test]
-fn read_that_blocks_lets_others_pass_and_is_answered_later() {
+fn a_blocked_read_does_not_delay_later_requests() {
     let mut talk = Talk::new();
     let handle = talk.open(EXCLUSIVE, 0);
     assert_eq!(talk.read(1, handle, 10), []);
@@ -72,7 +72,7 @@ fn read_that_blocks_lets_others_pass_and_is_answered_later() {
 }
 
 #[test]
-fn ioctl_that_makes_data_answers_the_read_that_waits() {
+fn an_ioctl_that_produces_data_completes_a_waiting_read() {
     let mut talk = Talk::new();
     let handle = talk.open(EXCLUSIVE, 0);
     assert_eq!(talk.read(1, handle, 10), []);
@@ -93,7 +93,7 @@ fn ioctl_that_makes_data_answers_the_read_that_waits() {
 }
 
 #[test]
-fn nonblocking_is_for_an_open_or_for_one_request() {
+fn nonblocking_applies_to_an_open_or_one_request() {
     let mut talk = Talk::new();
     let patient = talk.open(COMMON, 0);
     let hasty = talk.open(COMMON, NONBLOCKING);
@@ -120,7 +120,7 @@ fn nonblocking_is_for_an_open_or_for_one_request() {
 }
 
 #[test]
-fn poll_waits_for_what_was_asked_and_for_the_end() {
+fn poll_waits_for_the_requested_events_and_the_end() {
     let mut talk = Talk::new();
     let handle = talk.open(COMMON, NONBLOCKING);
     let poll = |events| Request::Poll {
@@ -142,7 +142,7 @@ fn poll_waits_for_what_was_asked_and_for_the_end() {
 }
 
 #[test]
-fn cancel_answers_both_and_takes_nothing() {
+fn cancel_answers_both_requests_and_takes_no_data() {
     let mut talk = Talk::new();
     let handle = talk.open(EXCLUSIVE, 0);
     talk.read(1, handle, 10);
@@ -166,7 +166,7 @@ fn cancel_answers_both_and_takes_nothing() {
 }
 
 #[test]
-fn close_answers_what_waits_and_frees() {
+fn close_answers_waiting_requests_and_frees_the_device() {
     let mut talk = Talk::new();
     let handle = talk.open(EXCLUSIVE, 0);
     talk.read(1, handle, 10);
@@ -255,7 +255,7 @@ fn tag_in_use_ends_the_connection() {
 }
 
 #[test]
-fn oversized_length_is_refused_by_its_header_alone() {
+fn an_oversized_length_is_refused_by_its_header() {
     let mut talk = Talk::new();
     let mut bytes = encode(1, Request::Close { handle: 1 });
     bytes[..4].copy_from_slice(&u32::MAX.to_le_bytes());
@@ -267,7 +267,7 @@ fn oversized_length_is_refused_by_its_header_alone() {
 }
 
 #[test]
-fn client_that_does_not_read_stalls_itself_and_loses_nothing() {
+fn a_client_that_does_not_read_stalls_only_itself() {
     let mut talk = Talk::new();
     let handle = talk.open(EXCLUSIVE, 0);
     talk.bench.released = 1 << 20;
@@ -327,7 +327,7 @@ fn unrequested_input_is_bounded() {
 
 /// While a device works on an ioctl, later requests wait in their order; an earlier read is answered.
 #[test]
-fn requests_wait_behind_one_in_progress() {
+fn requests_queue_behind_one_in_progress() {
     let mut talk = Talk::new();
     let handle = talk.open(EXCLUSIVE, 0);
     assert_eq!(talk.read(1, handle, 4), []);
@@ -356,7 +356,7 @@ fn requests_wait_behind_one_in_progress() {
 
 /// If a connection ends while its device is being closed, the device finishes alone, without further calls.
 #[test]
-fn a_connection_that_ends_gives_up_what_is_in_progress() {
+fn a_closed_connection_cancels_its_requests() {
     let mut talk = Talk::new();
     let handle = talk.open(EXCLUSIVE, 0);
     let other = talk.open(COMMON, 0);
@@ -374,7 +374,7 @@ fn a_connection_that_ends_gives_up_what_is_in_progress() {
 
 /// What is beyond a turn waits for the next one, in its order; another client is answered in between.
 #[test]
-fn requests_beyond_a_turn_wait_until_others_have_had_theirs() {
+fn requests_beyond_a_turn_wait_for_other_clients() {
     let mut talk = Talk::new();
     let open = Request::Open {
         device: COMMON,
@@ -408,7 +408,7 @@ fn requests_beyond_a_turn_wait_until_others_have_had_theirs() {
 
 /// Whatever a request costs, others needn't wait for many of them.
 #[test]
-fn a_turn_is_over_after_its_time_but_one_request_is_served() {
+fn a_turn_ends_after_its_time_but_serves_one_request() {
     let mut talk = Talk::new();
     let open = Request::Open {
         device: COMMON,

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_set_of_buffers_refuses_records_until_one_was_read_to_its_end() {
+    fn full_buffers_refuse_records_until_one_is_read() {
         let mut buffers = Buffers::default();
         for _ in 0..3 * 63 {
             assert!(buffers.put(&sample()));
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_classic_header_carries_what_it_cannot_hold() {
+    fn a_classic_header_carries_over_excess_counts() {
         let mut buffers = Buffers::default();
         buffers.set_format(Format::Classic);
         buffers.lose(70_000);

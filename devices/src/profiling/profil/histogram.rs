@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn systems_round_as_the_table_of_their_differences_says() {
+    fn each_system_rounds_as_documented() {
         // delta, scale, bytes, Solaris, AIX
         for (delta, scale, size, solaris, aix) in [
             (2, 0xffff, 64, Some(0), Some(1)),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_is_left_on_both_sides() {
+    fn addresses_outside_the_region_are_not_counted() {
         let region = Histogram {
             last: 0x40_000f,
             ..histogram(0xffff, 64)
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_stop_as_their_system_does() {
+    fn each_systems_counts_saturate_as_documented() {
         assert_eq!(System::Solaris.increment(32766), Counted::To(32767));
         assert_eq!(System::Solaris.increment(32767), Counted::Stop);
         assert_eq!(System::Aix.increment(32767), Counted::To(32768));

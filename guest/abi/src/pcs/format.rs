@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_survive_encoding() {
+    fn headers_round_trip() {
         for format in [Format::Native, Format::Classic] {
             let header = Header {
                 unused: 65528,
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn header_bytes_lie_where_the_page_puts_them() {
+    fn header_bytes_are_as_documented() {
         let header = Header {
             unused: 0x0102,
             lost: 0x0304,

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_survives_encoding() {
+    fn a_status_round_trips() {
         let status = Status {
             ledger: Ledger {
                 ticks: 28,

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_with_the_first_piece_is_taken_once() {
+    fn a_write_read_with_its_first_fragment_is_performed_once() {
         let mut fragments = Fragments::default();
         fragments.keep_written(OWNER, 10, 25);
         assert_eq!(fragments.continue_write(OWNER, 10, 10), Continued::Done);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_staged_goes_on_or_is_taken_at_the_next_operation() {
+    fn a_staged_write_continues_or_is_performed_at_the_next_operation() {
         let mut fragments = Fragments::default();
         fragments.stage(OWNER, b"abc".to_vec());
         let continued = fragments.continue_write(OWNER, 3, 2);

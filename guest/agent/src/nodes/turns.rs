@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn users_come_one_after_the_other_within_the_total() {
+    fn users_take_turns_within_the_total() {
         let mut queue = queue();
         for user in [3, 5, 9] {
             for _ in 0..2 {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_wait_any_more_gets_no_turn() {
+    fn a_cancelled_waiter_gets_no_turn() {
         let mut queue = queue();
         for item in [10, 20, 21, 22] {
             queue.add(u32::from(item > 15), item);

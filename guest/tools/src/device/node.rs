@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_of_others_and_wrong_sizes_never_reach_the_kernel() {
+    fn foreign_commands_and_wrong_sizes_never_reach_the_kernel() {
         let node = open("/dev/null").unwrap();
         for (command, data, limit) in [
             (0x5401, &[][..], 36),

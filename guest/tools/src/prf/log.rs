@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_of_another_table_is_left_alone() {
+    fn a_log_of_another_table_is_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(PATH);
         let bytes = words(&[4, 0, 16, 32, 48]);

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn every_wrong_use_takes_one_line() {
+    fn every_wrong_use_prints_one_line() {
         for (arguments, line) in [
             (
                 &["kvmprof", "prfsnap"][..],

@@ -356,7 +356,7 @@ mod tests {
 
     /// A child of vfork(2), which has its parent's memory, and the parent take turns.
     #[test]
-    fn a_child_in_its_parents_memory_has_its_unwinder() {
+    fn a_child_in_its_parents_memory_shares_the_unwinder() {
         let guest = LinuxGuest::new(HOT);
         guest.identify(0, &guest.kernel(0));
         let linux = guest.knowledge.linux().unwrap();

@@ -47,7 +47,7 @@ fn guest(kernel: crate::testing::kernel::Kernel) -> LinuxGuest {
 }
 
 #[test]
-fn an_instance_is_a_process_with_its_start_and_its_programs() {
+fn an_instance_is_identified_by_pid_start_and_program() {
     for kernel in [OLD, HOT, NEW] {
         let guest = guest(kernel);
         let first = instance(&guest).unwrap();
@@ -65,7 +65,7 @@ fn an_instance_is_a_process_with_its_start_and_its_programs() {
 }
 
 #[test]
-fn an_origin_is_what_the_kernel_has_given_the_program() {
+fn an_origin_is_the_kernels_exec_id() {
     for (kernel, areas) in [(OLD, Areas::List), (NEW, Areas::Tree)] {
         let guest = guest(kernel);
         let mut user = Tables::new(guest.memory.clone(), USER_TABLES, 4);
@@ -120,7 +120,7 @@ fn a_process_lives_until_its_last_thread_has_ended() {
 }
 
 #[test]
-fn a_process_that_has_executed_a_program_is_told_by_any_of_its_threads() {
+fn any_thread_shows_that_its_process_called_execve() {
     let guest = guest(NEW);
     list_of_two(&guest);
     let first = instance(&guest).unwrap();
@@ -212,7 +212,7 @@ fn all_processes_are_listed_with_their_parents() {
 }
 
 #[test]
-fn what_can_be_written_is_told_by_the_mappings() {
+fn mappings_tell_writable_memory() {
     for (kernel, areas) in [(OLD, Areas::List), (NEW, Areas::Tree)] {
         let guest = guest(kernel);
         let mut room = FixtureMemory::new(&guest, areas);

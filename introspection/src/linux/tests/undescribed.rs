@@ -47,7 +47,7 @@ fn a_kernel_without_symbols_is_located_by_any_vcpu() {
 
 /// Offsets that come from code are believed only while a task's two ids agree.
 #[test]
-fn ids_that_disagree_are_not_believed() {
+fn conflicting_ids_are_rejected() {
     let guest = LinuxGuest::new(OLD);
     let mut linux = LinuxKnowledge::from_image(&OLD.file()).unwrap();
     linux.tasks.check = Some(PidCheck {
@@ -72,7 +72,7 @@ fn ids_that_disagree_are_not_believed() {
 }
 
 #[test]
-fn nothing_is_missing_of_a_kernel_that_describes_itself() {
+fn a_self_describing_kernel_lacks_nothing() {
     let guest = LinuxGuest::new(HOT);
     let gaps = guest.knowledge.linux().unwrap().gaps();
     assert!(gaps.is_empty(), "{gaps:#?}");

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_boots_have_no_mark() {
+    fn equal_boots_have_no_mark() {
         let levels = Levels::default();
         let mut later = boot();
         // It was between two ticks, and a tick is not a change.

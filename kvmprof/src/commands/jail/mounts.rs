@@ -286,7 +286,7 @@ mod tests {
 
     /// Whatever has come into a folder of the jail meanwhile, nothing is made or mounted outside of it.
     #[test]
-    fn links_lead_nowhere() {
+    fn links_are_not_resolved() {
         let place = tempfile::tempdir().unwrap();
         let path = |name: &str| place.path().join(name);
         fs::create_dir_all(path("root/there")).unwrap();

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_said_once_for_each_reason() {
+    fn missing_counters_are_grouped_by_reason() {
         let counter = |name: &str, missing: Option<&str>| Counter {
             name: name.to_owned(),
             vcpus: vec![3, 4],

@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn code_is_called_by_its_functions() {
+    fn regions_are_named_after_their_functions() {
         let blocks = [sample(PID, SPACE, CODE), mappings(PID, SPACE), functions()];
         let process = process(&blocks);
         let name = |begin, last| process.name(CODE + begin, CODE + last).function;

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_passed_on_is_a_whole_recording() {
+    fn the_limited_stream_is_a_complete_recording() {
         let whole = recording();
         for (limit, piece) in [
             (1 << 20, 100),

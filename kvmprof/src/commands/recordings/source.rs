@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packed_recording_opens_also_where_it_is_cut_off() {
+    fn a_truncated_packed_recording_opens() {
         let info = RecordingInfo {
             kernel: "guest".to_owned(),
             ..RecordingInfo::default()
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_unpacks_to_too_much_is_refused() {
+    fn decompression_bombs_are_refused() {
         let nothing = vec![0; 80 << 20];
         let Err(error) = open_bytes(&packed(&nothing)) else {
             panic!("80 MiB of nothing are a recording");
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_what_the_user_named() {
+    fn errors_name_the_users_path() {
         let Err(error) = open_bytes(&packed(b"Dear report,")) else {
             panic!("a letter is a recording");
         };

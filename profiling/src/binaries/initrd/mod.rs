@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_archive_has_no_files() {
+    fn invalid_archives_have_no_files() {
         assert!(Initrd::unpack(b"").is_none());
         assert!(Initrd::unpack(&[0; 5000]).is_none());
         assert!(Initrd::unpack(b"070701 nonsense").is_none());
@@ -309,7 +309,7 @@ mod tests {
 
     /// The longest link that there may be is followed for each name behind it, as the kernel does, up to a number of lookups in all.
     #[test]
-    fn files_behind_long_links_cost_their_names() {
+    fn files_behind_long_links_are_charged_by_name() {
         let link = "a/../".repeat(MAX_NAME / 5);
         let lookups = |count: usize| {
             let mut entries = vec![
@@ -331,7 +331,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn damage_leaves_what_is_before_it(
+        fn files_before_damage_are_kept(
             flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
             cut in any::<prop::sample::Index>(),
         ) {

@@ -45,7 +45,7 @@ fn check(table: &[Running]) {
 }
 
 #[test]
-fn a_single_tick_is_sampled_unless_the_thread_waited_while_it_was_due() {
+fn a_single_tick_is_sampled_unless_it_fell_into_a_run_delay() {
     check(&[
         Running {
             what: "on time",
@@ -101,7 +101,7 @@ fn a_single_tick_is_sampled_unless_the_thread_waited_while_it_was_due() {
 }
 
 #[test]
-fn missed_ticks_are_stolen_as_far_as_delays_explain_them() {
+fn missed_ticks_are_stolen_up_to_the_run_delay() {
     let missed = |what, run_delay, tracer_delay, expected| Running {
         what,
         ticks: 4,
@@ -146,7 +146,7 @@ fn missed_ticks_are_stolen_as_far_as_delays_explain_them() {
 /// Reading it takes a system call, which a tick in time should not cost. But what is never read explains
 /// ticks that are lost much later.
 #[test]
-fn the_run_delay_is_read_now_and_then() {
+fn the_run_delay_is_read_at_intervals() {
     let mut account = TickAccount::default();
     let mut backend = ManualBackend {
         run_delay: 3 * MS,
@@ -170,7 +170,7 @@ fn the_run_delay_is_read_now_and_then() {
 }
 
 #[test]
-fn a_delay_explains_ticks_once() {
+fn a_run_delay_is_charged_once() {
     let mut account = TickAccount::default();
     let mut backend = ManualBackend {
         run_delay: 2 * MS,
@@ -197,7 +197,7 @@ fn check_halted(what: &str, period: u64, calls: &[(u64, u64, u64)]) {
 }
 
 #[test]
-fn a_halted_vcpus_ticks_are_idle_but_for_whole_ones_of_waiting() {
+fn ticks_of_a_halted_vcpu_are_idle_except_for_run_delay() {
     check_halted("no delay", MS, &[(0, 0, 0), (5, 0, 0)]);
     check_halted("less than a tick", MS, &[(5, MS - 1, 0)]);
     check_halted("a tick", MS, &[(5, MS, 1)]);

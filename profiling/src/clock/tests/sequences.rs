@@ -82,7 +82,7 @@ fn any_signal_takes_the_ticks_of_a_running_vcpu() {
 }
 
 #[test]
-fn a_wait_for_a_processor_steals_the_ticks_that_fall_into_it() {
+fn ticks_in_a_run_delay_are_stolen() {
     let mut clock = ticking();
     assert_eq!(kick(&mut clock, MS), Some(sampled(0, 0, 0)));
     clock.backend.run_delay = 3 * MS;
@@ -109,7 +109,7 @@ fn a_late_tracer_steals_ticks_but_not_the_sample() {
 }
 
 #[test]
-fn a_halted_vcpus_ticks_wake_nobody_and_are_idle() {
+fn ticks_of_a_halted_vcpu_cause_no_wakeup_and_are_idle() {
     let mut clock = halted();
     assert_eq!((clock.backend.timer, clock.backend.alarm), (None, Some(MS)));
     // Requests kick it.
@@ -141,7 +141,7 @@ fn a_halted_vcpus_account_is_brought_up_to_date_without_a_sample() {
 }
 
 #[test]
-fn an_alarm_that_rings_before_a_tick_is_due_counts_nothing() {
+fn an_early_alarm_counts_nothing() {
     let mut clock = halted();
     assert_eq!(clock.account_halted(START + 5 * MS), unsampled(4, 0, 0));
     clock.backend.run_time = MS;
@@ -152,7 +152,7 @@ fn an_alarm_that_rings_before_a_tick_is_due_counts_nothing() {
 }
 
 #[test]
-fn a_halted_vcpu_that_waits_for_a_processor_is_stolen_from() {
+fn ticks_of_a_halted_vcpu_in_a_run_delay_are_stolen() {
     let mut clock = halted();
     clock.backend.run_delay = 3 * MS;
     assert_eq!(clock.account_halted(START + 11 * MS), unsampled(7, 3, 0));
@@ -203,7 +203,7 @@ fn the_clock_stops_while_the_vcpu_is_halted() {
 }
 
 #[test]
-fn another_rate_begins_a_grid_of_its_own() {
+fn another_rate_starts_a_new_grid() {
     let mut clock = halted();
     assert_eq!(clock.account_halted(START + 4 * MS), unsampled(3, 0, 0));
     clock.restart(100, START + 4 * MS);

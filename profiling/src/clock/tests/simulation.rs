@@ -226,7 +226,7 @@ proptest! {
 
     /// All at once: no time counts as idle or stolen that was neither, but for a tick at each border.
     #[test]
-    fn no_more_is_idle_or_stolen_than_was(
+    fn idle_and_stolen_ticks_do_not_exceed_the_truth(
         phases in phases(&[Run, Halt, Wait], 50 * MS),
         cost in 0..3 * MS,
     ) {

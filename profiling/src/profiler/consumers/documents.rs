@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_document_comes_piece_by_piece_then_its_end_then_another_one() {
+    fn a_document_is_read_in_pieces_to_its_end() {
         let mut documents = Documents::default();
         let handle = Handle(7);
         documents.begin(handle, b"abcde".to_vec()).unwrap();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn all_together_have_room_up_to_the_limit() {
+    fn documents_share_one_limit() {
         let mut documents = Documents::default();
         let half = vec![0; MAX_DOCUMENT_BYTES / 2];
         for number in [1, 2] {

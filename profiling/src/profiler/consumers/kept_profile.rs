@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_from_before_the_end_count_though_it_was_noticed_before_them() {
+    fn ticks_before_the_end_count_even_if_they_arrive_after_it() {
         let mut kept = kept(10, Call::EVERY_TICK);
         let mut instance = ProcessInstance::from_pid(PID);
         kept.watch.process().meet(&instance, 10);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_that_is_off_tells_the_end_too() {
+    fn a_profile_that_is_off_reports_the_end() {
         let mut kept = kept(0, Call::EVERY_TICK);
         assert_eq!(kept.profile.status().state, State::Off);
         let mut instance = ProcessInstance::from_pid(PID);
@@ -225,7 +225,7 @@ mod tests {
 
     /// With a clock at 1000 Hz, every tenth tick of a vCPU counts, whichever process it is of.
     #[test]
-    fn ticks_of_others_need_not_be_fed() {
+    fn ticks_of_other_processes_are_not_needed() {
         let (mut kept, mut passed) = (kept(1000, 0), PassedTicks::default());
         let mut fed_all = KeptProfile::new(&call(1000, 0), 2, 1000).unwrap();
         for number in 0..3000_u64 {

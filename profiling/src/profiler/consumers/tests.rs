@@ -41,7 +41,7 @@ fn consumers(all: impl IntoIterator<Item = ClockNeeds>) -> Consumers {
 }
 
 #[test]
-fn while_nobody_counts_the_clocks_stand_still() {
+fn without_consumers_the_clocks_are_stopped() {
     // The needs of a consumer that doesn't count cost nothing.
     let idle = ClockNeeds {
         process_group: true,
@@ -54,7 +54,7 @@ fn while_nobody_counts_the_clocks_stand_still() {
 }
 
 #[test]
-fn the_setting_serves_all_who_count() {
+fn the_setting_serves_all_consumers() {
     let stacks = |kernel, user| StackParts { kernel, user };
     let first = ClockNeeds {
         source: TickSource::clock(250),
@@ -90,7 +90,7 @@ fn the_setting_serves_all_who_count() {
 
 /// The consumer has an event as its source, as pmc can, whether other consumers count or not.
 #[test]
-fn an_event_is_the_source_of_all() {
+fn an_event_is_the_source_for_all_consumers() {
     let event = "exits:10".parse().map(TickSource::Event).unwrap();
     let needs = ClockNeeds {
         source: Some(event),
@@ -107,7 +107,7 @@ fn an_event_is_the_source_of_all() {
 }
 
 #[test]
-fn the_hosts_source_goes_before_the_guests() {
+fn the_hosts_source_takes_precedence() {
     let counts = |hz, gives_way| ClockNeeds {
         source: TickSource::clock(hz),
         gives_way,
@@ -165,7 +165,7 @@ fn devices_are_found_by_their_numbers() {
 
 /// The order is: clients of the host, clients of the host that give way, the guest.
 #[test]
-fn who_gives_way_to_the_host_goes_before_the_guest() {
+fn consumers_that_yield_to_the_host_precede_the_guest() {
     let counts = |hz, gives_way, yields| ClockNeeds {
         source: TickSource::clock(hz),
         gives_way,

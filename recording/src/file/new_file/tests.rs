@@ -13,7 +13,7 @@ fn names(folder: &Path) -> Vec<OsString> {
 }
 
 #[test]
-fn the_older_file_is_there_until_the_new_one_is_kept() {
+fn the_older_file_exists_until_the_new_one_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out");
     fs::write(&path, "old").unwrap();
@@ -75,7 +75,7 @@ fn an_older_recording_keeps_its_content_under_another_name() {
 }
 
 #[test]
-fn an_older_recording_without_a_place_stays_where_it_is() {
+fn an_older_recording_without_a_free_name_stays() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out");
     record(&path, b"first").unwrap();
@@ -191,7 +191,7 @@ fn files_are_for_their_user_alone() {
 }
 
 #[test]
-fn what_a_killed_program_left_is_removed() {
+fn files_left_by_a_killed_program_are_removed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out");
     for name in [".out.1-0", ".out.77-3", ".other.1-0", "out.1", ".out"] {
@@ -232,7 +232,7 @@ fn links_are_not_followed() {
 }
 
 #[test]
-fn what_was_named_on_purpose_is_written_to() {
+fn devices_that_are_named_are_written_to() {
     let folder = tempfile::tempdir().unwrap();
     let link = folder.path().join("nothing");
     symlink("/dev/null", &link).unwrap();
@@ -285,7 +285,7 @@ fn files_and_pipes_of_others_are_not_written_into() {
 }
 
 #[test]
-fn what_is_no_file_is_written_to_at_once() {
+fn devices_and_pipes_are_written_to_directly() {
     let mut file = NewFile::create(Path::new("/dev/null")).unwrap();
     file.write_all(b"nothing").unwrap();
     file.keep().unwrap();
@@ -293,7 +293,7 @@ fn what_is_no_file_is_written_to_at_once() {
 }
 
 #[test]
-fn a_folder_that_is_missing_or_stands_there_is_an_error() {
+fn a_missing_folder_and_an_existing_folder_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     assert!(NewFile::create(&folder.path().join("none/out")).is_err());
     assert!(NewFile::create(folder.path()).is_err());

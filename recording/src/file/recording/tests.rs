@@ -41,7 +41,7 @@ fn read(bytes: &[u8]) -> Result<Contents, FileError> {
 }
 
 #[test]
-fn a_whole_file_tells_all() {
+fn a_complete_file_has_everything() {
     let (bytes, _) = recording();
     let contents = read(&bytes).unwrap();
     assert_eq!(contents.closed, Some(contents.account));
@@ -51,7 +51,7 @@ fn a_whole_file_tells_all() {
 }
 
 #[test]
-fn a_file_cut_off_anywhere_opens_up_to_there() {
+fn a_file_truncated_anywhere_opens_up_to_there() {
     let (bytes, ends) = recording();
     let samples = [0, 0, 1, 3, 6, 6];
     for length in 0..bytes.len() {
@@ -71,7 +71,7 @@ fn a_file_cut_off_anywhere_opens_up_to_there() {
 }
 
 #[test]
-fn resets_are_told_in_their_order() {
+fn resets_are_in_order() {
     let (mut bytes, _) = recording();
     for time in [7, 9] {
         bytes.extend((ResetInfo { time }).to_block().unwrap());
@@ -125,7 +125,7 @@ fn symbols_mappings_and_files_add_up() {
 }
 
 #[test]
-fn what_takes_too_much_memory_is_left_out() {
+fn tables_beyond_the_memory_limit_are_omitted() {
     let (mut bytes, _) = recording();
     // Lines that no packer makes small.
     let mut state = 1_u32;
@@ -181,7 +181,7 @@ impl Observer for Impatient {
 }
 
 #[test]
-fn what_was_read_until_an_interrupt_counts() {
+fn blocks_read_before_an_interrupt_count() {
     let (bytes, ends) = recording();
     let length = bytes.len();
     let recording = Recording::of_bytes(Path::new("test"), bytes.into()).unwrap();
@@ -197,7 +197,7 @@ fn what_was_read_until_an_interrupt_counts() {
 }
 
 #[test]
-fn contents_need_no_samples() {
+fn contents_are_read_without_samples() {
     let (bytes, _) = recording();
     let recording = Recording::of_bytes(Path::new("test"), bytes.into()).unwrap();
     let contents = recording.contents().unwrap();

@@ -96,7 +96,7 @@ fn detailed(number: u64) -> Sample {
 
 /// In many blocks, each with details that are about its own samples.
 #[test]
-fn details_are_of_the_samples_that_they_were_seen_with() {
+fn details_stay_with_their_samples() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     let mut encoder = Encoder::new(sink(&path, FileOptions::default()), &[]);
@@ -159,7 +159,7 @@ fn read(path: &Path) -> Contents {
 }
 
 #[test]
-fn the_file_has_what_the_ledger_says() {
+fn the_file_agrees_with_the_ledger() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     let mut encoder = Encoder::new(sink(&path, FileOptions::default()), &[]);
@@ -193,7 +193,7 @@ fn the_file_has_what_the_ledger_says() {
 }
 
 #[test]
-fn an_older_recording_has_its_name_until_there_are_ticks() {
+fn an_older_recording_keeps_its_name_until_there_are_ticks() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     let record = |ticks: u64| {
@@ -297,7 +297,7 @@ fn text(text: &str) -> SymbolText {
 }
 
 #[test]
-fn what_a_client_reads_is_a_recording() {
+fn a_clients_stream_is_a_recording() {
     let mut encoder = client_encoder();
     let mut bytes = read_all(&mut encoder);
     feed(&mut encoder, 5000);
@@ -348,7 +348,7 @@ fn modules_follow_the_kernel_and_wait_for_a_client_that_does_not_read() {
 }
 
 #[test]
-fn a_client_that_does_not_read_loses_samples_and_is_told() {
+fn a_client_that_does_not_read_loses_counted_samples() {
     let mut encoder = client_encoder();
     let (mut fed, mut lost_anyway) = (0, 0);
     while encoder.ledger().lost == lost_anyway {
@@ -368,7 +368,7 @@ fn a_client_that_does_not_read_loses_samples_and_is_told() {
 }
 
 #[test]
-fn a_block_for_which_there_is_no_room_by_far_is_thrown_away() {
+fn a_block_far_beyond_the_limit_is_discarded() {
     let mut encoder = client_encoder();
     let block: Arc<[u8]> = vec![0; 1 << 20].into();
     for _ in 0..40 {
@@ -380,7 +380,7 @@ fn a_block_for_which_there_is_no_room_by_far_is_thrown_away() {
 
 /// Who doesn't read has no work done for parts that find no room: until there is room for one like the last, none is packed.
 #[test]
-fn what_finds_no_room_is_not_packed_again_until_some_is_read() {
+fn a_block_without_room_is_compressed_once_until_data_is_read() {
     let mut sink = ClientSink::new(&RecordingInfo::default());
     // Text that hardly packs.
     let mut seed = 1_u64;
@@ -453,7 +453,7 @@ fn recordings_that_nobody_reads_share_a_common_room() {
 
 /// All recordings have the same bytes of what is the same in all of them.
 #[test]
-fn recordings_share_what_they_have_in_common() {
+fn recordings_share_common_data() {
     let symbols = text("1000 t f\n");
     let block: Arc<[u8]> = vec![7; 1000].into();
     let mut sinks = [(); 2].map(|()| ClientSink::new(&RecordingInfo::default()));

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_tell_the_kernels_frames_from_the_users() {
+    fn chains_mark_kernel_and_user_frames() {
         let mut chain = Chain::default();
         for (is_kernel, address) in [(true, 1), (true, 2), (false, 3)] {
             chain.push(is_kernel, address);

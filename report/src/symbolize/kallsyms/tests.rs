@@ -73,7 +73,7 @@ fn later_symbols_replace_earlier_ones() {
 }
 
 #[test]
-fn a_samples_time_tells_which_module_was_there() {
+fn a_samples_time_selects_the_module() {
     let a = "since 100 0\n1000 t a1\t[a]\n1800 t a2\t[a]\n2000 ? [end]\t[a]\n\n";
     let b = "since 300 250\n1000 t b1\t[b]\n1900 ? [end]\t[b]\n\n";
     let mut symbols = Symbols::parse("500 T kernel\n540 ? [end]\n");
@@ -135,7 +135,7 @@ fn a_samples_time_tells_which_module_was_there() {
 }
 
 #[test]
-fn a_guest_that_loads_modules_for_ever_fills_no_memory() {
+fn endless_module_loads_take_bounded_memory() {
     let mut symbols = Symbols::default();
     let (mut now, mut last) = (0, String::new());
     for number in 0..5000 {
@@ -157,7 +157,7 @@ fn a_guest_that_loads_modules_for_ever_fills_no_memory() {
 }
 
 #[test]
-fn lines_of_times_are_none_of_an_earlier_readers() {
+fn lines_with_times_are_ignored_by_earlier_readers() {
     for line in ["since 200 100", "gone 1000 2000"] {
         assert_eq!(KernelSymbol::parse(line.as_bytes()), None, "{line}");
     }
@@ -175,7 +175,7 @@ fn lines_of_times_are_none_of_an_earlier_readers() {
 }
 
 #[test]
-fn the_gap_between_two_parts_of_a_module_is_not_its() {
+fn the_gap_between_parts_of_a_module_is_not_in_it() {
     // b was loaded between the two parts of a, which was there first, and stays.
     let between = "3000 t b1\t[b]\n3800 t b2\t[b]\n\n";
     let around = "1000 t a1\t[a]\n1800 t a2\t[a]\n\n5000 t init_a\t[a]\n\n";
@@ -202,7 +202,7 @@ fn the_gap_between_two_parts_of_a_module_is_not_its() {
 
 /// As one list of all functions would be, whatever is added in which order.
 #[test]
-fn parts_are_as_one_list() {
+fn split_tables_equal_one_table() {
     // Knuth's MMIX generator.
     let mut random = 7_u64;
     let mut below = |end: u64| {
@@ -251,7 +251,7 @@ fn parts_are_as_one_list() {
 }
 
 #[test]
-fn kernels_share_what_they_have_in_common() {
+fn kernels_share_common_symbols() {
     let text = |kernel: u64, module: u64| {
         let kernel: String = (0..100)
             .map(|number| format!("{:x} T kernel{number}\n", kernel + 16 * number))

@@ -118,7 +118,7 @@ fn perf_report_reads_perf_data() {
 
 /// The guest's files are objects with their build ids, whoever has them mapped, and the header tells of the guest.
 #[test]
-fn perf_sees_the_guests_files() {
+fn perf_lists_the_guests_files() {
     let (folder, _) = exported();
     let folder = folder.path();
     let objects = rows(folder, "dso,sym", &[]);
@@ -203,7 +203,7 @@ fn perf_script_reads_perf_data() {
 
 /// The vCPUs' ticks are in the file in another order than in time.
 #[test]
-fn perf_knows_names_from_the_first_sample_on() {
+fn perf_has_names_from_the_first_sample() {
     let mut all = ticks(ROUNDS);
     all.sort_by_key(|(ticks, _)| ticks.vcpu);
     for (ticks, _) in all.iter_mut().filter(|(ticks, _)| ticks.vcpu == 0) {

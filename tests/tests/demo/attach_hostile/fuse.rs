@@ -342,7 +342,7 @@ impl Waiting {
 
 /// As by a program that is stopped, or waits for something itself.
 #[test]
-fn a_second_interrupt_ends_it_while_nobody_takes_its_request() {
+fn a_second_interrupt_ends_it_before_its_request_is_read() {
     on_kvm(|| {
         let Some(mut waiting) = Waiting::start(false) else {
             return;
@@ -354,7 +354,7 @@ fn a_second_interrupt_ends_it_while_nobody_takes_its_request() {
 
 /// kvmprof ends all the same. The host's kernel doesn't end its thread that waits, in the process that traces, which keeps the vCPU.
 #[test]
-fn a_request_that_was_taken_is_waited_for() {
+fn a_request_that_was_read_is_waited_for() {
     on_kvm(|| {
         let Some(mut waiting) = Waiting::start(true) else {
             return;

@@ -111,7 +111,7 @@ fn check_samples(samples: &[Sample]) {
 
 /// What the other tests take for granted.
 #[test]
-fn the_synthetic_guest_is_known_by_its_memory() {
+fn the_synthetic_guest_is_recognised_by_its_memory() {
     on_kvm(|| {
         let vmm = Vmm::start();
         for capture in CAPTURES {
@@ -128,7 +128,7 @@ fn the_synthetic_guest_is_known_by_its_memory() {
 
 /// `--kernel` with the guest's own kernel is as good as its memory, and is refused with another one.
 #[test]
-fn a_kernels_file_is_compared_with_what_runs() {
+fn a_kernels_file_is_compared_with_the_running_kernel() {
     on_kvm(|| {
         let vmm = Vmm::start();
         let folder = tempfile::tempdir().unwrap();
@@ -318,7 +318,7 @@ fn a_vcpu_may_be_added_while_it_is_attached() {
 
 /// Terminals, tables and walks stand what a process calls itself, how many descriptors it has, and what it pretends.
 #[test]
-fn names_and_descriptors_are_only_shown() {
+fn names_and_descriptors_are_only_displayed() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let evil = "\u{1b}[31mevil\n\u{7}";

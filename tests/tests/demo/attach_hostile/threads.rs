@@ -25,7 +25,7 @@ fn a_vmm_whose_main_thread_is_a_vcpu_executes_another_program() {
 
 /// A signal that comes while the thread does what kvmprof has it do waits until the thread has its own registers back: no handler ever runs with others.
 #[test]
-fn a_signals_handler_sees_nothing_of_a_look() {
+fn a_signals_handler_does_not_notice_a_stop() {
     on_kvm(|| {
         for capture in CAPTURES {
             let (mut vmm, attached) = sampled(capture);

@@ -108,7 +108,7 @@ fn minutes() -> Option<Duration> {
 }
 
 #[test]
-fn nothing_is_lost_but_what_is_counted() {
+fn only_counted_ticks_are_lost() {
     on_kvm(|| {
         let (begin, limit) = (Instant::now(), minutes());
         let mut soak = Soak::new();

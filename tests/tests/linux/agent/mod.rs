@@ -11,7 +11,7 @@ const ADDRESS: u64 = 0x40_0000;
 
 kvmprof_tests::in_each_kernel! {
     nodes_behave
-    reads_of_any_size_give_what_is_there
+    reads_of_any_size_return_available_data
     each_side_has_its_own_pcs
 }
 
@@ -115,7 +115,7 @@ fn nodes_behave(run: &Finished) {
     assert!(text.contains("pcsd: 6 nodes for 2 vCPUs at 100 Hz"));
 }
 
-fn reads_of_any_size_give_what_is_there(run: &Finished) {
+fn reads_of_any_size_return_available_data(run: &Finished) {
     let console = run.console("guest");
     for (size, bytes) in [(1, 3), (333, 999), (1024, 3072)] {
         assert_eq!(console.number(&format!("dd {size} ")), bytes);

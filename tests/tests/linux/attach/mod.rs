@@ -36,9 +36,9 @@ kvmprof_tests::in_each_kernel! {
     a_halted_guest_stays_halted
     guests_are_listed_with_their_vcpus_and_memory
     a_reboot_ends_what_is_attached
-    guests_go_on_and_their_end_is_noticed
+    guests_continue_and_their_end_is_noticed
     kernel_stacks_are_whole
-    what_the_vmm_does_is_below_the_guests_stacks
+    host_stacks_are_below_the_guests_stacks
     user_stacks_are_whole
     the_kernels_functions_are_those_of_its_file
     user_samples_name_their_process
@@ -210,7 +210,7 @@ fn kernel_stacks_are_whole(run: &Run) {
 }
 
 /// Recordings of `--capture kernel` have them, by `--host-stacks`. KVM is a module of the host's kernel.
-fn what_the_vmm_does_is_below_the_guests_stacks(run: &Run) {
+fn host_stacks_are_below_the_guests_stacks(run: &Run) {
     for (guest, ..) in run.guests() {
         let (contents, samples) = run.recording(&format!("{guest}.kernel"));
         let stacks = host_stacks(&samples, &contents);
@@ -414,7 +414,7 @@ fn a_reboot_ends_what_is_attached(run: &Run) {
     assert_eq!(slides[0], slides[1]);
 }
 
-fn guests_go_on_and_their_end_is_noticed(run: &Run) {
+fn guests_continue_and_their_end_is_noticed(run: &Run) {
     for (guest, ..) in run.guests() {
         for name in [
             guest.to_owned(),

@@ -43,7 +43,7 @@ fn listed(run: &Finished, name: &str) -> u64 {
 }
 
 #[test]
-fn memory_that_comes_and_goes_is_seen() {
+fn added_and_removed_memory_is_noticed() {
     let run = run();
     println!("{}", run.console("qemu").text());
     println!("{}", run.text("qmp"));
@@ -53,7 +53,7 @@ fn memory_that_comes_and_goes_is_seen() {
 
 /// The second process lies in the memory that was plugged in: its page tables say so, and its stack is there.
 #[test]
-fn samples_are_right_whatever_becomes_of_the_slots() {
+fn samples_are_right_while_slots_change() {
     let run = run();
     let console = run.console("qemu");
     let pid = |name: &str| -> i32 { console.after(&format!("pid {name} ")).parse().unwrap() };
@@ -139,7 +139,7 @@ fn some_memory_is_in_huge_pages() {
 }
 
 #[test]
-fn the_guest_ends_well() {
+fn the_guest_ends_without_errors() {
     let run = run();
     assert_eq!(run.status("qemu"), 0, "{}", run.text("qemu.stderr"));
     assert!(

@@ -92,7 +92,7 @@ fn tolerance(measured: u64, tick: u64) -> u64 {
 /// All are, but for a few samples whose time the host has read late because it was busy: by more than a tick, but by no more than the longest time
 /// without a sample.
 #[test]
-fn what_the_kernel_says_of_an_initcall_is_within_its_bounds() {
+fn the_kernels_time_of_an_initcall_is_within_its_bounds() {
     let run = run();
     let (mut held, mut late, mut hidden) = (0, 0, 0);
     for (index, measured) in measured(&run).iter().enumerate() {
@@ -126,7 +126,7 @@ fn what_the_kernel_says_of_an_initcall_is_within_its_bounds() {
 
 /// Of three boots, and where samples were as close as that: on a busy host, many are missing.
 #[test]
-fn initcalls_take_as_long_as_the_kernel_says() {
+fn times_of_initcalls_agree_with_the_kernel() {
     let run = run();
     let measured = measured(&run);
     let boots: Vec<Boot> = (1..=BOOTS).map(|number| boot(&run, number)).collect();

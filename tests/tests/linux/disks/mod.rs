@@ -24,7 +24,7 @@ struct Run {
 kvmprof_tests::in_each_kernel! {
     a_readonly_disk_is_as_it_was
     a_recording_has_the_drivers_functions
-    the_guest_ends_well
+    the_guest_ends_without_errors
     the_guest_finds_its_disks
     the_guest_reads_what_the_host_has_written
     the_host_reads_what_the_guest_has_written
@@ -128,7 +128,7 @@ impl Run {
     }
 }
 
-fn the_guest_ends_well(run: &Run) {
+fn the_guest_ends_without_errors(run: &Run) {
     assert!(run.console.has("both are unmounted"));
     assert_eq!(run.finished.status("guest"), SUCCESS);
     assert_eq!(run.finished.text("guest.stderr"), "");

@@ -32,7 +32,7 @@ fn a_panic_has_a_status_of_its_own() {
 }
 
 #[test]
-fn a_panic_is_seen_where_nobody_looked_before() {
+fn a_panic_is_noticed_without_earlier_samples() {
     check_end("unseen", GUEST_PANIC, "sysrq triggered crash");
 }
 
@@ -42,14 +42,14 @@ fn a_guest_can_be_stopped() {
 }
 
 #[test]
-fn a_guest_of_which_nothing_is_to_be_known_can_be_run() {
+fn a_guest_without_introspection_can_be_run() {
     check_end("blind", SUCCESS, "");
 }
 
 /// A kernel without BTF, ORC and names of variables: who runs is known by its code. The guest says which process uses the
 /// processor.
 #[test]
-fn processes_of_a_kernel_that_does_not_describe_itself_are_known() {
+fn processes_of_a_kernel_without_btf_are_known() {
     check_end("undescribed", SUCCESS, "");
     let run = run();
     let console = run.text("undescribed.console");
@@ -103,7 +103,7 @@ fn check_end(name: &str, status: u8, words: &str) {
 
 /// KASLR puts each boot of a kernel elsewhere, and the status says where.
 #[test]
-fn each_boot_is_elsewhere() {
+fn each_boot_has_another_address() {
     let run = run();
     let slides = ["reboot", "panic", "stopped"].map(|name| {
         let (_, slide) = run.placement(&format!("{name}.placement"));
@@ -115,7 +115,7 @@ fn each_boot_is_elsewhere() {
 
 /// Samples flow even if nothing is known of the guest.
 #[test]
-fn samples_flow_without_knowledge() {
+fn samples_are_taken_without_introspection() {
     let run = run();
     let stream = run.stream("blind.s");
     stream.check_accounts();

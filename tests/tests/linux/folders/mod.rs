@@ -85,7 +85,7 @@ fn a_readonly_folder_stays_as_it_is() {
 }
 
 #[test]
-fn a_guest_goes_on_when_what_serves_its_folder_is_gone() {
+fn a_guest_continues_after_the_end_of_virtiofsd() {
     let run = run();
     assert!(run.console("folder").has("goes on"));
     let said = run.text("folder.stderr");
@@ -97,7 +97,7 @@ fn a_guest_goes_on_when_what_serves_its_folder_is_gone() {
 }
 
 #[test]
-fn requests_fail_that_nobody_answers_until_the_driver_begins_anew() {
+fn unanswered_requests_fail_until_the_driver_restarts() {
     let run = run();
     let console = run.console("folder");
     // One that was made before, and one that came after.
@@ -170,7 +170,7 @@ fn a_shell_is_on_the_console() {
 }
 
 #[test]
-fn what_serves_a_folder_ends_with_kvmprof() {
+fn virtiofsd_ends_with_kvmprof() {
     // The machine's script waits for that.
     assert!(!run().text("daemons").trim().is_empty());
 }

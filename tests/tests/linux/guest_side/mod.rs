@@ -81,11 +81,11 @@ kvmprof_tests::in_each_kernel! {
     both_sides_see_the_same
     each_cpus_counts_are_within_those_of_all
     only_the_groups_processes_are_recorded
-    the_guest_ends_well
+    the_guest_ends_without_errors
     the_workloads_functions_are_named
 }
 
-fn the_guest_ends_well(run: &Run) {
+fn the_guest_ends_without_errors(run: &Run) {
     assert_eq!(run.finished.status("guest"), 0);
 }
 

@@ -51,7 +51,7 @@ fn files() -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn the_code_tells_what_btf_and_symbols_say() {
+fn code_agrees_with_btf_and_symbols() {
     for (name, elf) in files() {
         let facts = compare(&elf, true).unwrap();
         for fact in &facts {
@@ -67,7 +67,7 @@ fn the_code_tells_what_btf_and_symbols_say() {
 }
 
 #[test]
-fn without_symbols_the_code_still_tells_who_runs() {
+fn without_symbols_the_code_gives_the_running_task() {
     for (name, elf) in files() {
         for fact in compare(&elf, false).unwrap() {
             let is_right = fact.told == fact.described && fact.told.is_some();

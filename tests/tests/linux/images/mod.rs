@@ -27,7 +27,7 @@ fn error(image: &[u8]) -> String {
 }
 
 #[test]
-fn a_kernel_tells_its_release_and_symbols_but_not_where_it_will_run() {
+fn a_kernels_image_has_release_and_symbols_but_no_address() {
     for kernel in kernels() {
         let knowledge = kernel_knowledge(&kernel);
         let linux = knowledge.linux().unwrap();
@@ -74,7 +74,7 @@ fn the_unwind_table_covers_the_functions() {
 }
 
 #[test]
-fn the_unpacked_kernel_tells_the_same() {
+fn the_unpacked_kernel_gives_the_same_facts() {
     for kernel in kernels() {
         let (packed, elf) = (kernel_knowledge(&kernel), unpacked(&kernel));
         let knowledge = GuestKnowledge::from_kernel_image(&elf).unwrap();
@@ -89,7 +89,7 @@ fn the_unpacked_kernel_tells_the_same() {
 
 /// What is missing is said, and it is only what no recipe finds.
 #[test]
-fn a_kernel_that_does_not_describe_itself_is_understood_by_its_code() {
+fn a_kernel_without_btf_is_analysed_by_its_code() {
     for kernel in kernels() {
         let knowledge = GuestKnowledge::from_kernel_image(&undescribed(&kernel)).unwrap();
         let linux = knowledge.linux().unwrap();

@@ -11,7 +11,7 @@ const MEMORY: usize = 192 << 20;
 const SLIDES: [u64; 2] = [0, 0x3a00_0000];
 
 #[test]
-fn a_running_kernel_tells_what_its_file_tells() {
+fn a_running_kernel_gives_the_same_facts_as_its_file() {
     for kernel in kernels() {
         let elf = unpacked(&kernel);
         for slide in SLIDES {

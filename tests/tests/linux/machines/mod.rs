@@ -79,7 +79,7 @@ macro_rules! tests {
     ($($guest:ident)*) => {
         $(mod $guest {
             #[test]
-            fn is_as_ordered() {
+            fn machines_are_as_configured() {
                 let name = stringify!($guest);
                 super::check_machine(&super::run(name), super::expected(name));
             }
@@ -153,7 +153,7 @@ fn check_samples(run: &Finished, name: &str) {
 
 /// With five levels, since the processor has them, where the kernel unpacks itself, which is when it takes the fifth, and isn't told not to.
 #[test]
-fn page_tables_are_as_deep_as_ordered() {
+fn page_tables_have_the_configured_depth() {
     let levels = |name| run(name).console(name).number("levels ");
     assert_eq!(run("image").text("host-levels").trim(), "5");
     assert_eq!(levels("image"), 5);

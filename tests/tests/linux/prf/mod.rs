@@ -93,11 +93,11 @@ macro_rules! tests {
 
 tests! {
     functions_are_where_the_kernel_says
-    nobody_knew_where_the_kernel_is
+    the_kernels_address_was_unknown
     stacks_through_modules_are_whole
 }
 
-fn nobody_knew_where_the_kernel_is(run: &Finished, release: &str) {
+fn the_kernels_address_was_unknown(run: &Finished, release: &str) {
     // The kernel's file may have been read by then, or not.
     let status = run.status_document(&format!("{release}.early"));
     assert!(status.machine.vcpus > 0, "{status:?}");

@@ -28,9 +28,9 @@ const OWN: u64 = 4;
 
 kvmprof_tests::in_each_kernel! {
     forked_processes_have_accounts_of_their_own
-    nobody_needs_a_system_call_to_be_sampled
+    processes_are_sampled_without_system_calls
     shares_are_those_of_the_programs_own_count
-    the_pages_sentences_hold
+    documented_behaviour_holds
 }
 
 /// A program of `tests/guests`, with the static library.
@@ -93,7 +93,7 @@ fn shares_are_those_of_the_programs_own_count(run: &Finished) {
     }
 }
 
-fn nobody_needs_a_system_call_to_be_sampled(run: &Finished) {
+fn processes_are_sampled_without_system_calls(run: &Finished) {
     for name in SHARES {
         let said = numbers(run, &format!("shares {name} "));
         assert_eq!(said.last(), Some(&0.0), "{name}");
@@ -103,7 +103,7 @@ fn nobody_needs_a_system_call_to_be_sampled(run: &Finished) {
 }
 
 /// Each check that a program made has a line of its own.
-fn the_pages_sentences_hold(run: &Finished) {
+fn documented_behaviour_holds(run: &Finished) {
     let console = run.console("guest");
     let text = console.text();
     println!("{text}");

@@ -17,8 +17,8 @@ const APART: f64 = 0.03;
 const TICKS: u64 = 300;
 
 kvmprof_tests::in_each_kernel! {
-    a_process_that_is_not_there_is_told
-    an_end_is_noticed_with_all_that_came_before
+    a_missing_process_is_reported
+    the_end_is_noticed_with_all_earlier_ticks
     an_exec_is_noticed_and_nothing_of_the_new_program_counts
     functions_have_the_shares_that_the_programs_count
 }
@@ -188,7 +188,7 @@ fn an_exec_is_noticed_and_nothing_of_the_new_program_counts(run: &Finished) {
 }
 
 /// Also in a guest that does nothing else; this one's table is a document.
-fn an_end_is_noticed_with_all_that_came_before(run: &Finished) {
+fn the_end_is_noticed_with_all_earlier_ticks(run: &Finished) {
     let said = "kvmprof: ended early: the process has ended";
     for name in ["leaving", "leaving_samples"] {
         let (all, stored) = Profiled::good(run, name, said).account(" stored");
@@ -204,7 +204,7 @@ fn an_end_is_noticed_with_all_that_came_before(run: &Finished) {
     assert_eq!(document["rows"][0]["module"], "busybox");
 }
 
-fn a_process_that_is_not_there_is_told(run: &Finished) {
+fn a_missing_process_is_reported(run: &Finished) {
     for (name, expected) in [
         (
             "nobody",

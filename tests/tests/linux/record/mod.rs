@@ -50,16 +50,16 @@ struct Run {
 
 kvmprof_tests::in_each_kernel! {
     an_exec_changes_the_functions
-    interrupted_programs_lead_to_main
-    interrupts_lead_to_what_they_interrupted
-    kernel_threads_lead_to_their_beginning
-    system_calls_lead_to_their_entry
-    the_guest_is_ended_and_all_is_accounted_for
+    stacks_of_interrupted_programs_reach_main
+    stacks_cross_interrupts
+    stacks_of_kernel_threads_reach_their_start
+    stacks_of_system_calls_reach_their_entry
+    the_guest_ends_and_all_ticks_are_accounted
     the_lab_reads_its_own_recording
-    the_programs_are_there_by_name
-    the_programs_are_there_for_a_late_recorder
-    the_shares_are_the_programs_own
-    threads_are_told_apart
+    the_programs_have_their_names
+    a_late_recorder_has_the_programs
+    shares_agree_with_the_programs_counts
+    threads_are_distinguished
     twisted_stacks_are_marked
     user_stacks_of_a_shared_program_are_whole
     user_stacks_with_frame_pointers_are_whole
@@ -119,7 +119,7 @@ impl Run {
     }
 }
 
-fn the_guest_is_ended_and_all_is_accounted_for(run: &Run) {
+fn the_guest_ends_and_all_ticks_are_accounted(run: &Run) {
     let run = &run.finished;
     println!("{}", run.text("guest.status.json"));
     assert_eq!(run.status("guest"), SUCCESS, "{}", run.text("guest.stderr"));
@@ -190,7 +190,7 @@ pub fn most(
 }
 
 /// The kernel's stacks of a process that does nothing but system calls.
-fn system_calls_lead_to_their_entry(run: &Run) {
+fn stacks_of_system_calls_reach_their_entry(run: &Run) {
     let seen = run.seen();
     // Interrupts came from user mode, or belong to somebody else.
     let kernel: Vec<&NamedSample> = seen
@@ -245,7 +245,7 @@ fn check_user_stacks(seen: &[NamedSample], program: &str) {
 }
 
 /// Interrupts of programs' own code lead back to their beginning.
-fn interrupted_programs_lead_to_main(run: &Run) {
+fn stacks_of_interrupted_programs_reach_main(run: &Run) {
     let seen = run.seen();
     let interrupted: Vec<&NamedSample> = seen
         .iter()
@@ -267,7 +267,7 @@ fn interrupted_programs_lead_to_main(run: &Run) {
 }
 
 /// Stacks in interrupts show what was interrupted.
-fn interrupts_lead_to_what_they_interrupted(run: &Run) {
+fn stacks_cross_interrupts(run: &Run) {
     let seen = run.seen();
     let is_entry = |frame: &String| {
         frame.starts_with("asm_sysvec") || frame.starts_with("asm_common_interrupt")
@@ -282,7 +282,7 @@ fn interrupts_lead_to_what_they_interrupted(run: &Run) {
 }
 
 /// Stacks of the kernel's own threads end where these begin.
-fn kernel_threads_lead_to_their_beginning(run: &Run) {
+fn stacks_of_kernel_threads_reach_their_start(run: &Run) {
     let seen = run.seen();
     let own: Vec<&NamedSample> = seen
         .iter()
@@ -296,12 +296,12 @@ fn kernel_threads_lead_to_their_beginning(run: &Run) {
     assert!(all > 0 && whole * 100 >= all * 95);
 }
 
-fn the_programs_are_there_by_name(run: &Run) {
+fn the_programs_have_their_names(run: &Run) {
     check_binaries(&read(&run.finished, "guest.kvmprof").0);
 }
 
 /// A recorder that starts late is told of processes that have been there for long.
-fn the_programs_are_there_for_a_late_recorder(run: &Run) {
+fn a_late_recorder_has_the_programs(run: &Run) {
     check_binaries(&read(&run.finished, "late.kvmprof").0);
 }
 
@@ -356,7 +356,7 @@ fn check_binaries(contents: &Contents) {
 }
 
 /// Both threads of a process are in its file, each in a function of its own.
-fn threads_are_told_apart(run: &Run) {
+fn threads_are_distinguished(run: &Run) {
     let seen = run.seen();
     for function in ["spin_first", "spin_second"] {
         let of_thread: Vec<&NamedSample> = seen
@@ -401,7 +401,7 @@ fn an_exec_changes_the_functions(run: &Run) {
 }
 
 /// A program's functions have the shares of its samples that they have of the turns it counted itself.
-fn the_shares_are_the_programs_own(run: &Run) {
+fn shares_agree_with_the_programs_counts(run: &Run) {
     let seen = run.seen();
     let console = run.finished.console("guest");
     let turns = ["light", "heavy"].map(|function| {

@@ -74,7 +74,7 @@ fn a_recording_has_processes_and_whole_stacks() {
 }
 
 #[test]
-fn looks_show_what_a_task_waits_for() {
+fn looks_show_the_waits_of_a_task() {
     let run = run();
     let console = run.console("guest");
     let words = console.after("waits ");

@@ -41,7 +41,7 @@ fn sum(rows: &[Value], member: &str) -> u64 {
 }
 
 #[test]
-fn who_waits_for_a_lock_is_told_with_the_function_that_wants_it() {
+fn waits_for_a_lock_have_the_function_that_takes_it() {
     let run = &run();
     assert_eq!(run.status("guest"), SUCCESS, "{}", run.text("guest.stderr"));
     println!("{}", run.text("guest.stalls"));
@@ -73,7 +73,7 @@ fn who_waits_for_a_lock_is_told_with_the_function_that_wants_it() {
 }
 
 #[test]
-fn stretches_with_interrupts_off_are_those_of_the_log() {
+fn stretches_with_interrupts_off_agree_with_the_log() {
     let run = &run();
     let (_, samples) = run.recording("guest.kvmprof");
     let is_off = |sample: &Sample| sample.ipl == IPL_MASKED && sample.mode != Mode::Idle;
@@ -127,7 +127,7 @@ fn samples_in<'a>(
 
 /// Only the two writers take the file's lock: each waits for the other one, which runs on the other vCPU.
 #[test]
-fn the_lock_that_is_waited_for_has_its_address_and_the_other_writer() {
+fn a_contended_lock_has_its_address_and_owner() {
     let run = &run();
     let (contents, samples) = run.recording("guest.kvmprof");
     let kernel = Symbols::parse(&contents.symbols);
@@ -172,7 +172,7 @@ fn the_lock_that_is_waited_for_has_its_address_and_the_other_writer() {
 
 /// Both threads take the one lock of a file's record locks, and nobody else does.
 #[test]
-fn a_spin_lock_that_is_waited_for_has_its_address() {
+fn a_contended_spin_lock_has_its_address() {
     let run = &run();
     let (contents, samples) = run.recording("spin.kvmprof");
     let kernel = Symbols::parse(&contents.symbols);

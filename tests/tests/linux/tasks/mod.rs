@@ -34,10 +34,10 @@ struct Truth {
 
 kvmprof_tests::in_each_kernel! {
     a_recording_of_one_process_has_its_tasks
-    looks_are_there_from_the_beginning
-    states_and_stacks_are_the_guests_own
+    looks_start_with_the_recording
+    states_and_stacks_agree_with_the_guest
     the_lab_reports_its_own_looks
-    who_runs_is_on_a_vcpu
+    running_tasks_are_on_a_vcpu
 }
 
 fn run(series: &str) -> Finished {
@@ -113,7 +113,7 @@ fn looks(run: &Finished, name: &str) -> (Vec<TaskLook>, Symbols) {
     (looks, Symbols::parse(&contents.symbols))
 }
 
-fn states_and_stacks_are_the_guests_own(run: &Finished) {
+fn states_and_stacks_agree_with_the_guest(run: &Finished) {
     assert_eq!(run.status("guest"), SUCCESS, "{}", run.text("guest.stderr"));
     let (looks, symbols) = looks(run, "late.kvmprof");
     assert!(looks.len() >= 100);
@@ -155,7 +155,7 @@ fn states_and_stacks_are_the_guests_own(run: &Finished) {
 }
 
 /// The guest is busy on one vCPU at least, with `dd`, which never waits.
-fn who_runs_is_on_a_vcpu(run: &Finished) {
+fn running_tasks_are_on_a_vcpu(run: &Finished) {
     let (looks, _) = looks(run, "late.kvmprof");
     let complete = looks.iter().filter(|look| look.is_complete).count();
     assert!(share(complete as u64, looks.len() as u64) >= LEAST);
@@ -170,7 +170,7 @@ fn who_runs_is_on_a_vcpu(run: &Finished) {
     assert!(part >= 0.5);
 }
 
-fn looks_are_there_from_the_beginning(run: &Finished) {
+fn looks_start_with_the_recording(run: &Finished) {
     let (looks, _) = looks(run, "guest.kvmprof");
     let (first, last) = (looks.first().unwrap(), looks.last().unwrap());
     let init = |look: &TaskLook| look.tasks.iter().any(|task| task.tid == 1);

@@ -192,7 +192,7 @@ fn code_without_tables_and_frame_pointers_hides_no_caller() {
 }
 
 #[test]
-fn stacks_of_contexts_and_of_own_starts_are_whole() {
+fn stacks_of_contexts_and_custom_starts_are_complete() {
     let seen = seen();
     check(&seen, "odd", &["in_context", "context"], WITH_RULES);
     let own = ["own_leaf", "own_middle", "begin", "_start"];

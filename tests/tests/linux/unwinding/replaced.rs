@@ -35,7 +35,7 @@ fn said() -> Said {
 }
 
 #[test]
-fn a_module_is_not_named_by_one_that_comes_to_its_place() {
+fn a_module_is_not_named_after_its_successor() {
     let said = said();
     let [first, second] = MODULES.map(|module| &said.places[module]);
     let shared = first.iter().filter(|place| second.contains(place)).count();
