@@ -334,7 +334,7 @@ mod tests {
     }
 
     proptest! {
-        /// Looking up an address finds the slot that a search through all of them finds.
+        /// The lookup of an address finds the same slot as a linear search.
         #[test]
         fn lookups_agree_with_a_linear_search(
             gaps in prop::collection::vec((0_u64..4, 1_u64..4), 0..20),

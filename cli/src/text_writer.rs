@@ -104,7 +104,7 @@ mod tests {
         let expected =
             "a\u{fffd}]0;x\u{fffd}\u{fffd}[2J\u{fffd}2J\u{fffd}\u{fffd}[8m\u{fffd}\u{fffd}\u{fffd}";
         assert_eq!(shown(&[hostile.as_bytes()]), expected);
-        // Nor in parts.
+        // Nor in pieces.
         let parts: Vec<&[u8]> = hostile.as_bytes().chunks(1).collect();
         assert_eq!(shown(&parts), expected);
         assert_eq!(shown(&[b"a\xffb", b"\xc3"]), "a\u{fffd}b\u{fffd}");

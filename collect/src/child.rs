@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_child_gets_sigterm_before_sigkill() {
-        // It says that it is ready: before, the signal would find no handler.
+        // It reports that it is ready: before, the signal would find no handler.
         let folder = tempfile::tempdir().unwrap();
         let ready = folder.path().join("ready");
         let script = "trap 'echo asked >&2; exit 7' TERM; : >\"$0\"; while :; do sleep 0.05; done";

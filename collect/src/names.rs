@@ -254,7 +254,7 @@ mod tests {
         let mut stacks = GuestStacks::default();
         let first = number(&mut stacks, 0x1000).unwrap();
         let second = number(&mut stacks, 0x2000).unwrap();
-        // Each batch has only what its rows have.
+        // Each batch has only the names of its rows.
         let mut batch = BatchNames::new(&mut names);
         assert_eq!(stacks.place(second, &resolver, &mut batch), Some(0));
         assert_eq!(stacks.place(first, &resolver, &mut batch), Some(1));
@@ -265,7 +265,7 @@ mod tests {
         batch.tables.into_batch(&mut made);
         assert_eq!((made.stacks.len(), made.frames.len()), (1, 1));
         assert_eq!(made.name(made.frames[0].function), "0x1000");
-        // Another function takes the first one's number.
+        // Another function gets the first one's number.
         names.frames = MAX_NAMED + 1;
         let mut batch = BatchNames::new(&mut names);
         stacks.place(second, &resolver, &mut batch);

@@ -253,7 +253,7 @@ fn stolen_and_lost_ticks_are_part_of_the_hundred() {
     assert_eq!(kinds(&client.records()), [(kind::IDLE, 10)]);
 }
 
-/// While an event makes the ticks, pcs is open as by a clock, but for the rate.
+/// With an event as the source of ticks, pcs opens as with a clock, except for the rate.
 #[test]
 fn an_event_has_no_rate() {
     let mut pcs = kvmprof_devices::profiling::Pcs::new(1);

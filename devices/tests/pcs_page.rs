@@ -46,7 +46,7 @@ fn nothing_is_gathered_before_an_ioctl() {
     assert!(client.rest().is_empty());
 }
 
-/// What is output of one tick of each kind.
+/// The output for one tick of each kind.
 fn output_of_each(client: &mut Client) -> Vec<(u8, u64)> {
     client.feed_one_of_each();
     kinds(&client.rest())
@@ -171,7 +171,7 @@ fn prof_group_outputs_the_group() {
         (kind::MUSER, 1),
     ];
     assert_eq!(output_of_each(&mut client), expected);
-    // The processes of group 0 are those of an init without a session; none of these is.
+    // The processes of group 0 are those of an init without a session; these aren't.
     let mut client = Client::open(1);
     client.ioctl(PROF_GROUP, 0).unwrap();
     assert!(

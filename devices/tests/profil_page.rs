@@ -11,7 +11,7 @@ const TEXT: u64 = 0x40_0000;
 const BUFFER: u64 = 0x7000_0000;
 const PAGE: u64 = 4096;
 
-/// A process's memory: all of it can be written but some pages.
+/// A process's memory: all of it is writable except some pages.
 #[derive(Default)]
 struct Memory {
     bytes: BTreeMap<u64, u8>,
@@ -259,7 +259,7 @@ fn both_continue_in_parent_and_child_after_fork() {
         if on.function == Function::Pcsample {
             assert_eq!([1, 2].map(|at| copy.sample(at)), [TEXT, TEXT]);
             assert_eq!(memory.sample(2), 0);
-            // The child's call before was its parent's.
+            // The child's previous call was its parent's.
             assert_eq!(child.call(&pcsample(0), &[]), Ok(3));
         } else {
             assert_eq!((memory.count(0), copy.count(0)), (2, 3));

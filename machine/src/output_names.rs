@@ -296,7 +296,7 @@ mod tests {
 
     use super::*;
 
-    /// What is in a folder.
+    /// The names in a folder.
     fn entries(folder: &Path) -> Vec<String> {
         let entries = fs::read_dir(folder).unwrap();
         let mut names: Vec<_> = entries
@@ -344,7 +344,7 @@ mod tests {
         let mut first = written(begin(), b"first");
         assert!(first.keep(false).unwrap());
         drop(first);
-        // One that isn't worth it leaves nothing.
+        // A recording that is dropped leaves no file.
         let mut empty = written(begin(), b"empty");
         assert!(!empty.keep(false).unwrap());
         drop(empty);
@@ -370,7 +370,7 @@ mod tests {
         assert!(file.keep(false).unwrap());
     }
 
-    /// Whoever ends without a word leaves nothing, either.
+    /// A client that ends without a request leaves no file, either.
     #[test]
     fn the_helpers_end_removes_all_its_names() {
         let folder = tempfile::tempdir().unwrap();
@@ -411,7 +411,7 @@ mod tests {
             assert!(server.answer(asked).is_err(), "{asked:?}");
         }
         assert_eq!(entries(folder.path()), ["other"]);
-        // Neither is renamed or made anew.
+        // Neither is renamed or made again.
         server.answer(&[request::LISTEN, 0]).unwrap();
         server.answer(&[request::RECORD, 1]).unwrap();
         let before = entries(folder.path());

@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(budget.left(), 100);
         assert!(first.resize(70));
         assert_eq!((budget.left(), first.capacity()), (40, 110));
-        // As much as is left, and what is its own in any case.
+        // The rest of the common limit, and in any case its own.
         assert_eq!(second.capacity(), 50);
         assert!(!second.resize(51));
         assert_eq!(budget.left(), 40);

@@ -1,4 +1,4 @@
-//! What recordings tell of boots, also where they are none that a recorder writes.
+//! Reports of boots, also of recordings that no recorder writes.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -51,7 +51,7 @@ fn a_guest_that_was_reset_has_more_than_one_boot() {
     assert!(matches!(read, Err(BootError::Reset)), "{read:?}");
 }
 
-/// Breaks off at the second step.
+/// Interrupts at the second step.
 #[derive(Default)]
 struct Impatient(Cell<u32>);
 
@@ -75,7 +75,7 @@ fn a_part_of_a_boot_is_not_a_boot() {
 
 #[test]
 fn boots_end_where_their_budget_does() {
-    // Enough for the events, but not for what is made of them.
+    // Enough for the events, but not for the results.
     const ROOM: u64 = 28 << 10;
     let (_folder, path) = recording();
     let recording = Recording::open(&path).unwrap();

@@ -1,4 +1,4 @@
-//! A function that is the outermost one of whole stacks and of stacks that were cut short.
+//! A function that is the outermost one of complete and of truncated stacks.
 
 use crate::shared::recordings::Written;
 use kvmprof_recording::{Mode, StackEnd};
@@ -78,7 +78,7 @@ fn a_differential_flame_graph_has_one_marker_frame() {
     }
 }
 
-/// Other programs read them: there the frame is the only way to say it.
+/// Other programs parse them: only the frame can mark it.
 #[test]
 fn folded_stacks_have_a_marker_frame() {
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Tests of recordings that were cut off or changed: everything before the damage is reported, and nothing else.
+//! Tests of truncated or changed recordings: everything before the damage is reported, and nothing else.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -77,7 +77,7 @@ impl Victim {
     }
 }
 
-/// Checks that the account, the profile, its stacks and its document have all samples that are left.
+/// Checks that the account, the profile, its stacks and its document have all remaining samples.
 fn check_profile(path: &Path, length: usize, expected: &Salvage) {
     let profile = Profile::from_file(path, &[]).unwrap();
     let contents = &profile.contents;
@@ -107,7 +107,7 @@ fn check_profile(path: &Path, length: usize, expected: &Salvage) {
     assert_eq!(samples.sum::<u64>(), expected.samples);
 }
 
-/// Checks that formats with each sample have all that are left.
+/// Checks that formats with each sample have all remaining ones.
 fn check_exports(path: &Path, expected: &Salvage) {
     let export = |format: Format| {
         let source = Source::open(path, &[]).unwrap();

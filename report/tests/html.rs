@@ -118,7 +118,7 @@ fn shares_of_few_remaining_ticks_have_a_warning() {
     assert!(out.contains(warning), "{out}");
 }
 
-/// More processes, threads, stacks and times than are told apart: they are counted together, and none is lost.
+/// More processes, threads, stacks and times than the limits: the rest is summed, and none is lost.
 #[test]
 fn nodes_beyond_the_maximum_are_summed() {
     let folder = tempfile::tempdir().unwrap();
@@ -152,7 +152,7 @@ fn a_page_says_that_the_guest_restarted() {
     assert!(page.contains(restarts), "{page}");
 }
 
-/// An empty table would say that nothing ran.
+/// An empty table would suggest that nothing ran.
 #[test]
 fn a_report_without_samples_names_the_cause() {
     let folder = tempfile::tempdir().unwrap();

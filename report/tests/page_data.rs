@@ -1,4 +1,4 @@
-//! The page's data: of any recording they add up to what `kvmprof report` says of any selection.
+//! The page's data: for any recording and selection their sums equal `kvmprof report`'s.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use kvmprof_report::symbolize::{Resolver, SourceTexts};
 use proptest::prelude::*;
 use serde_json::Value;
 
-/// What is added to a vCPU's number for each recording before its own.
+/// The offset of each recording's vCPU numbers.
 const RECORDING: u64 = 1 << 16;
 const MODES: [&str; 4] = ["user", "kernel", "interrupt", "idle"];
 
@@ -163,7 +163,7 @@ impl Data {
         }
     }
 
-    /// What the cells of some bins and of a process say, in the form of [`essence`].
+    /// The data of some bins and of a process, in the form of [`essence`].
     fn sums(&self, (begin, end): (u64, u64), pid: Option<i32>) -> Essence {
         let mut sums = Essence::default();
         for cell in &self.cells {
@@ -211,7 +211,7 @@ impl Data {
     }
 }
 
-/// What page and report both have.
+/// The common part of page and report.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Essence {
     samples: u64,
@@ -222,7 +222,7 @@ struct Essence {
     missed: [u64; 3],
 }
 
-/// The same out of a report.
+/// The same from a report.
 fn essence(report: &Value) -> Essence {
     let rows = |name: &str| report[name].as_array().unwrap().clone();
     let modes = |row: &Value| MODES.map(|mode| row[mode].as_u64().unwrap());
@@ -260,8 +260,8 @@ fn report_of(path: &Path, selection: Selection) -> Essence {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever time between edges of bins and whatever process is selected, in the page or by the command that made it, beside
-    /// its other filters.
+    /// Any time between edges of bins and any process is selected, in the page or by the command that made it, with its other
+    /// filters.
     #[test]
     fn the_page_agrees_with_the_report(
         seed in 1..u64::MAX,

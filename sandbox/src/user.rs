@@ -300,7 +300,7 @@ mod tests {
         );
         let again = make().unwrap_err();
         assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
-        // This thread is root as before.
+        // This thread is still root.
         assert_eq!(capabilities(None).unwrap(), before);
         let own = inner.join("roots");
         fs::create_dir(&own).unwrap();

@@ -17,8 +17,8 @@ pub fn standard_error(share: f64, samples: u64) -> f64 {
     (share * (1.0 - share) / samples.max(1) as f64).sqrt()
 }
 
-/// The maximum share of stolen and lost ticks from which a share can be judged. Measured on an otherwise idle host with two processors: 1 to 4 % with one
-/// vCPU, 4 to 19 % with two, which compete with the profiler's own threads.
+/// The maximum share of stolen and lost ticks up to which a share can be judged. Measured on an otherwise idle host with two processors: 1 to 4 %
+/// with one vCPU, 4 to 19 % with two, which compete with the profiler's own threads.
 const UNSEEN: f64 = 0.2;
 /// If threads of the host wait for a smaller share of the time, this doesn't explain missing samples.
 const QUIET: f64 = 0.1;
@@ -50,9 +50,8 @@ pub struct Sampled {
 }
 
 impl Sampled {
-    /// Makes the numbers of samples, and of ticks that were stolen and lost, all since `pressure` began. Such ticks are time of the guest
-    /// that neither side knows well: where a vCPU that was just woken up, or preempted, waited for a processor, guest and clock may put the
-    /// border at different places.
+    /// Makes the numbers of samples, and of ticks that were stolen and lost, all since `pressure` began. Guest and host know such time less exactly:
+    /// when a vCPU that was just woken up, or preempted, waited for a processor, guest and clock may put the boundary at different times.
     pub fn new(samples: u64, stolen: u64, lost: u64, pressure: &CpuPressure) -> Self {
         Self {
             samples,
@@ -91,7 +90,7 @@ impl Sampled {
 
     /// Checks that the `observed` share of the samples is compatible with the share of the whole time, which is `expected`.
     fn check_share(&self, observed: f64, expected: f64) -> Result<(), String> {
-        // The missing ticks may have been anything.
+        // The missing ticks may be of any row.
         let unseen = self.unseen_share();
         let most = observed * (1.0 - unseen) + unseen;
         let least = observed * (1.0 - unseen);

@@ -339,7 +339,7 @@ mod tests {
         assert_eq!((contents.as_str(), length), ("contents", 8));
         assert!(line("/link", status.st_ino).open(&root).is_none());
         assert!(line("/file", status.st_ino + 1).open(&root).is_none());
-        // To open it would wait for somebody who writes.
+        // Opening it would block until a writer opens it.
         let pipe = rustix::fs::stat(path("pipe")).unwrap().st_ino;
         assert!(line("/pipe", pipe).open(&root).is_none());
         let other = Line {

@@ -103,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// Mounts of which the root has these fields.
+    /// Mounts whose root folder has these fields.
     fn mounts(device: &str, folder: &str, kind: &str, source: &str) -> Vec<u8> {
         format!(
             "29 28 0:5 / /dev ro,nosuid shared:2 - devtmpfs udev rw\n\
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(name("/root", "btrfs", "/dev/vda1"), None);
         assert_eq!(name("/newroot", "tmpfs", "tmpfs"), None);
         assert_eq!(name("/var/empty", "ext4", "/dev/vda1"), None);
-        // The host's own root is called so.
+        // That is the host's own root.
         let host = mounts("0:20", "/@/root", "btrfs", "/dev/vda1");
         assert_eq!(name_by_mounts(&host, &host), None);
         assert_eq!(name_by_mounts(b"", &host), None);

@@ -91,7 +91,7 @@ mod tests {
         let kind = KVM_X86_SW_PROTECTED_VM;
         assert_eq!(of(kind, 0, 1 << 30), Some(Obstacle::Private));
         assert_eq!(of(kind, 0, 0), Some(Obstacle::NoMemory));
-        // What its VMM can read has to do.
+        // The range that its VMM can read has to be enough.
         assert_eq!(of(kind, 4096, 1 << 30), None);
     }
 }

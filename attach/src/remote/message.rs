@@ -475,7 +475,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a process that was taken over writes is a request within the bounds, or none.
+        /// Any words that a compromised process writes decode to a request within the limits, or to none.
         #[test]
         fn any_words_decode_to_a_bounded_request_or_none(words in prop::collection::vec(
             prop_oneof![0_u64..8, any::<u64>()], 0..MESSAGE_WORDS,

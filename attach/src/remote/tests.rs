@@ -1,4 +1,4 @@
-//! Both sides of a channel, in one process: a guest's memory, and a VMM that is this test program, started again, which has no vCPU.
+//! Both sides of a channel, in one process: a guest's memory, and a VMM that is this test program, started again, without a vCPU.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
@@ -20,7 +20,7 @@ fn byte(address: u64) -> u8 {
     u8::try_from((address ^ address >> 8 ^ address >> 16) & 0xff).unwrap()
 }
 
-/// Guest memory from [`BYTES`] on, of as many bytes, which counts its reads.
+/// Guest memory from [`BYTES`] on, with as many bytes. It counts its reads.
 #[derive(Debug)]
 struct Memory {
     reads: AtomicUsize,
@@ -71,7 +71,7 @@ impl ServedMemory for Memory {
     }
 }
 
-/// A channel, and the thread that serves it until the end.
+/// A channel, and the thread that serves it until it is dropped.
 struct Served {
     memory: Arc<Memory>,
     shared: Arc<Shared>,
@@ -150,7 +150,7 @@ fn changed_slots_are_sent_without_host_addresses() {
     assert!(matches!(channel.refresh(), Err(AttachError::Ended(PID))));
 }
 
-/// Whoever has taken over the process that asks can write any words.
+/// A compromised process that asks can write any words.
 #[test]
 fn requests_that_kvmprof_never_makes_are_refused() {
     let served = served();
@@ -158,19 +158,19 @@ fn requests_that_kvmprof_never_makes_are_refused() {
     for (number, request) in (1..).zip([
         vec![],
         vec![9],
-        // A look at a vCPU that there isn't.
+        // A vCPU that doesn't exist.
         vec![0, 0, 0, 0],
         vec![0, u64::MAX, u64::MAX, 0],
         // Too many blocks, and too long a read.
         vec![0, 0, 0, MAX_BLOCKS as u64 + 1],
         vec![3, BYTES, DATA_BYTES as u64 + 1],
         vec![3, 0, u64::MAX],
-        // None stands still.
+        // None is stopped.
         vec![1],
         vec![2],
         vec![5, 1],
     ]) {
-        // What is behind a request is left from the one before.
+        // The bytes after a request are left from the one before.
         let mut whole = [u64::MAX; MESSAGE_WORDS];
         whole[..request.len()].copy_from_slice(&request);
         served.shared.ask(&whole);

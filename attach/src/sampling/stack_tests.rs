@@ -1,5 +1,5 @@
-//! Tests of what is copied of stacks, by the host's kernel itself: the memory of a guest is this process's, and the program runs
-//! when it is asked to.
+//! Tests of the stack copies that the host's kernel makes: the memory of the guest is this process's, and the test runs the
+//! program.
 
 use std::os::fd::AsRawFd;
 
@@ -20,7 +20,7 @@ use crate::kernel_memory::program::{EXIT, LOAD_64, MOVE_IMMEDIATE, MOVE_REGISTER
 const HIGH: u64 = 1 << 32;
 const SIZE: u64 = 4 << 20;
 const TABLES: u64 = 0x1_0000;
-/// The end of a stack in the kernel, whose pages are at these places from the last one down.
+/// The end of a kernel stack, whose pages are at these addresses, from the last one down.
 const KERNEL_END: u64 = 0xffff_c900_0001_4000;
 const KERNEL_PAGES: [u64; 3] = [HIGH + 0x7000, 0x9000, HIGH + 0x3000];
 /// The last 2 MiB of a program's addresses.
@@ -87,7 +87,7 @@ fn copy(stacks: &Stacks, rsp: u64, cr3: u64) -> [(u64, Vec<u8>); 3] {
         .map(|copy| (copy.address, copy.bytes.to_vec()))
 }
 
-/// What is in memory from `address` on, up to the first page that isn't.
+/// The memory from `address` on, up to the first unmapped page.
 fn read(space: &AddressSpace<'_, Memory>, address: u64, most: u64) -> Vec<u8> {
     let words = (0..most).step_by(8).map_while(|offset| {
         let mut word = [0; 8];
@@ -109,7 +109,7 @@ fn tables(levels: u32) -> Tables {
     tables
 }
 
-/// Puts the registers at the end of the kernel's stack that entering the kernel has saved.
+/// Puts the registers that a kernel entry has saved at the end of the kernel's stack.
 fn enter(memory: &Memory, cs: u64, rsp: u64) {
     let saved = [cs, 0x202, rsp, 0x2b].map(u64::to_le_bytes);
     let place = GuestAddress(KERNEL_PAGES[0] + 4096 - 32);
@@ -125,7 +125,7 @@ fn both_stacks_are_copied_by_the_page_tables() {
         let space = AddressSpace::new(&tables.memory, &registers);
         let user = USER_STACK + 0x1_2ff8;
         enter(&tables.memory, 0x33, user);
-        // The low bits of CR3 are other things.
+        // The low bits of CR3 are flags.
         for (rsp, length) in [
             (KERNEL_END - 0x738, 0x738),
             (KERNEL_END - 4096, 4096),
@@ -210,7 +210,7 @@ fn an_interrupt_stack_is_followed_by_the_tasks_stack() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whatever is in the tables, the host's kernel finds what the processor would.
+    /// For any tables, the host's kernel finds what the processor would.
     #[test]
     fn page_table_walks_agree_with_those_of_introspection(
         entries in prop::collection::vec(any::<u64>(), 512),

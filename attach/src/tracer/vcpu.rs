@@ -474,7 +474,7 @@ fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
 mod tests {
     use super::*;
 
-    /// Lines of a kernel with shadow stacks, of one thread with one and of one without.
+    /// Lines of a kernel with shadow stacks, for a thread with one and a thread without one.
     #[test]
     fn a_shadow_stack_and_a_filter_are_seen_in_the_status() {
         let status = |seccomp, features| {
@@ -494,7 +494,7 @@ mod tests {
         assert!(
             has_filter(&status(1, "")) && has_filter(&status(2, "")) && !has_filter(&status(0, ""))
         );
-        // A thread that is gone, or a kernel that doesn't tell.
+        // A thread that has ended, or a kernel without these lines.
         assert!(has_filter(""));
     }
 }

@@ -59,7 +59,7 @@ mod tests {
         assert!(thread.is_there() && thread.is_there());
         end.send(()).unwrap();
         other.join().unwrap();
-        // Its number is free a moment after that.
+        // Its number is free shortly after that.
         while thread.is_there() {
             thread::yield_now();
         }

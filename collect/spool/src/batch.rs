@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(batch.frames(&batch.windows[0].rows[1]).count(), 0);
     }
 
-    /// What a former release has put into the spool is read.
+    /// A batch of a former release is read.
     #[test]
     fn missing_fields_of_a_batch_are_unknown() {
         let batch = batch(100, &["a"], 7);

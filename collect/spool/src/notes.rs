@@ -232,7 +232,7 @@ mod tests {
     }
 
     proptest! {
-        /// Each note is written over the one before the last. Wherever that is cut off, it or the last one is there.
+        /// Each note overwrites the one before the last. Wherever the write is cut, the new or the last one can be read.
         #[test]
         fn a_truncated_note_leaves_the_previous_one(
             count in 1..6_u64,
@@ -262,7 +262,7 @@ mod tests {
         let folder = Folder::open(&place.path().join("spool")).unwrap();
         let (mut notes, found) = Notes::open(&folder, "a").unwrap();
         assert_eq!(found, Found::Nothing);
-        // Neither the folder nor the file's length changes: a flush of its data is all that it takes.
+        // Neither the folder nor the file's length changes: a flush of its data suffices.
         let file = || {
             let found = fs::metadata(folder.file(&file_name("a"))).unwrap();
             (found.ino(), found.len())

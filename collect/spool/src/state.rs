@@ -255,7 +255,7 @@ mod tests {
     }
 
     proptest! {
-        /// The counts that each step updates are those of a walk over all batches.
+        /// The counts that each step updates equal those of a walk over all batches.
         #[test]
         fn counts_are_those_of_a_walk(steps in prop::collection::vec(step(), 0..80)) {
             let mut state = State::default();
@@ -266,7 +266,7 @@ mod tests {
                 for gone in take(&mut state, step) {
                     for position in state.sinks.values() {
                         prop_assert!(!position.progress.needs(gone.number));
-                        // After a crash, a batch of an attempt that is begun again is there.
+                        // After a crash, a batch of an attempt that is repeated exists.
                         prop_assert!(!position.saved.needs(gone.number));
                     }
                 }

@@ -54,7 +54,7 @@ fn each_sink_gets_each_batch_once() {
     spool.finish("b", |_| ()).unwrap();
     assert_eq!(spool.fill(), Fill::default());
     drop(spool);
-    // Numbers go on after all files have been removed.
+    // Numbers continue after all files have been removed.
     let spool = folder.open(LARGE, &["a", "b"]);
     spool.push(&batch(30, &["g"], 5)).unwrap();
     assert_eq!(starts(&claim(&spool, "a", 0)), [30]);
@@ -121,7 +121,7 @@ fn a_full_spool_drops_the_oldest_and_counts_it() {
     assert_eq!(starts(&claim(&spool, "a", 0)), [kept[0]]);
 }
 
-/// A batch that is being delivered to one sink stays, and the batch that is removed instead isn't the next one of another sink.
+/// A batch that is being delivered to one sink stays; the batch removed in its place isn't the next one of another sink.
 #[test]
 fn a_sink_without_a_claim_loses_only_dropped_batches() {
     let folder = SpoolFolder::new();
@@ -172,7 +172,7 @@ fn windows_of_a_killed_collector_are_counted_once() {
     assert_eq!(folder.open(LARGE, &[]).fill().killed, 3 + 3);
 }
 
-/// The end doesn't wait for a sink that is behind: batches that wait for it are there at the next start.
+/// The end doesn't wait for a slow sink: its batches are available after the next start.
 #[test]
 fn a_closed_spool_keeps_waiting_batches() {
     let folder = SpoolFolder::new();
@@ -223,7 +223,7 @@ fn a_damaged_file_is_lost_and_nothing_else() {
     );
 }
 
-/// The collector has to start: what the guests do from now on would be lost, too.
+/// The collector has to start; otherwise the guests' later windows would be lost, too.
 #[test]
 fn damaged_notes_are_set_aside_and_counted() {
     let folder = SpoolFolder::new();
@@ -245,17 +245,17 @@ fn damaged_notes_are_set_aside_and_counted() {
         let aside = format!("{}.damaged", path.display());
         assert_eq!(std::fs::read(aside).unwrap(), b"{\"next\": 3");
     }
-    // What the one has and the other has not is known of the first only.
+    // The difference between the two is known of the first only.
     assert_eq!(starts(&claim(&spool, "a", 0)), [20]);
     spool.finish("a", |_| ()).unwrap();
     let progress = spool.progress();
     assert_eq!((progress[1].1.unsure.batches, progress[1].2), (3, 0));
-    // The next batch gets a number of its own, and both sinks have it.
+    // The next batch gets a new number, and both sinks receive it.
     spool.push(&batch(40, &["g"], 5)).unwrap();
     spool.drain();
     assert_eq!(starts(&claim(&spool, "b", 0)), [40]);
     drop(spool);
-    // It is over with the first start.
+    // Only the first start is affected.
     let spool = folder.open(LARGE, &["a", "b"]);
     assert_eq!(spool.fill().damaged, 2);
 }
@@ -349,7 +349,7 @@ fn fill_the_disk(folder: &Path) {
     drop(spool);
     let spool = open();
     assert_eq!(lost(&spool), [(5, 9, 72); 2]);
-    // The collector ends before there is one.
+    // The collector ends before that.
     take_kept_room(&folder.join("spool"));
     fill_up(folder);
     spool.push(&batch(80, &["g"], 5)).unwrap_err();
@@ -383,7 +383,7 @@ fn a_slow_note_delays_no_other_sink() {
     assert_eq!(starts(&claim(&spool, "a", 0)), [10]);
 }
 
-/// There may be a crash between the notes of two sinks: a batch stays until both notes say that it was received.
+/// After a crash between the notes of two sinks, a batch stays until both notes have its receipt.
 #[test]
 fn a_batch_stays_until_all_sinks_have_noted_it() {
     let folder = SpoolFolder::new();

@@ -43,7 +43,7 @@ fn guests_are_matched_by_name_program_or_pid() {
     ] {
         assert_eq!(is_meant(&patterns(word), &qemu), is, "{word}");
     }
-    // kvmprof's own have sockets.
+    // kvmprof's own guests have sockets.
     assert!(!is_meant(&patterns("*"), &machine(1, "kvmprof", None)));
     assert!(Attached::new(&Config::default()).unwrap().is_none());
 }
@@ -67,7 +67,7 @@ fn guests_are_bounded_and_have_names_of_their_own() {
     };
     assert_eq!(names(&attached), ["db", "db-6", "a\u{fffd}b-7"]);
     assert_eq!((attached.left_out(), attached.logged.len()), (1, 1));
-    // One that goes makes room; the others stay as they are.
+    // One that ends makes room; the others are unchanged.
     attached.choose(by_process(all[1..].to_vec()));
     assert_eq!(names(&attached), ["db-6", "a\u{fffd}b-7", "qemu-8"]);
     assert_eq!((attached.left_out(), attached.logged.len()), (0, 1));
@@ -85,7 +85,7 @@ fn names_of_guests_stay_unique() {
     assert_eq!(names, ["db", "db-7", "db-7-7"].into());
 }
 
-/// A user has more guests than may be followed before another one starts any.
+/// One user has more guests than may be followed before another one starts any.
 #[test]
 fn each_user_has_a_share_of_the_limit() {
     let mut attached = attached(6);
@@ -100,10 +100,10 @@ fn each_user_has_a_share_of_the_limit() {
     attached.choose(by_process(all.clone()));
     let pids =
         |attached: &Attached| -> Vec<i32> { attached.guests.keys().map(|(pid, _)| *pid).collect() };
-    // Those that are left had been followed.
+    // The remaining ones had been followed.
     assert_eq!(pids(&attached), [100, 101, 102, 900, 901, 902]);
     assert_eq!(attached.left_out(), 97);
-    // Nothing changes without a reason.
+    // Nothing changes without a cause.
     attached.choose(by_process(all));
     assert_eq!(pids(&attached), [100, 101, 102, 900, 901, 902]);
 }
@@ -129,7 +129,7 @@ fn the_listed_process_is_the_attached_one() {
     assert!(words.starts_with("attach 5:7 --socket "), "{words}");
 }
 
-/// What attaches to it takes its time to end, or never does.
+/// The process that attaches to it ends late or never.
 #[test]
 fn an_ending_guest_delays_no_other() {
     let mut attached = attached(1);

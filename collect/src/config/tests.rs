@@ -24,8 +24,8 @@ fn whole_example() -> String {
     EXAMPLE.replace("\n#", "\n").replace("\n ", "\n# ")
 }
 
-/// Whatever the file contains, it causes an error at most. This isn't a fuzz target because this crate's dependencies would have to be built with
-/// the targets.
+/// Any content of the file causes an error at most. This isn't a fuzz target because this crate's dependencies would have to be built with the
+/// targets.
 #[test]
 fn damaged_configurations_are_refused_or_read() {
     let inputs = [whole_example(), EXAMPLE.to_owned()];
@@ -51,7 +51,7 @@ fn damaged_configurations_are_refused_or_read() {
 #[test]
 fn the_example_is_valid_and_complete() {
     let example = EXAMPLE;
-    // Commented lines have to be right, too.
+    // Commented lines have to be valid, too.
     let all = config(&whole_example()).unwrap();
     assert_eq!(all.sink.len(), 6);
     assert!(all.host.is_some());
@@ -110,7 +110,7 @@ fn reserved_labels_are_refused() {
     }
 }
 
-/// Values of headers and options may be secrets, also if they are in a wrong place.
+/// Values of headers and options may be secrets, even in a wrong place.
 #[test]
 fn errors_contain_no_values() {
     let sink = "[[sink]]\nname = 'a'\ntype = 'otlp'\nurl = 'http://x/?token=pa55'";

@@ -71,7 +71,7 @@ fn counts_of_guests_continue_over_restarts() {
             .map(str::to_owned)
             .collect()
     };
-    // A guest that has no window yet isn't known.
+    // A guest without a window isn't known.
     metrics.note_counts("a", &counts(5));
     assert!(lines_of(&metrics).is_empty());
     metrics.add(&batch(100, &["a"], 1));

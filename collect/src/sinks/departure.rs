@@ -137,7 +137,7 @@ mod tests {
         body.read_to_end(&mut bytes).unwrap_err();
         assert_eq!(bytes, b"1234");
         assert!(matches!(departure.end(), Some(SpoolError::NotOwn(_))));
-        // An attempt that has ended writes nothing.
+        // A finished attempt writes nothing.
         let departure = Departure::new(|| unreachable!());
         assert!(departure.end().is_none());
         departure.note().unwrap_err();

@@ -212,7 +212,7 @@ mod tests {
         thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let mut heard = Vec::new();
-            // It may end by a reset.
+            // It may end with a reset.
             let _ = stream.read_to_end(&mut heard);
             heard
         })
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(body.len(), 99_999);
     }
 
-    /// No server listens, so that no request departs.
+    /// No server listens, so no request is sent.
     #[test]
     fn a_request_without_a_connection_is_not_noted() {
         let (server, address) = listener();
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(agent.config().timeouts().global, Some(TIMEOUT));
     }
 
-    /// The address to which the test posts when it runs itself.
+    /// The address to which the test posts when it starts itself.
     const ADDRESS: &str = "KVMPROF_TEST_ADDRESS";
 
     #[test]

@@ -118,7 +118,7 @@ impl Sink for Looking {
     }
 }
 
-/// At any moment, one part at most is unsure after a kill, and none before the first departure.
+/// At any time, a kill leaves at most one unsure part, and none before the first departure.
 #[test]
 fn notes_name_what_may_have_arrived() {
     let folder = tempfile::tempdir().unwrap();
@@ -210,7 +210,7 @@ fn a_failed_sink_is_reported_before_the_collector_ends() {
     spool.push(&batch(10, &["g"], 5)).unwrap();
     running.join();
     assert_eq!(spool.failed().into_iter().collect::<Vec<_>>(), ["a"]);
-    // Batches that wait for it stay.
+    // Waiting batches stay.
     assert_eq!(spool.fill().batches, 1);
 }
 
@@ -324,7 +324,7 @@ fn a_full_disk_delays_no_sink() {
         assert!(in_spool > 2, "{in_spool}");
         fill_up(folder);
         drop(spool);
-        // A collector that is started goes on, too.
+        // A restarted collector continues, too.
         let spool = open().unwrap();
         spool.drain();
         let mut sink = Counting::default();
@@ -334,7 +334,7 @@ fn a_full_disk_delays_no_sink() {
             (2 * in_spool, 0, 0)
         );
         assert_eq!((sink.0, progress.lost.batches), (2 * in_spool, 1));
-        // Files are removed, so that there is room.
+        // Removed files free the space.
         spool.push(&next(in_spool)).unwrap();
         drop(spool);
         let (_, kept, waiting) = open().unwrap().progress().remove(0);
@@ -351,7 +351,7 @@ fn without_a_note_a_batch_is_not_sent_and_waits() {
             let spool = Arc::new(Spool::open(&path, 1 << 30, &["a"]).unwrap());
             spool.push(&batch(10, &["g", "h"], 5)).unwrap();
             spool.drain();
-            // The room that is kept for notes is taken, too.
+            // The space reserved for notes is taken, too.
             take_kept_room(&path);
             let filler = fill_up(folder);
             let mut sink = Counting::default();

@@ -22,7 +22,7 @@ fn machine() -> Machine {
     machine
 }
 
-/// The processes of `kvmprof attach` that are attached to this one, without those that trace for them.
+/// The processes of `kvmprof attach` that are attached to this one, without their tracers.
 fn attachers() -> Vec<PathBuf> {
     // The start time follows.
     let pid = format!("{}:", process::id());
@@ -57,7 +57,7 @@ fn a_look_at_a_guest_of_another_vmm_agrees_with_its_count() {
     });
 }
 
-/// The host's kernel takes the samples: user mode is seen as the guest counted it, and what RFLAGS says isn't.
+/// The host's kernel takes the samples: user mode is as the guest counted it; interrupts off (RFLAGS) isn't known.
 #[test]
 fn a_look_by_the_hosts_kernel_agrees_with_what_a_guest_counted() {
     on_kvm_with_collector(|| {
@@ -72,7 +72,7 @@ fn a_look_by_the_hosts_kernel_agrees_with_what_a_guest_counted() {
     });
 }
 
-/// What windows know by a way to take samples.
+/// What windows have by this kind of capture.
 struct Known {
     jitter: bool,
     interrupts: bool,
@@ -112,7 +112,7 @@ fn look_agrees(capture: &str, compared: &[&str], known: Known) {
     for line in ran.stdout.lines() {
         let batch: Batch = serde_json::from_str(line).unwrap();
         for window in &batch.windows {
-            // Of this program's name, and its pid.
+            // By this program's name, and by its pid.
             assert!(
                 window.guest.ends_with(&format!("-{pid}")),
                 "{}",
@@ -154,7 +154,7 @@ fn look_agrees(capture: &str, compared: &[&str], known: Known) {
     machine.stop();
 }
 
-/// One process attaches to it at a time, which is started again if it is killed, and ends with the collector however that ends.
+/// One process attaches to it at a time, is restarted if it is killed, and ends with the collector however that ends.
 #[test]
 fn a_guest_is_attached_once_and_again_after_a_restart() {
     on_kvm_with_collector(|| {
@@ -162,7 +162,7 @@ fn a_guest_is_attached_once_and_again_after_a_restart() {
         let fleet = Fleet::new(&[]);
         let address = free_port();
         let pid = process::id();
-        // By two patterns at once.
+        // By two patterns together.
         fleet.configure(&format!(
             "metrics.listen = '{address}'\n[attach]\nguests = ['{pid}', 'demo-*{pid}', '{pid}*']\n"
         ));

@@ -1,5 +1,5 @@
-//! `kvmprof collect` with the demo guest: what it collects agrees with what the guests counted of themselves, and every window gets to
-//! where it is to go, whoever is killed.
+//! `kvmprof collect` with the demo guest: the collected counts agree with the guests' own, and every window reaches its destination,
+//! whichever process is killed.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 mod attached;
@@ -81,7 +81,7 @@ impl Fleet {
             .unwrap()
     }
 
-    /// Has the collector end, and returns what it said.
+    /// Has the collector end, and returns its messages.
     fn stop(&self, mut collector: Child) -> String {
         kill_process(Pid::from_child(&collector), Signal::TERM).unwrap();
         let status = until("the collector ends", || collector.try_wait().unwrap());
@@ -90,14 +90,14 @@ impl Fleet {
         said
     }
 
-    /// How far a sink has come; none while that isn't known.
+    /// The progress of a sink; `None` while that isn't known.
     fn progress(&self, sink: &str) -> Progress {
-        // It may be written just now.
+        // It may be being written.
         let progress = read_progress(&self.path("spool"), sink).ok().flatten();
         progress.unwrap_or_default()
     }
 
-    /// How many windows the collector has put into the spool, of one guest; none while that isn't known.
+    /// How many windows of one guest the collector has put into the spool; `None` while that isn't known.
     fn windows(&self) -> u64 {
         let state = fs::read(self.path("spool").join("state.json"));
         let state = state.unwrap_or_else(|_| br#"{"next": 0}"#.to_vec());
@@ -134,7 +134,7 @@ fn demo_row(batch: &Batch, row: &kvmprof_collect::batch::Row) -> usize {
     }
 }
 
-/// The ticks of a row that had interrupts off: all or none of them, where the guest's image says so.
+/// The ticks of a row with interrupts off: all or none of them, as the guest's image says.
 fn check_interrupts_off(batch: &Batch, row: &kvmprof_collect::batch::Row) -> u64 {
     let off = row.interrupts_off.unwrap();
     let function = batch.frames(row).next();
@@ -230,7 +230,7 @@ fn count(page: &str, series: &str) -> u64 {
     count.map_or(0, |count| count.trim().parse().unwrap())
 }
 
-/// A port that nobody has just now.
+/// A port that is free at present.
 fn free_port() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().to_string()
@@ -300,10 +300,10 @@ fn guests_start_and_end_and_the_configuration_is_reloaded() {
             "kvmprof_windows_total{host=\"h\",zone=\"north\",guest=\"second\"}",
             2,
         );
-        // What is wrong is told, and changes nothing.
+        // The error is reported, and changes nothing.
         fleet.configure("hz = 'fast'\n");
         kill_process(Pid::from_child(&collector), Signal::HUP).unwrap();
-        until("the error is told", || {
+        until("the error is reported", || {
             let said = fs::read_to_string(fleet.path("stderr")).unwrap();
             said.contains("the former configuration stays")
                 .then_some(())
@@ -324,7 +324,7 @@ fn guests_start_and_end_and_the_configuration_is_reloaded() {
     });
 }
 
-/// The guest knows how many exits of each kind it has made, and so does the page.
+/// The guest and the page agree on the number of exits of each kind.
 #[test]
 fn the_metrics_page_has_exits_of_guests() {
     on_kvm_with_collector(|| {
@@ -368,7 +368,7 @@ fn the_metrics_page_has_exits_of_guests() {
             assert!(own > 0);
             assert_eq!(count(&page, &series(event)), own, "{event}");
         }
-        // KVM has counted those, and more.
+        // KVM has counted at least these.
         let all = own.iter().map(|(_, own)| own).sum();
         assert!(count(&page, &series("exits")) >= all, "{page}");
         fleet.stop(collector);
@@ -376,7 +376,7 @@ fn the_metrics_page_has_exits_of_guests() {
     });
 }
 
-/// A person's rate goes before the collector's, which takes it meanwhile, and then has its own again.
+/// A client's rate precedes the collector's, which takes it for as long, and then gets its own again.
 #[test]
 fn each_client_gets_its_own_rate() {
     on_kvm_with_collector(|| {

@@ -41,8 +41,9 @@ fn take(receiver: &mut Receiver, count: u64) -> (Vec<u64>, u64) {
     (starts, ticks)
 }
 
-/// Kills a sink's receiver after its first batch, pushes `BATCHES` more while it is away and the sink tries again, and starts another one at
-/// its port. Returns the sink's progress when the spool is empty, and the starts and the ticks of the batches that the second receiver got.
+/// Kills a sink's receiver after its first batch, pushes `BATCHES` more while the receiver is down and the sink retries, and starts another
+/// one at its port. Returns the sink's progress when the spool is empty, and the starts and the ticks of the batches that the second
+/// receiver got.
 fn killed_and_back(limit: u64) -> (Progress, Vec<u64>, u64) {
     let mut receiver = Receiver::run("receiver.py", &[]);
     let port = receiver.first.clone();
@@ -91,7 +92,7 @@ fn a_receiver_that_hangs_loses_nothing_and_delays_nothing() {
     let work = Work::start(SinkKind::Otlp(at_it), 1 << 30);
     work.push(&batches(0, 1));
     let (mut stream, _) = hanging.accept().unwrap();
-    // Read the whole request, and don't answer.
+    // Read the whole request, and send no answer.
     let mut request = Vec::new();
     let mut piece = [0; 4096];
     while !is_whole(&request) {

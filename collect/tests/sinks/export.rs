@@ -1,4 +1,5 @@
-//! `kvmprof export` and `kvmprof-collect` write a recording as Parquet files. DuckDB counts in them what `kvmprof report` counts.
+//! `kvmprof export` and `kvmprof-collect` write a recording as Parquet files. The counts of DuckDB equal those of `kvmprof
+//! report`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +17,7 @@ const SECOND: u64 = 1_000_000_000;
 const BEGAN: u64 = 1_772_409_585;
 const NAMES: [&str; 3] = ["weaver", "dyer", "carder"];
 
-/// The ticks with this number, of two vCPUs that take turns, four a second: in all modes, of several processes, and with halts.
+/// The ticks with this number, of two vCPUs that alternate, four a second: in all modes, of several processes, and with halts.
 fn ticks(number: u64) -> Ticks {
     let index = usize::try_from(number % 3).unwrap();
     let pid = 100 + i32::try_from(index).unwrap();
@@ -199,7 +200,7 @@ fn duckdb_counts_agree_with_the_report() {
     assert_eq!(files(&lake), before);
 }
 
-/// `kvmprof stalls` counts the same ones. When the host's kernel takes the samples, they are unknown.
+/// `kvmprof stalls` counts the same. When the host's kernel takes the samples, they are unknown.
 #[test]
 fn duckdb_counts_of_ticks_with_interrupts_off_agree() {
     let folder = tempfile::tempdir().unwrap();
@@ -304,7 +305,7 @@ fn wrong_options_and_files_are_refused() {
     assert!(!folder.path().join("x").exists());
 }
 
-/// A recording can have ticks at any times, so that each needs a window of its own.
+/// A recording can have ticks at any times; each of these needs its own window.
 #[test]
 fn windows_count_for_the_output_limit() {
     let folder = tempfile::tempdir().unwrap();

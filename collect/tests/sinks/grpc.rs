@@ -49,7 +49,7 @@ fn listen_between(port: &str) -> (String, Arc<Mutex<Vec<u8>>>) {
     (own, heard)
 }
 
-/// Whether there is a gRPC message that is compressed by gzip: a byte of 1, four bytes of length, and the begin of a gzip stream.
+/// Whether there is a gRPC message that is compressed by gzip: a byte of 1, four bytes of length, and the start of a gzip stream.
 fn has_packed_message(bytes: &[u8]) -> bool {
     let mut windows = bytes.windows(8);
     windows.any(|window| window[0] == 1 && window[5..8] == [0x1f, 0x8b, 8])
@@ -108,7 +108,7 @@ fn both_ends_check_certificates() {
     said();
     for (kind, words) in [
         (wrong, "its certificate isn't trusted (ca_file"),
-        // The receiver asks for a certificate, and this sink has none.
+        // The receiver requires a certificate, and this sink has none.
         (none, "127.0.0.1"),
     ] {
         let work = Work::start(kind, 1 << 30);
@@ -134,7 +134,7 @@ fn the_answer_determines_retries() {
     let progress = hand_over(kind, &batches(), |progress| {
         progress.delivered.windows + progress.refused.windows == WINDOWS
     });
-    // The receiver refuses the first batch twice for now and then for good. It takes the second one.
+    // The receiver refuses the first batch twice temporarily and then permanently. It takes the second one.
     assert_eq!((progress.retries, progress.unsure.windows), (2, 0));
     assert_eq!(
         (progress.refused.windows, progress.delivered.windows),
@@ -143,7 +143,7 @@ fn the_answer_determines_retries() {
     assert_eq!(progress.refused.ticks, half * ticks());
     let mut at = || receiver.next()["at"].as_f64().unwrap();
     let (_, refused, next) = (at(), at(), at());
-    // The sink waits as long as the receiver has asked for.
+    // The sink waits for as long as the receiver requested.
     assert!(next - refused >= 3.0, "{refused} {next}");
 }
 

@@ -1,4 +1,4 @@
-//! Other implementations read what sinks hand over: DuckDB, PyPI's opentelemetry-proto, `go tool pprof`.
+//! Other implementations read the sinks' output: DuckDB, PyPI's opentelemetry-proto, `go tool pprof`.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 mod down;
@@ -96,7 +96,7 @@ fn certificates() -> tempfile::TempDir {
     folder
 }
 
-/// The messages that were logged. Tests in the same process share them.
+/// The logged messages. Tests in the same process share them.
 static SAID: Mutex<String> = Mutex::new(String::new());
 
 struct Log;
@@ -125,7 +125,7 @@ fn said() -> String {
     SAID.lock().unwrap().clone()
 }
 
-/// A spool, and a sink that takes its batches. When it is dropped, the sink hands over all that is in the spool, if it can.
+/// A spool, and a sink that takes its batches. When it is dropped, the sink delivers everything in the spool, if it can.
 struct Work {
     _folder: tempfile::TempDir,
     spool: Arc<Spool>,
@@ -175,7 +175,7 @@ impl Drop for Work {
     }
 }
 
-/// Hands `batches` over to a sink of this kind by a spool. Returns the sink's progress as soon as `is_done` is true of it.
+/// Delivers `batches` to a sink of this kind by a spool. Returns the sink's progress as soon as `is_done` is true of it.
 fn hand_over(kind: SinkKind, batches: &[Batch], is_done: impl Fn(&Progress) -> bool) -> Progress {
     let work = Work::start(kind, 1 << 30);
     work.push(batches);

@@ -163,7 +163,7 @@ fn a_store_without_tls_needs_an_option() {
     }
 }
 
-/// Reads one S3 request. Answers with `status` and `code` if its path has `words`, and else with success.
+/// Reads one S3 request. Answers with `status` and `code` if its path contains `words`, and else with success.
 fn answer_one(stream: TcpStream, words: &str, status: u16, code: &str) -> Option<()> {
     let mut reader = BufReader::new(stream);
     let (mut first, mut line, mut length) = (String::new(), String::new(), 0);
@@ -188,7 +188,7 @@ fn answer_one(stream: TcpStream, words: &str, status: u16, code: &str) -> Option
     write!(stream, "{head}Connection: close\r\n\r\n{body}").ok()
 }
 
-/// A sink for a store that answers with `status` and `code` to all requests whose path has `words`. Its server ends with the test.
+/// A sink for a store that answers with `status` and `code` to all requests whose path contains `words`. Its server ends with the test.
 fn refusing(words: &'static str, status: u16, code: &'static str) -> SinkKind {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -101,7 +101,7 @@ impl Drop for Prometheus {
     }
 }
 
-/// Calls `step` again and again until `look` finds something, and returns that.
+/// Calls `step` repeatedly until `look` finds something, and returns that.
 fn until<T>(what: &str, mut step: impl FnMut(), look: impl Fn() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {
@@ -123,7 +123,7 @@ fn dashboard() -> Vec<(u64, String)> {
         let targets = panel["targets"].as_array().unwrap().iter();
         targets.map(|target| {
             let query = target["expr"].as_str().unwrap();
-            // All of them obey the variables.
+            // All of them use the variables.
             assert!(query.contains("$host"), "{query}");
             let query = query
                 .replace("$__rate_interval", "5m")
@@ -297,7 +297,7 @@ fn the_dashboard_shows_stolen_time_by_host() {
     assert!(output.status.success(), "{output:?}\n{text}");
 }
 
-/// promtool evaluates each alert with series that have to raise it and with others.
+/// promtool evaluates each alert with series that must raise it and with others.
 #[test]
 fn each_alert_fires() {
     let tests = root().join("collect/tests/sinks/alerts.yml");

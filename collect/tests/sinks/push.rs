@@ -211,7 +211,7 @@ fn batches_that_a_receiver_refuses_are_counted_and_delay_no_others() {
     assert_eq!((progress.delivered.windows, progress.retries), (0, 0));
 }
 
-/// Checks the counts of a sink whose receiver takes a part of the first request and nothing of the second. The sink sends neither again.
+/// Checks the counts of a sink whose receiver accepts a part of the first request and nothing of the second. The sink repeats neither.
 pub fn check_partly_taken(kind: SinkKind) {
     said();
     let half = GUESTS as u64;

@@ -12,7 +12,7 @@ use super::{Receiver, Work, certificates, hand_over, said};
 
 const WINDOWS: u64 = 2 * GUESTS as u64;
 
-/// Settings that trust the authority in this file.
+/// Settings with this file as trusted authority.
 pub fn trusting(folder: &Path, authority: &str) -> Tls {
     Tls {
         ca_file: Some(folder.join(authority)),
@@ -20,7 +20,7 @@ pub fn trusting(folder: &Path, authority: &str) -> Tls {
     }
 }
 
-/// Settings with a certificate of the client's own, too.
+/// Settings with a client certificate, too.
 pub fn showing(folder: &Path) -> Tls {
     Tls {
         certificate_file: Some(folder.join("client.pem")),
@@ -64,14 +64,15 @@ fn a_client_certificate_is_sent_on_request() {
         progress.delivered.windows == WINDOWS
     });
     check_profiles(&mut receiver);
-    // Without the certificate, the same receiver takes nothing.
+    // Without the certificate, the same receiver accepts nothing.
     let tls = trusting(folder.path(), "ca.pem");
     let kind = SinkKind::Otlp(endpoint(&receiver, path, tls));
     let progress = hand_over(kind, &batches(), |progress| progress.retries >= 1);
     assert_eq!(progress.delivered.windows, 0);
 }
 
-/// While a sink connects, it has sent nothing of its request. A collector that is killed then must not count the batch as unsure.
+/// A sink that still connects has sent nothing of its request. A collector that is killed then must not count the batch as
+/// unsure.
 #[test]
 fn a_batch_is_not_sent_while_its_sink_connects() {
     let folder = certificates();
@@ -96,13 +97,13 @@ fn a_batch_is_not_sent_while_its_sink_connects() {
         let (_, progress, waiting) = work.spool.progress().remove(0);
         assert_eq!((progress.retries, waiting), (0, 1));
         assert!(!progress.attempt.unwrap().is_sent, "{progress:?}");
-        // A closed spool has the sink end at its first failure.
+        // With a closed spool, the sink ends at its first failure.
         work.spool.close();
         drop(stream);
     }
 }
 
-/// The sink tries again as if the receiver were down. Nothing is lost, and the log has the reason.
+/// The sink retries as if the receiver were down. Nothing is lost, and the log has the reason.
 #[test]
 fn another_authority_is_not_trusted() {
     let folder = certificates();

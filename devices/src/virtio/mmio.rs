@@ -457,7 +457,7 @@ mod tests {
         assert_eq!(u32::from_le_bytes(data), 3);
         assert!(status.write(VIRTIO_MMIO_INTERRUPT_ACK.into(), &1_u32.to_le_bytes()));
         assert_eq!(status.get(), VIRTIO_MMIO_INT_CONFIG);
-        // Everything else is for the transport.
+        // All other registers are the transport's.
         assert!(!status.read(VIRTIO_MMIO_STATUS.into(), &mut data));
         assert!(!status.read(VIRTIO_MMIO_INTERRUPT_STATUS.into(), &mut data[..2]));
         assert!(!status.write(VIRTIO_MMIO_INTERRUPT_STATUS.into(), &[0xff; 4]));

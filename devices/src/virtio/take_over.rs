@@ -149,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    /// A queue of 8 entries after these were made available and returned, from `start` on. What was before isn't there.
+    /// A queue of 8 entries after these were made available and returned, from `start` on. Earlier entries aren't there.
     fn in_progress(start: u16, offered: &[u16], returned: &[u16]) -> Result<Vec<u16>, QueueError> {
         let size = 8;
         let end = |heads: &[u16]| start.wrapping_add(u16::try_from(heads.len()).unwrap());
@@ -200,7 +200,7 @@ mod tests {
     }
 
     proptest! {
-        /// Of a queue that was empty not too long ago, around the end of the index, too.
+        /// Also of a queue that was empty recently, around the wrap of the index.
         #[test]
         fn descriptors_are_followed_in_any_order(
             start in any::<u16>(),
@@ -222,7 +222,7 @@ mod tests {
                 }
             }
             let found = in_progress(start, &offered, &returned);
-            // Without the beginning, an earlier moment may look as if nothing had been in progress: as many are found then.
+            // Without the start, at an earlier time nothing may seem to be in progress: that number is found then.
             prop_assert_eq!(found.unwrap().len(), now.len());
         }
 

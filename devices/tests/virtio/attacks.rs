@@ -1,4 +1,4 @@
-//! Tests that a driver that violates the protocol on a port loses that port and nothing else.
+//! A driver that violates the protocol on a port disables that port and nothing else.
 
 use super::console::{CONTROL, ConsoleDriver, PORT_OPEN, TRANSMIT_1, hello};
 use super::driver::{Descriptor, INDIRECT, MEMORY, NEEDS_RESET, NEXT, SIZE, STATUS, WRITE};

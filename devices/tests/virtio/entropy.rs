@@ -6,7 +6,7 @@ use kvmprof_devices::virtio::entropy::Entropy;
 
 use super::driver::{Driver, NEEDS_RESET, STATUS};
 
-/// Fills with bytes that are all different from zero, and remembers how many.
+/// Fills with bytes other than zero, and counts them.
 fn source(given: &mut usize) -> impl FnMut(&mut [u8]) -> io::Result<()> {
     |bytes| {
         *given += bytes.len();

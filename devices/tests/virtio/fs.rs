@@ -1,4 +1,4 @@
-//! The file system device when nobody serves its queues any more.
+//! The file system device after the end of the process that serves its queues.
 
 use kvmprof_devices::virtio::fs::FileSystem;
 use vm_memory::{Bytes, GuestAddress};
@@ -30,7 +30,7 @@ impl Bench {
         Driver::<FileSystem>::buffer(REQUESTS, head) + 0x800
     }
 
-    /// Makes a request available that has so much room for its answer.
+    /// Makes a request available with this much room for its answer.
     fn request(&mut self, queue: usize, head: u16, unique: u64, room: u32) {
         let address = Driver::<FileSystem>::buffer(queue, head);
         let mut header = vec![0; HEADER as usize];
@@ -49,7 +49,7 @@ impl Bench {
         self.0.offer(queue, head);
     }
 
-    /// Returns a chain, as the device that serves the queue does.
+    /// Returns a chain, as the process that serves the queue does.
     fn served_elsewhere(&mut self, head: u16) {
         let used = queue_addresses(REQUESTS)[2];
         let memory = &self.0.memory;
@@ -132,7 +132,7 @@ fn invalid_rings_and_chains_disable_the_device() {
         let refusals = bench.0.device.device().refusals();
         assert_eq!((refusals.refused, refusals.queue_faults), (0, 1));
     }
-    // Less than a request, and too little room: nothing is written beyond.
+    // Less than a request, and too little room: nothing is written beyond it.
     let mut bench = Bench::new();
     bench.request(REQUESTS, 0, 1, 15);
     bench.refuse();

@@ -20,10 +20,10 @@ const CONFIGURATION: u32 = 2;
 const RECEIVED_OFFLOADS: u64 = 1 << 1 | 1 << 7;
 const SENT_OFFLOADS: u64 = 1 << 0 | 1 << 11;
 
-/// A link that keeps what it gets.
+/// A link that keeps the frames it gets.
 struct Wire {
     up: bool,
-    /// Frames that it has room for.
+    /// The number of frames that it has room for.
     room: usize,
     sent: Vec<Vec<u8>>,
     coming: VecDeque<Vec<u8>>,
@@ -342,7 +342,7 @@ fn invalid_chains_disable_the_queues_until_a_reset() {
         let counts = bench.driver.device.device().counts();
         assert_eq!(counts.queue_faults, faults);
         assert_ne!(bench.driver.read(STATUS) & NEEDS_RESET, 0);
-        // Nothing more, whatever comes.
+        // After that, nothing for any frame.
         bench.driver.send(TRANSMIT, &packet(60, 1));
         assert_eq!(bench.serve(), Wants::default());
         assert!(bench.wire.sent.is_empty());
@@ -398,7 +398,7 @@ fn segments_pass_only_if_negotiated() {
 }
 
 proptest! {
-    /// Whatever is in the rings and tables, a turn ends, and after a reset the device is in order.
+    /// For any contents of the rings and tables, a turn ends, and after a reset the device works.
     #[test]
     fn random_rings_disable_at_most_the_queues(
         bytes in prop::collection::vec(any::<u8>(), 64..512),

@@ -116,7 +116,7 @@ fn closing_closes_open_devices() {
     driver.received(RECEIVE_1);
     driver.control(1, PORT_OPEN, 1);
     driver.serve();
-    // A new conversation, which begins with a hello.
+    // A new conversation, which starts with a hello.
     assert!(driver.is_answered(TRANSMIT_1));
 }
 
@@ -219,7 +219,7 @@ fn a_guest_that_reads_no_replies_is_stalled() {
     let taken = driver.take(TRANSMIT_1).len();
     assert!((4..12).contains(&taken), "{taken} requests were taken");
     let mut bytes = driver.received(RECEIVE_1).len();
-    // A client that reads them gets all.
+    // A client that reads them gets them all.
     for _ in 0..200 {
         driver.provide(RECEIVE_1, 8);
         driver.serve();
@@ -317,7 +317,7 @@ fn requests_beyond_a_turn_wait_for_the_other_port() {
     send_commands(&mut driver);
     driver.send(TRANSMIT_1 + 2, &hello());
     assert!(driver.serve_once());
-    // Beside the hello and the open. On a busy host the turn is over before.
+    // In addition to the hello and the open. On a busy host the turn ends earlier.
     assert!(driver.backend.ioctls.len() <= REQUESTS_PER_TURN - 2);
     assert_eq!(driver.received(RECEIVE_1 + 2).len(), 48);
     driver.serve();
@@ -331,7 +331,7 @@ fn a_turn_is_over_after_its_time_and_goes_on_when_others_have_had_theirs() {
     send_commands(&mut driver);
     driver.send(TRANSMIT_1 + 2, &hello());
     assert!(driver.serve_once());
-    // The first one takes longer than the turn may, whatever came before it.
+    // The first one takes longer than the turn may, whatever precedes it.
     assert!(driver.backend.ioctls.len() <= 1);
     assert_eq!(driver.received(RECEIVE_1 + 2).len(), 48);
     driver.serve();
@@ -359,7 +359,7 @@ fn a_constantly_refilled_queue_gets_one_turn() {
     driver.offer(1, 0);
     driver.send(TRANSMIT_1, &hello());
     assert!(driver.serve_once());
-    // Single bytes count for the budget, too.
+    // Single bytes count towards the budget, too.
     assert_eq!(driver.terminal.0.lock().unwrap().shown.len(), 64);
     assert_eq!(driver.received(RECEIVE_1).len(), 48);
     driver.control(0, PORT_OPEN, 0);

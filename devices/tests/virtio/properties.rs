@@ -1,4 +1,4 @@
-//! Tests that any writes of a driver to registers and rings cause no panic, and that every turn ends.
+//! Any writes of a driver to registers and rings cause no panic, and every turn ends.
 
 use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
@@ -98,7 +98,7 @@ proptest! {
         for step in steps {
             take(&mut driver, step);
         }
-        // A reset repairs everything.
+        // A reset restores everything.
         driver.start();
         driver.open_ports();
         prop_assert!(driver.is_answered(super::console::TRANSMIT_1));

@@ -408,7 +408,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
 mod tests {
     use super::*;
 
-    /// The long read of the second client, and its first long write: the other one has the room then.
+    /// The long read of the second client, and its first long write: the other client holds the memory then.
     #[test]
     fn one_seed_exceeds_the_memory_limit() {
         assert_eq!(refusals(&without_room()), 2);

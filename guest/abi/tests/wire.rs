@@ -1,4 +1,4 @@
-//! Tests of the wire's frames: encoded frames decode to the same, and any input is harmless.
+//! Tests of the wire's frames: they round-trip, and any input decodes without a panic.
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{

@@ -1,4 +1,4 @@
-//! Tests of getpc with the real device model: its output is what the device handed over.
+//! Tests of getpc with the real device model: its output is the device's.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};

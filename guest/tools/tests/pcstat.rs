@@ -134,7 +134,7 @@ fn json_says_the_same() {
     assert_eq!(json["processes"][2]["pid"], -1);
 }
 
-/// A program reads the object, and doesn't expect that rows are missing.
+/// A program parses the object, and expects all rows.
 #[test]
 fn json_is_complete_and_the_report_short() {
     const COUNTERS: u64 = 15;

@@ -15,7 +15,7 @@ fn a_tasks_memory_is_the_reference_counted_one() {
         told("get_task_mm", code),
         [("task_struct.mm".to_owned(), 0x8e0)]
     );
-    // Without the lock it is something else.
+    // Without the lock prefix it is another instruction.
     let code = b"\x48\x8b\x9f\xe0\x08\x00\x00\xff\x43\x54\x48\x89\xd8\xc3";
     assert_eq!(told("get_task_mm", code), []);
 }
@@ -35,7 +35,7 @@ fn an_unknown_layout_of_the_preempt_count_is_rejected() {
     assert_eq!(add([0, 0, 0, 1]), []);
 }
 
-/// `schedule_timeout_interruptible` and `_uninterruptible` set the same member. If they don't, neither is believed.
+/// `schedule_timeout_interruptible` and `_uninterruptible` set the same member. If they don't, both are rejected.
 #[test]
 fn conflicting_recipes_make_a_value_unknown() {
     let with = |first: u8, second: u8| {

@@ -445,7 +445,7 @@ fn symbols_are_given_where_the_kernel_runs() {
         let guest = LinuxGuest::new(kernel);
         let knowledge = &guest.knowledge;
         assert!(knowledge.is_unlocated());
-        assert_eq!(knowledge.kallsyms(), None, "nobody knows where");
+        assert_eq!(knowledge.kallsyms(), None, "its address is unknown");
         knowledge.locate(&guest.memory, &guest.user());
         assert!(!knowledge.is_unlocated());
         let text = knowledge.kallsyms().unwrap();

@@ -1,4 +1,4 @@
-//! `kvmprof boot` on recordings that are there.
+//! `kvmprof boot` on existing recordings.
 
 use std::fs;
 
@@ -82,7 +82,7 @@ fn only_the_changed_initcall_is_found() {
     );
 }
 
-/// The time is what --time takes: the samples in it are those of the phase.
+/// --time takes this time: the samples in it are those of the phase.
 #[test]
 fn phases_have_start_times() {
     let boots = Boots::new();
@@ -146,7 +146,7 @@ fn each_phase_of_each_boot_has_its_flame_graph() {
         "{setup}"
     );
     assert!(!setup.contains("slow_init") && setup.contains("early setup: bzImage"));
-    // The last sample of an initcall begins what comes then.
+    // The last sample of an initcall starts the next phase.
     let initcalls = picture("boot-2-initcalls.svg");
     for function in ["slow_init (42 ticks", "quick_init (19 ticks"] {
         assert!(
@@ -155,7 +155,7 @@ fn each_phase_of_each_boot_has_its_flame_graph() {
         );
     }
     assert!(picture("boot-3-user-space.svg").contains("<title>init-1 (30 ticks, 100.00%)"));
-    // Pictures of recordings of the same name would replace each other, and recordings stay.
+    // Pictures of recordings of the same name would replace each other; recordings are kept.
     let both = ["before", "after", "--flamegraphs", "pictures"];
     let refused = boots.run(&both);
     assert_eq!(refused.status, USAGE);
@@ -171,7 +171,7 @@ fn each_phase_of_each_boot_has_its_flame_graph() {
     assert!(refused.stderr.contains(instead), "{refused:?}");
 }
 
-/// Boots may take hours, and their recordings be gone when it shows that there is nothing to compare them with.
+/// Boots may take hours: the baseline is checked before them.
 #[test]
 fn the_baseline_is_read_before_the_boots() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! No command loses a recording that the user didn't name to be replaced.
+//! No command replaces a recording that the user didn't name for that.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -46,13 +46,13 @@ fn another_recording_is_replaced_by_force_only() {
         let ran = folder.run(&[words, &["-o", "third", "--force"]].concat());
         assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{words:?}");
         assert_ne!(read(folder.path("third")), after, "{words:?}");
-        // What is no recording is replaced as ever.
+        // Other files are replaced as before.
         let ran = folder.run(&[words, &["-o", "third"]].concat());
         assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{words:?}");
     }
 }
 
-/// What is to be done is what the command can do.
+/// The messages suggest only what the command can do.
 #[test]
 fn refusals_name_the_option_that_names_the_file() {
     let folder = Folder::new();

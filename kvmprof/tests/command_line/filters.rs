@@ -1,4 +1,4 @@
-//! Samples that are chosen by process, time, mode and function.
+//! Samples selected by process, time, mode and function.
 
 use super::{FAILURE, Folder, USAGE};
 

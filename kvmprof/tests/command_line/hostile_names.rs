@@ -1,5 +1,5 @@
-//! A recording whose every name is hostile goes through every command in every form, alone and with another one. No text acts on a terminal or has
-//! a line more, each document is well-formed, and a browser that opens the pages and pictures does nothing but show them.
+//! A recording in which every name is hostile is the input of every command in every format, alone and with another one. No text acts on a
+//! terminal or has an additional line, each document is well-formed, and a browser that opens the pages and pictures only displays them.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -17,7 +17,7 @@ use super::devtools::DevTools;
 use super::hostile_recording::{FILES, FORGED, evil, recording};
 use super::{FAILURE, Ran, SUCCESS, kvmprof};
 
-/// A folder with recordings of hostile names: one, one that is cut off, and two boots.
+/// A folder with recordings of hostile names: one, a truncated one, and two boots.
 struct Scene(TempDir);
 
 impl Scene {
@@ -52,7 +52,7 @@ impl Scene {
         self.0.path().join(name)
     }
 
-    /// Everything that is printed for people.
+    /// Everything printed for people.
     fn tables(&self) -> Vec<Vec<&'static str>> {
         let [one, other, boot, again] = FILES;
         let by = "mode,vcpu,process,thread,module,function,line,user";
@@ -73,7 +73,7 @@ impl Scene {
     }
 }
 
-/// Checks what people see of the output of a command: nothing in it acts, and no name makes a line.
+/// Checks the visible output of a command: nothing in it acts, and no name makes a line.
 #[track_caller]
 fn assert_harmless(words: &[&str], text: &str) {
     let acts = |character: char| !matches!(character, '\n' | '\t') && !is_visible(character);
@@ -89,7 +89,7 @@ fn tables_and_documents_have_names_as_text() {
     for words in scene.tables() {
         let ran = scene.run(&words);
         assert_harmless(&words, &ran.stdout);
-        // What is checked is there.
+        // The expected text is there.
         assert!(ran.stdout.contains("<img"), "{words:?}: {}", ran.stdout);
         let words = [words.as_slice(), &["--json"]].concat();
         let ran = scene.run(&words);
@@ -214,7 +214,7 @@ fn a_browser_does_nothing_but_show_pages_and_pictures() {
         let found = deeds(&file);
         assert!(found.is_empty(), "{file}: {found:#?}");
     }
-    // It sees what isn't text.
+    // It detects what isn't text.
     fs::write(
         scene.path("control.html"),
         format!("<!DOCTYPE html><p>{}", evil("control")),
@@ -230,7 +230,7 @@ fn a_browser_does_nothing_but_show_pages_and_pictures() {
     }
 }
 
-/// The page has a policy as well: what was markup by mistake would not run.
+/// The page has a policy as well: markup by mistake would not run.
 #[test]
 fn nothing_runs_in_a_page_but_its_own_script() {
     let scene = Scene::new();
@@ -255,7 +255,7 @@ fn nothing_runs_in_a_page_but_its_own_script() {
         .filter(|event| event["method"] == "Page.javascriptDialogOpening")
         .collect();
     assert!(dialogs.is_empty(), "{dialogs:#?}");
-    // The browser says what it has refused.
+    // The browser reports what it has refused.
     assert!(
         deeds
             .iter()

@@ -1,5 +1,5 @@
-//! The program as its users call it, as far as that needs no guest: exit statuses, messages, closed and full outputs,
-//! files that must not be lost.
+//! The program as users call it, where that needs no guest: exit statuses, messages, closed and full outputs, files
+//! that must not be lost.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 mod boot;

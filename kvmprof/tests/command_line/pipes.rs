@@ -1,4 +1,4 @@
-//! Outputs that are closed, full or a pipe: no command panics, and a reader that has left is no error.
+//! Outputs that are closed, full or a pipe: no command panics, and a closed reader is no error.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -33,7 +33,7 @@ const FAILING: [(&[&str], i32); 4] = [
     (&["status", "-s", "/nonexistent"], FAILURE),
 ];
 
-/// A pipe that nobody reads.
+/// A pipe without a reader.
 fn closed() -> Stdio {
     let (reader, writer) = io::pipe().unwrap();
     drop(reader);
@@ -75,7 +75,7 @@ fn a_closed_output_pipe_is_no_error() {
 fn a_full_disk_is_an_error_with_a_message() {
     let folder = Folder::new();
     for (words, _) in PRINTING {
-        // Opened anew, it is written to as a file.
+        // Opened again, it is written to as a file.
         let word = if words.contains(&"/dev/stdout") {
             "/dev/stdout"
         } else {
@@ -165,7 +165,7 @@ fn results_go_to_standard_output_as_to_a_file() {
         io::Read::read_to_string(&mut flate2::read::GzDecoder::new(file), &mut unpacked).unwrap();
         assert_eq!(unpacked, printed.stdout, "{words:?}");
     }
-    // One format is packed by itself, and not twice.
+    // One format compresses itself, and isn't compressed twice.
     let pprof = ["export", "--format", "pprof", "before", "-o"];
     folder
         .run(&[&pprof[..], &["one"]].concat())

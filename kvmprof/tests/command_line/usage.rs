@@ -1,4 +1,4 @@
-//! Wrong uses: each is one line that says what to do, and an exit status of its own.
+//! Wrong uses: each has a message of one line that says what to do, and its own exit status.
 
 use super::not_run::not_run;
 use super::own_run::with_own_run;

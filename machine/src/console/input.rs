@@ -217,7 +217,7 @@ mod tests {
             Self { serial, events }
         }
 
-        /// What a guest reads until nothing more comes.
+        /// Everything that a guest reads.
         fn guest_reads(&mut self) -> Vec<u8> {
             let mut received = Vec::new();
             while self.events.run_with_timeout(0).unwrap() > 0 || self.data_ready() {

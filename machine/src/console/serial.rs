@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(console.input_room(), FIFO);
     }
 
-    /// What the device's user does when there is room: gives it as much of the input as it takes.
+    /// The device's user when there is room: passes it as much of the input as it takes.
     fn fill(console: &SerialConsole, input: &mut &[u8]) {
         let taken = console.enqueue(input, false);
         *input = &input[taken..];

@@ -185,7 +185,7 @@ fn damaged_qcow2_images_are_refused() {
     assert!(with(level_1, &[0x80, 0, 0x0f, 0, 0, 0, 0, 0]).contains("a level 2 table at byte"));
 }
 
-/// Whatever value one byte of an image has, the image is refused, or requests fail or return wrong data. Nothing worse happens.
+/// Whatever value one byte of an image has, the image is refused, or requests fail or return wrong data, and nothing else.
 #[test]
 fn no_damage_of_a_qcow2_image_is_more_than_an_error() {
     let images = Images::new();
@@ -196,7 +196,7 @@ fn no_damage_of_a_qcow2_image_is_more_than_an_error() {
     opened.image.flush().unwrap();
     drop(opened);
     let whole = fs::read(images.path("whole")).unwrap();
-    // The header and the beginnings of all clusters, which are tables for the most part.
+    // The header and the start of each cluster, most of which are tables.
     let places = (0..112).chain(
         (0..whole.len())
             .step_by(65_536)
@@ -355,7 +355,7 @@ fn a_last_sector_that_isnt_whole_ends_with_zeroes() {
 fn host_errors_are_reported_to_the_guest() {
     let images = Images::new();
     images.raw("raw", &[5; 4096]);
-    // The disk is opened for reading only, so that writes fail as on a disk that is gone.
+    // The disk is opened read-only, so that writes fail like on a removed disk.
     let disk = images.open("raw,readonly").unwrap();
     assert!(disk.image.write(&[6; 512], 0).is_err());
     let extent = Extent {

@@ -15,7 +15,7 @@ const GET_FEATURES: u32 = 1;
 const SET_MEM_TABLE: u32 = 5;
 const GET_VRING_BASE: u32 = 11;
 const GET_PROTOCOL_FEATURES: u32 = 15;
-/// Flags of a message: the version, and that it is a reply, or wants one.
+/// Flags of a message: the version, and that it is a reply, or needs one.
 const VERSION: u32 = 1;
 const REPLY: u32 = 4;
 const NEED_REPLY: u32 = 8;
@@ -23,7 +23,7 @@ const NEED_REPLY: u32 = 8;
 const PROTOCOL_FEATURES: u64 = 1 << 30;
 const REPLY_ACK: u64 = 1 << 3;
 
-/// What is wrong with the answer to one request.
+/// A fault in the answer to one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::share) enum Lie {
     None,
@@ -47,7 +47,7 @@ pub(in crate::share) enum Lie {
     Garbage,
 }
 
-/// A back end whose answers are right except for the answer to one request. Ends when its client does.
+/// A back end whose answers are valid except for the answer to one request. Ends when its client does.
 fn serve(listener: &UnixListener, wrong: u32, lie: Lie) {
     answer(listener.accept().unwrap().0, wrong, lie);
 }
@@ -70,7 +70,7 @@ pub(in crate::share) fn answer(mut stream: UnixStream, wrong: u32, lie: Lie) {
         let Some(answer) = answer else { continue };
         let lie = if request == wrong { lie } else { Lie::None };
         let message = message(request, answer, lie);
-        // The client may have hung up at the first half.
+        // The client may have disconnected after the first half.
         if stream.write_all(&message).is_err()
             || [Lie::HangsUp, Lie::HalfAMessage, Lie::TooShort].contains(&lie)
         {

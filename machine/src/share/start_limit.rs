@@ -53,7 +53,7 @@ mod tests {
         };
         assert_eq!(starts(&mut limit, 0, 1), 10);
         assert_eq!(starts(&mut limit, 1, 20), 20);
-        // After a pause they are all there, and no more.
+        // After a pause all are allowed again, and no more.
         assert_eq!(starts(&mut limit, 1000, 1), 10);
     }
 }

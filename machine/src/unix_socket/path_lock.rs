@@ -111,7 +111,7 @@ mod tests {
         error.to_string()
     }
 
-    /// Strangers can hold the locks of files that they can open.
+    /// Other users can hold the locks of files that they can open.
     #[test]
     fn a_lock_that_others_may_hold_is_refused_at_once() {
         let open_to_all = |path: &Path| {

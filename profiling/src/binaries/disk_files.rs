@@ -137,7 +137,7 @@ mod tests {
         (0..300_000_u32).flat_map(u32::to_le_bytes).collect()
     }
 
-    /// What is found on a disk with these bytes.
+    /// The files found on a disk with these bytes.
     fn read(bytes: &[u8], path: &str, limit: u64) -> Vec<Vec<u8>> {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(&file, bytes).unwrap();

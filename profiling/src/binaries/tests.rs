@@ -62,7 +62,7 @@ fn source_of_opened(
         blocks.extend(loader.take());
         std::thread::yield_now();
     }
-    // Whatever was found, stacks can be unwound by now.
+    // Whatever was found, stacks can be unwound now.
     assert!(map.unwinder.get().is_some());
     assert!(blocks.len() <= 1);
     let (id, block) = blocks.first()?;
@@ -165,7 +165,7 @@ fn files_are_searched_in_all_places() {
     };
     let found = || source(&guest, &file, &initrd, &sysroot);
     assert_eq!(found(), None);
-    // Another one of the same name is none.
+    // Another one of the same name isn't the program.
     fs::write(&initrd, archive("bin/tool", &other)).unwrap();
     fs::write(sysroot.join("bin/tool"), &other).unwrap();
     assert_eq!(found(), None);

@@ -53,7 +53,8 @@ mod tests {
 
     use super::*;
 
-    /// What it says at these times after the begin, and how often it has tried, where the host says so each time.
+    /// The results at these times after the start, and the number of attempts, on a host with this result each
+    /// time.
     fn tries(said: impl Fn() -> io::Result<()>, after: &[Duration]) -> (Vec<bool>, u32) {
         let (probes, begin) = (HardwareProbes::default(), Instant::now());
         let mut tries = 0;

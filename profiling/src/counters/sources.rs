@@ -182,7 +182,7 @@ mod tests {
         VcpuSources::new(&descriptor, Arc::clone(shared), Arc::clone(probes))
     }
 
-    /// The answers are others than this host's for one counter at least, so that they don't come from it.
+    /// At least one counter's result differs from this host's, so that they don't come from it.
     #[test]
     fn a_result_of_the_host_applies_to_all_vcpus() {
         signals::block().unwrap();
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    /// Whoever asks has no part in it but to kick the vCPU's thread, which is this one.
+    /// The caller only kicks the vCPU's thread, which is this one.
     #[test]
     fn a_counter_of_the_processor_is_opened_by_the_vcpus_thread() {
         if let Err(error) = HardwareCounter::open(HardwareEvent::Cycles) {
@@ -223,7 +223,7 @@ mod tests {
         sources.open_asked_for();
         assert!(own_value().is_some() && value().is_ok());
         shared.kicker.seen();
-        // Nobody is kicked again for it.
+        // No other thread is kicked for it.
         assert_eq!(signals::take_pending(), None);
     }
 }

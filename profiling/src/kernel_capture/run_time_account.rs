@@ -201,7 +201,7 @@ mod tests {
     }
 
     proptest! {
-        /// No tick is counted twice, and all but a few are counted, whatever the times are.
+        /// For any times, no tick is counted twice, and all but a few are counted.
         #[test]
         fn every_tick_is_counted_once(
             spans in prop::collection::vec((0_u64..50, 0_u64..50, 0_u64..50, 0_u64..20), 1..50),

@@ -340,7 +340,7 @@ mod tests {
         {
             let event = SamplingEvent::new(kind, MAX_PERIOD).unwrap();
             let started = KernelEvent::start(event);
-            // A tracepoint may be there, and never be passed.
+            // A tracepoint may exist without ever being hit.
             assert!(
                 started.is_ok() || started.err() == missing(kind),
                 "{kind:?}"
@@ -348,7 +348,7 @@ mod tests {
         }
     }
 
-    /// Set in a process of its own, in which a thread asks twice.
+    /// Set in a process of its own, in which a thread probes twice.
     const CHILD: &str = "KVMPROF_TEST_ASKS_TWICE";
 
     #[test]
@@ -375,7 +375,7 @@ mod tests {
         assert!(ran.status.success(), "{ran:?}");
     }
 
-    /// This thread runs on until its own time has made the ticks.
+    /// This thread runs until its own time has made the ticks.
     #[test]
     fn guest_time_makes_ticks_while_the_thread_runs() {
         signals::block().unwrap();

@@ -123,7 +123,7 @@ mod tests {
             assert!(cure.contains(words), "{paranoid} {rights:?}: {cure}");
             assert_eq!(cure.contains("give kvmprof"), !words.contains("seccomp"));
         }
-        // No cure that `--user` would take away again.
+        // No advice that `--user` would undo.
         let of_user = cure(Some(3), none, true);
         assert!(
             of_user.contains("--user gives up: set it to 1"),

@@ -14,7 +14,7 @@ const PROGRAM: [u8; 16] = [3; 16];
 const PARENT: i32 = 7;
 const CHILD: i32 = 8;
 
-/// The memory of a process that can be written anywhere, or nowhere.
+/// The memory of a process, all of it writable, or none.
 struct Memory(Result<(), Blocked>);
 
 impl ProcessMemory for Memory {
@@ -132,12 +132,12 @@ fn a_call_that_comes_before_any_tick_finds_what_was_inherited() {
     assert_eq!(off, Ok(3));
     assert!(!is_on(&met(&processes, &child()).unwrap()), "a later tick");
     assert!(is_on(&processes.newest(PARENT).unwrap()));
-    // Without the list, nothing is known of what it had.
+    // Without the list, its inheritance is unknown.
     let processes = sampled();
     let off = processes.call(&pcsample(CHILD, 25, 0), &[], None);
     assert_eq!(off, Ok(0));
     assert!(!is_on(&met(&processes, &child()).unwrap()));
-    // A process that isn't profiled is none that has to be remembered.
+    // A process that isn't profiled needs no entry.
     let other = listed(9, 22, init());
     let off = processes.call(&pcsample(9, 25, 0), &[], Some(&[parent(), other]));
     assert_eq!((off, processes.newest(9).is_none()), (Ok(0), true));
@@ -174,11 +174,11 @@ fn later_calls_of_a_parent_do_not_affect_its_child() {
         );
         assert_eq!(begun, Ok(3));
         assert_eq!(processes.status(PARENT).unwrap().state, state);
-        // Of its 5 elements 2 are left.
+        // 2 of its 5 elements are left.
         ticks(&processes, CHILD, 2);
         assert_eq!(processes.status(CHILD).unwrap().state, State::Full);
         assert_eq!(met(&processes, &late).is_some(), samples > 0);
-        // One that the list lacked, and that was forked before.
+        // One missing in the list that was forked before.
         let missed = listed(10, 25, instance(PARENT, 5));
         assert!(met(&processes, &missed).is_none());
     }
@@ -210,7 +210,7 @@ fn a_child_does_not_inherit_a_stopped_profile() {
         .profile
         .tick(4, fault);
     assert_eq!(processes.status(PARENT).unwrap().state, State::Fault);
-    // The memory at that address may be another one in the child.
+    // The memory at that address may differ in the child.
     assert!(met(&processes, &child()).is_none());
     processes
         .newest(PARENT)
@@ -239,7 +239,7 @@ fn a_program_that_was_executed_inherits_nothing() {
         Ok(0)
     );
     assert!(met(&processes, &executed).is_none());
-    // The parent's program ends, and the child's goes on.
+    // The parent's program ends, and the child's continues.
     let mut other = parent();
     other.process.programs += 1;
     let caller = Call {
@@ -258,7 +258,7 @@ fn a_possible_orphan_inherits_only_what_the_whole_family_has() {
     };
     // All descendants were forked while it was on.
     assert!(met(&sampled(), &adopted(CHILD, 20)).is_some());
-    // One of them has turned it off, and may have been the parent.
+    // One of them has turned it off, and may be the parent.
     let processes = sampled();
     processes
         .call(&pcsample(9, 16, 0), &[], Some(&[parent(), adopted(9, 15)]))
@@ -274,7 +274,7 @@ fn a_possible_orphan_inherits_only_what_the_whole_family_has() {
     assert!(met(&processes, &adopted(CHILD, 20)).is_none());
 }
 
-/// As after vfork(2): what is stored for it is in its parent's memory, and the parent may free it.
+/// As after vfork(2): its samples are stored in its parent's memory, and the parent may free it.
 #[test]
 fn a_child_in_its_parents_memory_has_its_parents_profile() {
     let processes = sampled();
@@ -289,7 +289,7 @@ fn a_child_in_its_parents_memory_has_its_parents_profile() {
         .call(&pcsample(PARENT, 30, 0), &[], Some(&all))
         .unwrap();
     assert!(met(&processes, &vforked).is_none_or(|process| !is_on(&process)));
-    // Its own call is for itself alone.
+    // Its own call applies to itself only.
     let processes = sampled();
     processes
         .call(&pcsample(CHILD, 30, 0), &[], Some(&all))
@@ -319,7 +319,7 @@ fn processes_missing_from_the_list_twice_have_ended() {
     assert_eq!(processes.status(PARENT).unwrap().state, State::Ended);
 }
 
-/// A profile that is off because its process has turned it off must not be forgotten: a tick would give the process its parent's.
+/// A profile that its process has turned off must not be forgotten: a tick would give the process its parent's.
 #[test]
 fn only_unneeded_profiles_are_evicted() {
     let processes = sampled();

@@ -244,7 +244,7 @@ mod tests {
 
     /// Clocks of vCPUs without threads, and the threads' ends.
     fn clocks(vcpus: u16) -> (Clocks, Vec<(Arc<VcpuShared>, TickSender)>) {
-        // A kick is a signal for the thread that stands for the vCPU, this one.
+        // A kick signals this thread, which acts as the vCPU's.
         crate::signals::block().unwrap();
         let doorbell = Arc::new(Doorbell::new().unwrap());
         let (mut links, mut threads) = (Vec::new(), Vec::new());
@@ -275,7 +275,10 @@ mod tests {
     fn a_setting_completes_when_all_vcpus_have_acknowledged() {
         let (mut clocks, threads) = clocks(3);
         let flush = clocks.set(setting(100));
-        assert!(clocks.is_over(&flush), "threads that don't run owe nothing");
+        assert!(
+            clocks.is_over(&flush),
+            "threads that don't run need not answer"
+        );
         for (shared, _) in &threads {
             shared.kicker.attach();
         }

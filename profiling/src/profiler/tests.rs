@@ -21,7 +21,7 @@ const HZ: u32 = 100;
 const GUEST: Client = Client::Guest(GuestAccess::All);
 
 fn profiler() -> Profiler {
-    // A kick is a signal for the thread that stands for the vCPU, this one.
+    // A kick signals this thread, which acts as the vCPU's.
     crate::signals::block().unwrap();
     let serial = SerialConsole::new(ConsoleOutput::discard()).unwrap();
     let devices = Arc::new(MachineDevices::new(serial, None, Vec::new()));
@@ -145,7 +145,7 @@ fn the_hosts_profiling_takes_precedence_over_the_guests() {
     assert_eq!(profiler.source(), None);
 }
 
-/// A text that would be thrown away isn't made: a client can ask for it again and again.
+/// A text that would be discarded isn't made: a client can request it repeatedly.
 #[test]
 fn a_text_beyond_the_limit_is_not_made() {
     let mut profiler = profiler();
@@ -162,7 +162,7 @@ fn a_text_beyond_the_limit_is_not_made() {
     assert!(profiler.names.has_table());
 }
 
-/// A handle that is closed takes no room.
+/// A closed handle takes no memory.
 #[test]
 fn a_closed_text_frees_its_memory() {
     let mut profiler = profiler();

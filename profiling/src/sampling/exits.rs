@@ -228,7 +228,7 @@ mod tests {
                     let exit = ALL[round % 4];
                     counted += u64::from(of[round % 4]);
                     ticks += u64::from(counter.count(exit));
-                    // The tick of a period that isn't complete may have come already.
+                    // The tick of an incomplete period may have occurred already.
                     let whole = counted / period..=counted.div_ceil(period);
                     assert!(
                         whole.contains(&ticks),
@@ -293,7 +293,7 @@ mod tests {
         for code in [&[0xee][..], &[0x66, 0xef], &[0x48, 0x6f], &[0xf3, 0x6e]] {
             assert_eq!(at(GuestExit::PortWrite, code), RIP);
         }
-        // It has moved on, to a nop, an inc.
+        // It has advanced, to a nop, an inc.
         assert_eq!(at(GuestExit::PortWrite, &[0x90]), RIP - 1);
         assert_eq!(at(GuestExit::PortWrite, &[0x48, 0xff, 0xc0]), RIP - 1);
         // mov; stos without rep; then rep stosq, and rep movsb with a segment.
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(at(GuestExit::MmioWrite, &[0xaa]), RIP - 1);
         assert_eq!(at(GuestExit::MmioWrite, &[0xf3, 0x48, 0xab]), RIP);
         assert_eq!(at(GuestExit::MmioWrite, &[0x65, 0xf3, 0xa4]), RIP);
-        // Prefixes without an end, and code that can't be read.
+        // Endless prefixes, and unreadable code.
         assert_eq!(at(GuestExit::PortWrite, &[0x66; 16]), RIP - 1);
         let elsewhere = Registers {
             rip: u64::MAX,

@@ -92,7 +92,7 @@ mod tests {
             reader.look_mut().time += 7;
             true
         };
-        assert!(!request.carry_out(look), "nobody has asked");
+        assert!(!request.carry_out(look), "there is no request");
         request.ask(Box::default());
         assert!(request.take_answer().is_none());
         assert!(request.carry_out(look));
@@ -105,7 +105,7 @@ mod tests {
         assert!(!request.carry_out(look) && request.take_answer().is_none());
     }
 
-    /// The vCPU's thread is kicked once for each request, however often the profiler asks for the answer meanwhile.
+    /// The vCPU's thread is kicked once for each request, however often the profiler polls for the answer.
     #[test]
     fn no_kick_is_lost_while_the_profiler_polls() {
         const REQUESTS: u32 = 2000;
@@ -123,7 +123,7 @@ mod tests {
                 request.ask(Box::default());
                 let is_carried_out = request.carry_out(|_| true);
                 if !is_carried_out {
-                    // Otherwise the other thread would wait for ever.
+                    // Otherwise the other thread would wait forever.
                     answers.store(REQUESTS, Ordering::SeqCst);
                 }
                 assert!(is_carried_out, "{number}");

@@ -6,7 +6,7 @@ use kvmprof_report::profile::{Profile, SortBy, functions};
 
 use super::{asked, run, said};
 
-/// Ticks by function and module, as SQL sums them up.
+/// Ticks by function and module, as SQL sums them.
 fn by_function(condition: &str) -> BTreeMap<(String, String), u64> {
     let rows = asked(&format!(
         "SELECT CASE WHEN mode = 'idle' THEN '[halted]' ELSE function END AS name, CASE WHEN mode = 'idle' THEN '[idle]' ELSE module END AS place, \

@@ -1,4 +1,4 @@
-//! What isn't answered.
+//! Refused queries and files.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -11,7 +11,7 @@ use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::{fleet, program, run, said};
 
-/// The message of what has to fail with this status.
+/// The message of a failure with this status.
 fn refused(arguments: &[&str], status: i32) -> String {
     let output = run(arguments);
     let message = String::from_utf8(output.stderr).unwrap();
@@ -92,13 +92,13 @@ fn no_recording_is_lost() {
         assert!(refused(picture, 1).contains("out.kvmprof is a recording"));
         assert!(fs::read(&path).unwrap() == first);
     }
-    // Another recording doesn't take its place either.
+    // Another recording doesn't replace it either.
     let second = write("2026-03-01");
     let older = fs::read(folder.path().join("out.kvmprof.old")).unwrap();
     assert!(older == first && second != first);
 }
 
-/// The message for a data set that isn't one.
+/// The message for a folder without a data set.
 fn opened(folder: &Path) -> String {
     let output = program()
         .arg("--data")
@@ -134,7 +134,7 @@ fn folders_without_a_data_set_are_refused() {
     assert_eq!(nothing.status.code(), Some(2));
 }
 
-/// Writes the file of Parquet at `from` to `to`, without this column.
+/// Writes the Parquet file at `from` to `to`, without this column.
 fn write_without(from: &Path, to: &Path, column: &str) {
     let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(from).unwrap()).unwrap();
     let kept: Vec<usize> = (reader.schema().fields().iter().enumerate())
@@ -199,7 +199,7 @@ fn columns_missing_in_former_releases_are_unknown() {
     assert!(opened(folder.path()).contains("it has no column nanoseconds"));
 }
 
-/// Writes the file of Parquet at `from` to `to`, with another rate.
+/// Writes the Parquet file at `from` to `to`, with another rate.
 fn write_with_rate(from: &Path, to: &Path, hz: u32) {
     let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(from).unwrap()).unwrap();
     let schema = reader.schema().clone();
@@ -217,7 +217,7 @@ fn write_with_rate(from: &Path, to: &Path, hz: u32) {
     writer.close().unwrap();
 }
 
-/// Ticks of 19 Hz and of 49 Hz stand for different times: they aren't added up.
+/// Ticks of 19 Hz and of 49 Hz are different times: they aren't summed.
 #[test]
 fn ticks_of_several_rates_are_not_mixed() {
     let folder = tempfile::tempdir().unwrap();
@@ -255,7 +255,7 @@ fn ticks_of_several_rates_are_not_mixed() {
         "Ticks before are of 19 Hz and after of 49 Hz",
     );
     assert!(!Path::new(picture).exists());
-    // As it is advised.
+    // As the message advises.
     let output = ask(&["top", "--where", "hz = 49", "--json"]);
     assert!(output.status.success(), "{output:?}");
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -116,7 +116,7 @@ mod tests {
             text(&[(0x10, 0x20), (0x18, 0)], &[0x18, 0x40]),
             "10:0 18:1 30:-"
         );
-        // What comes behind a part with a size is the rest of the function around it.
+        // Code after a part with a size belongs to the function around it.
         assert_eq!(
             text(&[(0x10, 0x20), (0x18, 4)], &[0x40]),
             "10:0 18:1 1c:0 30:-"

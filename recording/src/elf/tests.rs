@@ -1,4 +1,4 @@
-//! Against files that are surely there: this program itself, and what the compiler makes.
+//! Tests with files that surely exist: this program itself, and programs that the compiler makes.
 
 use std::io::Write;
 use std::path::Path;
@@ -176,7 +176,7 @@ fn code_without_a_symbol_of_its_own_is_in_no_function() {
         .chain(end)
         .collect();
     assert_eq!(names, expected);
-    // Without its symbol, nothing else is there.
+    // Without its symbol, nothing else is left.
     let program = folder.path().join("test");
     let status = Command::new("objcopy")
         .args([
@@ -234,7 +234,7 @@ fn symbols_within_the_file_are_unpacked() {
     );
 }
 
-/// A function that no other one is like: the compiler keeps it by its name.
+/// A function without an equal one: the compiler keeps its name.
 #[inline(never)]
 fn marker_in_this_program(number: u64) -> u64 {
     std::hint::black_box(number) ^ 0x6b76_6d70_726f_6600
@@ -270,7 +270,7 @@ proptest! {
         });
         let mut bytes = bytes.clone();
         for (index, byte) in changes {
-            // Headers and tables above all.
+            // Mostly headers and tables.
             let index = index.index(bytes.len());
             bytes[if byte & 1 == 0 { index % 0x400 } else { index }] = byte;
         }

@@ -287,7 +287,7 @@ mod tests {
     }
 
     impl Block {
-        /// A block of a kind that isn't known.
+        /// A block of an unknown kind.
         pub fn of_later_kind(contents: &[u8]) -> Vec<u8> {
             let mut bytes = Self::encode(Kind::End, contents).unwrap();
             bytes[0] = 77;

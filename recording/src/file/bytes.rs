@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(bytes.length(), expected.len());
         assert!(all(&bytes) == expected);
         assert!(all(&expected.clone().into()) == expected);
-        // What comes later is another recording's.
+        // The following bytes are another recording's.
         std::fs::write(&path, [&expected[..], b"more"].concat()).unwrap();
         assert!(all(&bytes) == expected);
         std::fs::write(&path, b"less").unwrap();

@@ -140,7 +140,7 @@ mod tests {
         folder.remove(&name, &own).unwrap();
         assert!(fs::symlink_metadata(&path).is_ok());
         assert!(folder.open(&name, OFlags::RDONLY).is_err());
-        // Where there is nothing, nothing is to be done.
+        // If nothing exists, there is nothing to do.
         folder.remove(OsStr::new("none"), &own).unwrap();
     }
 

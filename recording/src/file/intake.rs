@@ -237,8 +237,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is in the blocks is what was asked for, and each tick is accounted for, also those of blocks that
-        /// found no room.
+        /// The blocks have what was requested, and each tick is accounted for, also those of blocks beyond the limit.
         #[test]
         fn every_tick_of_other_processes_is_counted(
             all in prop::collection::vec(ticks(), 0..60),

@@ -218,7 +218,7 @@ mod tests {
             assert!(blocks.iter().eq(before), "byte {index}");
             match result {
                 Err(ReadError::CutOff { offset, .. }) => assert_eq!(offset, reader.offset()),
-                // A length that has grown is waited for.
+                // The reader waits for the increased length.
                 Ok(()) => assert!(blocks.len() < 4),
                 Err(error) => panic!("byte {index}: {error}"),
             }

@@ -333,7 +333,7 @@ mod tests {
             let mut read = Vec::new();
             prop_assert!(decode(&bytes, |look| read.push(look.clone())).is_some());
             prop_assert_eq!(&read, &looks);
-            // A block that is cut off gives a part of its looks, and no panic.
+            // A truncated block gives a part of its looks, and no panic.
             let mut part = Vec::new();
             let _ = decode(&bytes[..cut.min(bytes.len())], |look| part.push(look.clone()));
             prop_assert!(looks.starts_with(&part));

@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(numbers.frames(4, &mut read), Some(()));
         assert_eq!(read, frames);
         assert!(numbers.is_empty());
-        // Longer than a name can be, and cut short.
+        // Longer than a name can be, and truncated.
         assert_eq!(Numbers(&[17; 18]).comm(), None);
         assert_eq!(Numbers(&[3, b'a']).comm(), None);
         assert_eq!(Numbers(&[2]).frames(2, &mut read), None);

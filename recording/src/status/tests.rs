@@ -81,7 +81,7 @@ proptest! {
         status.machine.linux = port.clone().map(|release| LinuxStatus {
             release,
             slide: counts[0].is_multiple_of(2).then_some(counts[1]),
-            gaps: vec!["No perf maps: nobody tells".to_owned()],
+            gaps: vec!["No perf maps: unknown".to_owned()],
         });
         status.machine.virtio = port.map(|name| VirtioStatus {
             resets: counts[0],
@@ -113,7 +113,7 @@ proptest! {
     }
 }
 
-/// The members' names and types, which clients in other languages go by.
+/// The members' names and types, on which clients in other languages rely.
 #[test]
 fn a_document_has_this_form() {
     let ledger = ConsumerLedger {
@@ -201,7 +201,8 @@ fn members(part: &impl Serialize) -> String {
     names.collect::<Vec<_>>().join(" ")
 }
 
-/// Those of the parts that aren't in the document above, which clients in other languages go by as well.
+/// Those of the parts that aren't in the document above, on which clients in other languages rely as
+/// well.
 #[test]
 fn parts_have_these_members() {
     for (members, expected) in [
@@ -243,7 +244,7 @@ fn parts_have_these_members() {
     }
 }
 
-/// Each kind of consumer is found among the others by its members.
+/// Each kind of consumer is distinguished by its members.
 #[test]
 fn consumers_are_found_by_their_kind() {
     let status = Status::from_json(

@@ -30,7 +30,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const SAMPLES: &str = "KVMPROF_BENCH_SAMPLES";
 const PERF: &str = "KVMPROF_BENCH_PERF";
 const DEFAULT_SAMPLES: u64 = 10_000_000;
-/// One of so many samples is in the recording that is exported as text.
+/// One in this many samples is in the recording that is exported as text.
 const TEXT_PART: u64 = 10;
 /// The limits for [`DEFAULT_SAMPLES`], on two cores.
 const ALLOWED: [(&str, Taken); 4] = [

@@ -273,11 +273,11 @@ mod tests {
         let expected = [named("one", 60, (10, 110)), named("two", 50, (0, 100))];
         assert_eq!(times(&seen), expected);
         let levels = Levels::from_symbols(["__initcall__kmod_m__1_1_two6"].into_iter());
-        // Nobody knows whose "one" is.
+        // It is unknown to which initcall "one" belongs.
         assert_eq!(longest_unseen(&seen, &levels), 110);
     }
 
-    /// Between two samples that are in none, and behind one that is in one.
+    /// Between two samples that are in none, and after one that is in one.
     #[test]
     fn an_initcall_may_have_run_in_any_unsampled_time() {
         let levels = Levels::from_symbols(["__initcall__kmod_m__1_1_one6"].into_iter());
@@ -343,7 +343,7 @@ mod tests {
         };
         // It was halted from 1110 to 1900.
         assert_eq!(times(&seen(idle)), expected(1905, 105));
-        // Nobody knows what was done in all of that time.
+        // The activity in all of that time is unknown.
         assert_eq!(times(&seen(on_another)), expected(1505, 505));
         let thread = BootSample {
             time: 2000,
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(times(&seen(thread)), expected(1955, 55));
     }
 
-    /// The second call has slept all the time, and its vCPU was halted, or ran another thread, but for its first and last instructions.
+    /// The second call has slept all the time, and its vCPU was halted, or ran another thread, except for its first and last instructions.
     #[test]
     fn waiting_counts_to_the_call_that_a_look_has_seen() {
         let waiting = |time: u64, name: &str| BootSample {
@@ -376,12 +376,12 @@ mod tests {
         let calls = times(&seen);
         // From halfway between 1100 and 1112, to halfway between 1912 and 1920.
         assert_eq!(calls[1], named("two", 810, (800, 820)));
-        // A look at a task that waits isn't a sample of its vCPU: that has run thread 7 only.
+        // A look at a waiting task isn't a sample of its vCPU, which has run thread 7 only.
         let others = Others::of(&seen, 10);
         assert_eq!(others.until(&at(1910, 7, ""), 1920), 1910);
     }
 
-    /// Who writes the recording says what its times are.
+    /// The writer of a recording chooses its times.
     #[test]
     fn times_saturate() {
         let seen = [
@@ -397,7 +397,7 @@ mod tests {
         assert_eq!(*bounds, (u64::MAX - 1, u64::MAX));
     }
 
-    /// They would be 10^12 steps if each looked through the rest.
+    /// They would be 10^12 steps if each searched the rest.
     #[test]
     fn a_million_visits_take_a_million_steps() {
         let seen = (0..1_000_000).map(|number: u32| {

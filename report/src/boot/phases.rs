@@ -93,7 +93,7 @@ mod tests {
         ];
         let expected = [(0, 2), (2, 4), (4, 7), (7, 9), (9, 12)];
         assert_eq!(phases(&seen, 12), expected);
-        // One that was cut off has no later phases.
+        // A truncated boot has no later phases.
         assert_eq!(
             phases(&seen[..2], 3),
             [(0, 2), (2, 3), (3, 3), (3, 3), (3, 3)]

@@ -311,13 +311,13 @@ mod tests {
         let rows: Vec<_> = rows.collect();
         assert_eq!(rows, [("two", 11.0), ("one", 2.0)]);
         let bounds: Vec<_> = summary.calls.iter().map(|row| row.bounds_ns).collect();
-        // The second boot may have had an initcall of 3 ns that no sample has seen.
+        // The second boot may have had an unsampled initcall of 3 ns.
         assert_eq!(bounds, [Some((10, 12)), Some((2, 3))]);
         assert_eq!(summary.whole.mean_ns, 13.0);
         assert_eq!(summary.phases[2].time.mean_ns, 13.0);
     }
 
-    /// As a recording says them that was made for it.
+    /// Times that an artificial recording claims.
     #[test]
     fn any_times_are_accepted() {
         let boots = [
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!(calls[0].name, "slow");
         assert!(calls[0].comparison.p.unwrap() < 0.001);
         assert!(calls[1..].iter().all(|row| row.comparison.p == Some(1.0)));
-        // One that is only there afterwards.
+        // One that exists only afterwards.
         let (_, calls) = compare(&summary(&[boot(&[])]), &boots(1000));
         assert_eq!(calls[0].before.mean_ns, 0.0);
         assert_eq!(calls[0].comparison.p, None);

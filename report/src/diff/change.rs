@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(probability([10, 10], [100, 100]), 1.0);
     }
 
-    /// Nobody knows how many of them are worth one.
+    /// The number of independent ones among them is unknown.
     #[test]
     fn ticks_without_times_dont_say_what_is_chance() {
         let found = change([0, 900], [1000, 1000]);
@@ -247,7 +247,7 @@ mod tests {
             ([3, 1], [7, 900]),
         ] {
             let p = probability(samples, wholes);
-            // Of one comparison, the interval of 95 % says the same.
+            // For one comparison, the interval of 95 % agrees.
             let Change { low, high, .. } = change(samples, wholes);
             assert_eq!(p < 0.05, low > 0.0 || high < 0.0, "{p}: {low} to {high}");
         }
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(worth.freedom, 30.0);
     }
 
-    /// They weren't kept, or are of a stack that is too rare to be told apart.
+    /// They weren't kept, or belong to a stack that is too rare to be distinguished.
     #[test]
     fn ticks_of_unknown_time_may_be_one_stretch() {
         let found = FunctionTicks {
@@ -307,7 +307,7 @@ mod tests {
         };
         let worth = Worth::of([found; 2], [&all; 2]);
         assert!(worth.sides[0].0 < 1.0, "{worth:?}");
-        // What they are worth is not what they are.
+        // The effective number isn't the number of ticks.
         let half = FunctionTicks {
             ticks: 800,
             ..found

@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(svg.matches("<g id=\"legend\">").count(), 1);
     }
 
-    /// Also where a viewer runs no script.
+    /// Also in a viewer without scripts.
     #[test]
     fn the_bottom_frame_is_labelled() {
         let svg = drawn(&Graph::default(), &["p-7;all;f 2", "p-8;all;f 2"]);
@@ -269,7 +269,7 @@ mod tests {
         assert!(end > 0);
     }
 
-    /// Beside each other they take 8 pixels a character, and less is left in a window that is narrower.
+    /// Beside each other they take 8 pixels a character, and a narrower window has less room.
     #[test]
     fn a_narrow_picture_has_the_legend_below_its_subtitle() {
         let graph = Graph {
@@ -314,7 +314,7 @@ mod tests {
                 !svg.contains(MARKS) && !svg.contains("[cut short]"),
                 "{svg}"
             );
-            // The outermost frame of the stack that was cut short, and the one of the process in an interrupt.
+            // The outermost frame of the truncated stack, and that of the process in an interrupt.
             assert_eq!(fill(&svg, "0x50"), "url(#cut-user)");
             assert_eq!(fill(&svg, "0x40"), "rgb(140,194,245)");
             assert_eq!(fill(&svg, "copy"), "rgb(244,164,96)");

@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn ticks_count_for_their_instruction() {
         let by_offset = BTreeMap::from([(0, 5), (3, 2), (4, 1), (9, 7), (12, 4)]);
-        // One of three bytes, one of six, and the last one, behind which it isn't known what is.
+        // One of three bytes, one of six, and the last one, which is followed by unknown code.
         assert_eq!(ticks_of(&[0, 3, 9], &by_offset), [5, 3, 7]);
         assert!(ticks_of(&[], &by_offset).is_empty());
     }

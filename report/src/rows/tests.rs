@@ -15,7 +15,7 @@ const INFO: fn() -> RecordingInfo = || RecordingInfo {
     ..RecordingInfo::default()
 };
 
-/// Rows of all kinds: a kernel module under a program, names that lead astray, halted vCPUs, no stack.
+/// Rows of all kinds: a kernel module under a program, misleading names, halted vCPUs, no stack.
 fn rows() -> Vec<Row<'static>> {
     let row = |process, thread, mode, functions, modules, ticks| Row {
         process,

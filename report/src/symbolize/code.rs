@@ -222,7 +222,7 @@ mod tests {
             let expected = [(0x5000_1020, 0x5000_1040, "/bin/weaver")];
             assert_eq!(found(&called(name)), expected, "{name}");
         }
-        // It can't reach beyond what is mapped.
+        // It can't extend beyond what is mapped.
         let expected = [(0x5000_3f00, 0x5000_4000, "/bin/weaver")];
         assert_eq!(found(&called("card")), expected);
         assert_eq!(called("dye"), []);
@@ -237,7 +237,7 @@ mod tests {
         // Neither mapped, nor in a file.
         assert_eq!(linked(&resolver, 0x1000), Some(0x1000));
         assert_eq!(linked(&resolver, 0x4000_0010), Some(0x4000_0010));
-        // The segment begins in the middle of a page, and is mapped from that page's begin.
+        // The segment begins in the middle of a page, and is mapped from that page's start.
         resolver.add_file(Binary {
             info: BinaryInfo {
                 id: 2,

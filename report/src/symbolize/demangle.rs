@@ -180,7 +180,7 @@ mod tests {
         assert!(demangle("_ZN3foo3barEv.cold").starts_with("foo::bar()"));
     }
 
-    /// As c++filt has them, but for parameters that are left out.
+    /// As c++filt prints them, except for omitted parameters.
     #[test]
     fn wrongly_demangled_names_are_corrected_or_kept() {
         for (mangled, name) in [

@@ -145,7 +145,7 @@ mod tests {
             (0x10ff, None),
             (0x1100, Some(("new", 0x1080))),
             (0x1180, None),
-            // What a line repeats is the same function.
+            // A repeated line is the same function.
             (0x135f, Some(("same", 0x1300))),
             (0x203f, Some(("outer", 0x2000))),
             (0x2040, None),
@@ -155,7 +155,7 @@ mod tests {
         ] {
             assert_eq!(map.find(address), expected, "{address:#x}");
         }
-        // One behind the other.
+        // One after the other.
         let map = PerfMap::parse("1010 10 f\n1000 10 f\n").unwrap();
         assert_eq!(map.find(0x1010), Some(("f", 0x1010)));
         assert_eq!(map.find(0x100f), Some(("f", 0x1000)));

@@ -331,7 +331,7 @@ mod tests {
         ]);
         // Process 8 runs before its mappings are read.
         assert_eq!(spaces.at(0x2000, 8, 150), spaces.at(0x2000, 8, 200));
-        // Those of 9 were never read, and whose tables an unknown process has can't be told.
+        // Those of 9 were never read, and the owner of an unknown process's tables can't be determined.
         assert_eq!(spaces.at(0x2000, 9, 150), MappingSet::default());
         assert_eq!(spaces.at(0x2000, -1, 150), MappingSet::default());
         let alone = Spaces::new(&[mappings(0x2000, 7, 100, "only")]);
@@ -354,7 +354,7 @@ mod tests {
         assert_eq!(file(&spaces, 0x3000, 8).as_deref(), Some("second"));
         // Process 7 has executed another program there, whose mappings weren't read.
         assert_eq!(file(&spaces, 0x3000, 7), None);
-        // A recorder that came late has those of one.
+        // A late recorder has those of one.
         let late = Spaces::new(&both[..1]);
         assert_eq!(file(&late, 0x3000, 8), None);
         assert_eq!(

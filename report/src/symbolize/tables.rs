@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(at(0x7f00_0000_1900), 0x1900);
     }
 
-    /// Whatever each recording calls it by.
+    /// Whatever name each recording has for it.
     #[test]
     fn a_file_of_many_guests_is_shared() {
         let file = |id, segments: &[Segment]| Binary {

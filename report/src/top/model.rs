@@ -295,7 +295,7 @@ mod tests {
     fn mappings_of_endless_processes_are_evicted() {
         let mut model = Model::new(SECOND, Duration::ZERO);
         model.feed(&stream().begin(), Duration::ZERO).unwrap();
-        // Blocks that are as large as blocks may be. A reader refuses what is packed too well.
+        // Blocks of the maximum size. A reader refuses blocks that are compressed too well.
         let name = noise(2 << 20) + &"x".repeat(50 << 20);
         let pids = 1..=5_i32;
         for pid in pids.clone() {
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(known, [5]);
     }
 
-    /// Text that can't be packed well.
+    /// Text that hardly compresses.
     fn noise(length: usize) -> String {
         let next = |seed: &u64| Some(seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
         let seeds = std::iter::successors(Some(1), next);

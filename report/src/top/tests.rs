@@ -69,7 +69,7 @@ fn tables_for_pipes_look_as_they_should() {
     assert_golden("plain.txt", &String::from_utf8(out).unwrap());
 }
 
-/// As the live view has it with `--by user`: pid 7 has a label.
+/// The live view with `--by user`: pid 7 has a label.
 #[test]
 fn values_of_a_label_are_a_table_of_their_own() {
     let labels = ProcessLabels {
@@ -199,7 +199,7 @@ fn stacks_scroll_to_their_end_and_back() {
     assert_eq!(draw(&mut view), 3);
 }
 
-/// Neither on the screen nor for a pipe, whatever the guest's kernel and programs are called.
+/// Neither on the screen nor for a pipe, for any names of the guest's kernel and programs.
 #[test]
 fn hostile_names_are_escaped() {
     let hostile = hostile_model().snapshot();
@@ -216,7 +216,7 @@ fn hostile_names_are_escaped() {
         let cells = &drawn.unwrap().buffer.content;
         shown.extend(cells.iter().map(|cell| cell.symbol()));
     }
-    // The names are there, but for what does harm.
+    // The names are there, without their hostile characters.
     for part in ["vmlinuz-a\u{fffd}a", "copy_a\u{fffd}a", "n?[2J"] {
         assert!(shown.contains(part), "{part:?} in {shown:?}");
     }

@@ -1,4 +1,4 @@
-//! Recordings whose ticks are made by an event: no format takes them for time.
+//! Recordings with an event as source of ticks: no format converts them to time.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

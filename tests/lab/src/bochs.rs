@@ -24,8 +24,8 @@ const LOADER: [(&str, &str); 2] = [
     ("ldlinux.c32", "/usr/lib/syslinux/modules/bios/ldlinux.c32"),
 ];
 
-/// Instructions that Bochs executes in a second of the machine's time, so that time doesn't depend on the host. Real time is about as fast on a
-/// quiet host.
+/// Instructions that Bochs executes in a second of the machine's time, so that time doesn't depend on the host. On a quiet host it is about real
+/// time.
 const INSTRUCTIONS_PER_SECOND: u32 = 100_000_000;
 /// More words on the kernel's command line: the rate of the time-stamp counter, which counts instructions, and the end of a machine that panics,
 /// which is a triple fault.
@@ -49,12 +49,12 @@ pub(crate) fn start(machine: &Machine) -> Result<Started, LabError> {
     let image = boot_image(machine)?;
     let (streams, theirs) = streams().map_err(LabError::file("create", "a stream"))?;
     let settings = file_of(&settings(machine.memory, &image, &theirs))?;
-    // Debian's Bochs has a debugger, which waits for an order to begin.
+    // Debian's Bochs has a debugger, which waits for a command to start.
     let orders = file_of("continue\n")?;
     let mut bochs = Command::new(PROGRAM);
     bochs
         .args(["-q", "-f", &path_of(&settings), "-rc", &path_of(&orders)])
-        // Nobody looks at the machine's screen. Its display doesn't start without a kind of terminal.
+        // The machine's screen isn't used. Its display doesn't start without a kind of terminal.
         .env("TERM", "vt100")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -62,7 +62,7 @@ pub(crate) fn start(machine: &Machine) -> Result<Started, LabError> {
     let inherited = theirs.iter().chain([&image, &settings, &orders]);
     machine::hand_over(&mut bochs, inherited.map(AsRawFd::as_raw_fd).collect());
     let child = started(bochs.spawn(), PROGRAM, PACKAGES)?;
-    // Only Bochs's own copies of its ends are left, so that its end is seen.
+    // Only Bochs's own copies of its ends are left, so that its end is noticed.
     Ok(Started { child, streams })
 }
 
@@ -177,7 +177,7 @@ fn path_of(file: &File) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
-/// What became of a program that should have been started.
+/// The state of a program that should have been started.
 fn started<T>(
     result: io::Result<T>,
     program: &'static str,

@@ -1,4 +1,4 @@
-//! The emulator's process: started, listened to, and ended on every way out.
+//! The emulator's process: its start, its output, and its end on every path.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -26,9 +26,9 @@ const BOOT_LIMIT: Duration = Duration::from_secs(120);
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 /// How often the limits are looked at.
 const LOOK: Duration = Duration::from_millis(200);
-/// What the first process understands as the end of the command.
+/// The command to the first process to end the command.
 const STOP: &[u8] = b"stop\n";
-/// Tells the machine that the output folder is here.
+/// Tells the machine that the output folder was received.
 const TAKEN: &[u8] = b"taken\n";
 
 /// Kernel command line in each emulator. A panic ends the machine. The time-stamp counter is steady, so
@@ -112,7 +112,7 @@ impl Emulator {
     }
 }
 
-/// How long the machine runs, and what to do with what comes back.
+/// How long the machine runs, and the treatment of its output.
 pub(crate) struct RunOptions {
     /// Pass output on to this process's own streams instead of keeping it.
     pub forward: bool,
@@ -130,7 +130,7 @@ pub(crate) struct RunOptions {
     pub quiet_limit: Duration,
 }
 
-/// How it went.
+/// The result.
 pub(crate) struct Finished {
     pub status: u8,
     pub stdout: Vec<u8>,
@@ -138,8 +138,7 @@ pub(crate) struct Finished {
     pub console: String,
 }
 
-/// Runs the machine until it ends by itself, sends what it must not, is silent for
-/// too long, or the time is up.
+/// Runs the machine until it ends by itself, sends what it must not, is silent for too long, or the time is up.
 pub(crate) fn run(machine: &Machine, options: &RunOptions) -> Result<Finished, LabError> {
     let started = match &machine.emulator {
         Emulator::Qemu(qemu) => qemu.start(machine)?,
@@ -168,7 +167,7 @@ fn prepare_child(inherited: &[RawFd]) -> io::Result<()> {
     Ok(())
 }
 
-/// What the threads tell the one that waits.
+/// Events of the threads for the waiting one.
 enum Event {
     /// The machine is up.
     Ready,
@@ -178,7 +177,7 @@ enum Event {
     Failed,
 }
 
-/// How the waiting ended.
+/// The reason for the end of waiting.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     /// All streams came to their end.
@@ -221,7 +220,7 @@ fn follow(started: Started, emulator: &str, options: &RunOptions) -> Result<Fini
         }));
         let ready = sender.clone();
         let control = scope.spawn(watched(&sender, move || {
-            // Nobody listens any more once a stream has failed.
+            // There is no receiver after a stream has failed.
             streams::progress(control, || drop(ready.send(Event::Ready)))
         }));
         drop(sender);
@@ -261,7 +260,7 @@ fn follow(started: Started, emulator: &str, options: &RunOptions) -> Result<Fini
     })
 }
 
-/// Waits for what the threads tell, and looks at the limits.
+/// Waits for events of the threads, and checks the limits.
 struct Watch<'a> {
     events: Receiver<Event>,
     run: OwnTime,
@@ -306,7 +305,7 @@ impl Watch<'_> {
     }
 }
 
-/// All that came from a machine.
+/// The machine's complete output.
 struct Taken {
     console: String,
     stdout: Result<Vec<u8>, LabError>,
@@ -318,7 +317,7 @@ struct Taken {
 }
 
 impl Taken {
-    /// What the run amounts to. The first cause of a failure comes first: streams of a machine that was ended are cut short.
+    /// The result of the run. The first cause of a failure precedes others: streams of a machine that was ended are truncated.
     fn finished(self, end: End, options: &RunOptions) -> Result<Finished, LabError> {
         let Self {
             console,
@@ -377,7 +376,7 @@ impl Taken {
     }
 }
 
-/// Tells of the job's end, and whether it went well, before handing it over.
+/// Reports the job's end, and whether it succeeded, before passing its result on.
 fn watched<T, Job: FnOnce() -> Result<T, LabError>>(
     sender: &Sender<Event>,
     job: Job,
@@ -389,7 +388,7 @@ fn watched<T, Job: FnOnce() -> Result<T, LabError>>(
             Ok(_) => Event::Closed,
             Err(_) => Event::Failed,
         };
-        // Nobody listens any more once one of them has failed.
+        // There is no receiver after one of them has failed.
         let _ = sender.send(event);
         result
     }
@@ -422,7 +421,7 @@ fn take_folder(
 ) -> Result<(), LabError> {
     match &options.out {
         Some(folder) => outfolder::unpack(stream, folder, options.out_limit, taken),
-        // Nobody asked for it, so the machine has nothing to say here.
+        // It wasn't requested, so the machine has nothing to say here.
         None => streams::capture(stream, 0, "output folder").map(drop),
     }
 }

@@ -1,4 +1,4 @@
-//! The lab as a library: each test boots a machine of its own.
+//! The lab as a library: each test boots its own machine.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -146,7 +146,7 @@ fn an_early_crash_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("vmlinuz");
     let mut bytes = fs::read(&kernel.image).unwrap();
-    // Nothing but invalid instructions behind the setup part: a triple fault.
+    // Only invalid instructions after the setup part: a triple fault.
     let entry = (usize::from(bytes[SETUP_SECTORS_AT]) + 1) * 512;
     bytes[entry..entry + 0x10000].fill(0xff);
     fs::write(&image, bytes).unwrap();
@@ -183,7 +183,7 @@ fn a_machine_that_runs_too_long_is_ended() {
     }
 }
 
-/// The command is ended, and what it has left so far comes back.
+/// The command is ended, and its output so far is returned.
 #[test]
 fn a_machine_that_hangs_is_ended_and_its_output_kept() {
     let folder = tempfile::tempdir().unwrap();
@@ -210,7 +210,7 @@ fn a_machine_that_hangs_is_ended_and_its_output_kept() {
     assert_eq!(left, "first\n");
 }
 
-/// Where nobody listens any more, nothing can be sent either.
+/// Without a receiver, nothing can be sent either.
 #[test]
 fn a_stopped_machine_is_ended() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Tests of the lab. They are one program: each would link the whole crate anew.
+//! Tests of the lab. They are one program: each would link the whole crate again.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 mod command;

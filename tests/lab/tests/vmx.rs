@@ -1,4 +1,4 @@
-//! Machines with VT-x: the same from outside as those with SVM.
+//! Machines with VT-x behave like those with SVM.
 
 use std::fs;
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn status_both_streams_and_the_output_folder_return_exactly() {
     assert_eq!(machine, "vmx\n/dev/kvm runs guests\n1\n");
 }
 
-/// The order to end the command arrives, and what it has left so far comes back.
+/// The order to end the command arrives, and its output so far is returned.
 #[test]
 fn a_machine_that_hangs_is_ended_and_its_output_kept() {
     let folder = tempfile::tempdir().unwrap();

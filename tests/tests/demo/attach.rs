@@ -22,7 +22,7 @@ use rustix::process::Signal;
 const CHECKED: Boot = Boot::Test("workload=mmio");
 const NO_OPTIONS: [&str; 0] = [];
 
-/// A guest in this process, which nobody holds or samples.
+/// A guest in this process, not held or sampled by it.
 fn machine(boot: Boot, vcpus: u16) -> Machine {
     Machine::start_with_ports(boot, vcpus, Clock::default(), GuestAccess::None)
 }
@@ -34,7 +34,7 @@ fn ledger(guest: &Guest) -> ClockLedger {
     ledger
 }
 
-/// Waits until the guest's clock has taken so many samples.
+/// Waits until the guest's clock has taken this many samples.
 fn until_sampled(guest: &Guest, samples: u64) {
     until("enough is sampled", || {
         (ledger(guest).sampled >= samples).then_some(())
@@ -80,7 +80,7 @@ fn a_recording_agrees_with_the_guests_own_count() {
     });
 }
 
-/// Threads that want all of the host's processors. Dropped, they end.
+/// Threads that use all of the host's processors until this is dropped.
 struct Busy(Arc<AtomicBool>);
 
 impl Busy {
@@ -104,8 +104,8 @@ impl Drop for Busy {
     }
 }
 
-/// Whatever a vCPU's thread does when kvmprof is killed, and whatever else the host does, it goes on with it: the guest checks each value that it
-/// reads.
+/// Whatever a vCPU's thread is doing when kvmprof is killed, and whatever else the host does, the thread continues: the guest checks each value
+/// that it reads.
 #[test]
 fn a_killed_kvmprof_leaves_no_trace() {
     on_kvm(|| {
@@ -123,7 +123,7 @@ fn a_killed_kvmprof_leaves_no_trace() {
             let attached = Guest::attach(process::id(), Some(CHECKED), options);
             let pcs = attached.open();
             pcs.ioctl(PROF_ALL, 0);
-            // A different number of samples each time, so that it is killed anywhere.
+            // A different number of samples each time, so that it is killed at different points.
             until_sampled(&attached, random.below(8));
             drop(attached);
         }
@@ -134,7 +134,7 @@ fn a_killed_kvmprof_leaves_no_trace() {
     });
 }
 
-/// Each one finds the guest as the first one did, and the VMM is as before.
+/// Each attachment finds the guest like the first one, and the VMM is unchanged.
 #[test]
 fn it_attaches_repeatedly_and_twice_at_once() {
     on_kvm(|| {
@@ -179,7 +179,7 @@ fn it_attaches_repeatedly_and_twice_at_once() {
     });
 }
 
-/// What a process holds: its descriptors and its threads, none of which is traced.
+/// A process's resources: its descriptors and its threads, none of which is traced.
 fn holdings() -> [usize; 2] {
     let count = |folder| fs::read_dir(folder).unwrap().count();
     for task in fs::read_dir("/proc/self/task").unwrap() {
@@ -189,7 +189,7 @@ fn holdings() -> [usize; 2] {
     [count("/proc/self/fd"), count("/proc/self/task")]
 }
 
-/// While its VMM is stopped a guest's ticks are stolen, or idle for the host's kernel; its end is kvmprof's.
+/// While its VMM is stopped, a guest's ticks are stolen, or idle for the host's kernel; its end is kvmprof's.
 #[test]
 fn waits_for_a_stopped_vmm_end_with_it() {
     on_kvm(|| {
@@ -198,7 +198,7 @@ fn waits_for_a_stopped_vmm_end_with_it() {
     });
 }
 
-/// `counted` is where the ticks of a stopped VMM go.
+/// `counted` is the account of the ticks of a stopped VMM.
 fn check_stopped_vmm(capture: &str, counted: impl Fn(ClockLedger) -> u64) {
     let mut vmm = Guest::start(Boot::Demo, NO_OPTIONS);
     let options = ["--hz", "100", "--capture", capture];
@@ -221,7 +221,7 @@ fn check_stopped_vmm(capture: &str, counted: impl Fn(ClockLedger) -> u64) {
     assert!(ran.stderr.contains("has ended"), "{ran:?}");
 }
 
-/// What only a VMM can do isn't there.
+/// Only kvmprof's own VMM has these functions.
 #[test]
 fn options_that_need_kvmprofs_own_vmm_are_refused() {
     on_kvm(|| {
@@ -276,7 +276,7 @@ fn errors_say_what_is_wrong() {
     });
 }
 
-/// Without --kernel and --pid-at, a guest that runs no Linux is told so, and sampled all the same.
+/// Without --kernel and --pid-at, a guest other than Linux is reported, and sampled nevertheless.
 #[test]
 fn a_guest_without_linux_is_sampled_without_processes() {
     on_kvm(|| {

@@ -1,4 +1,4 @@
-//! How a guest's end becomes the program's.
+//! The program's exit status and messages for each end of a guest.
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{PCS_SETBSIZE, PROF_ALL, kind};
@@ -6,7 +6,7 @@ use kvmprof_abi::wire::device;
 use kvmprof_tests::{Boot, Guest, Ran, StoppedThread, errno_of, kvmprof, not_run, on_kvm};
 use rustix::process::Signal;
 
-/// Runs a guest that ends by itself, with so many vCPUs; what became of it, and its console.
+/// Runs a guest that ends by itself, with this number of vCPUs; returns the program's result, and its console.
 fn ending(workload: &str, cpus: &str) -> (Ran, String) {
     let words = format!("workload={workload}");
     let options = ["--cpus", cpus, "--on-reset", "exit"];
@@ -30,7 +30,7 @@ fn power_off_and_reboot_are_successes() {
     });
 }
 
-/// A fault of kvmprof's own in the thread of a vCPU: it is reported, and no guest goes on without one.
+/// A panic of kvmprof in the thread of a vCPU: it is reported, and no guest continues without one.
 #[test]
 fn a_vcpus_thread_that_panics_ends_the_guest() {
     on_kvm(|| {
@@ -45,7 +45,7 @@ fn a_vcpus_thread_that_panics_ends_the_guest() {
             "'vcpu 0'",
             "on purpose",
             "attempt to add with overflow",
-            "a fault of its own",
+            "a panic",
         ] {
             assert!(ran.stderr.contains(words), "no {words}: {ran:?}");
         }
@@ -63,8 +63,7 @@ fn a_triple_fault_is_reported() {
     });
 }
 
-/// An instruction that an interpreting KVM lacks: one message that says what and where. Elsewhere
-/// it just works, and the guest says so.
+/// An instruction that an interpreting KVM lacks: one message that says what and where. Other KVMs execute it, and the guest prints that.
 #[test]
 fn an_emulation_failure_is_reported_once() {
     on_kvm(|| {
@@ -84,8 +83,7 @@ fn an_emulation_failure_is_reported_once() {
     });
 }
 
-/// SIGINT and SIGTERM end the guest cleanly, and act as PCS_STOP: clients get what is left, then
-/// the end of file.
+/// SIGINT and SIGTERM end the guest cleanly, and act as PCS_STOP: clients get all remaining data, then the end of file.
 #[test]
 fn signals_end_the_guest_and_clients_get_all_data() {
     on_kvm(|| {
@@ -104,8 +102,8 @@ fn signals_end_the_guest_and_clients_get_all_data() {
     });
 }
 
-/// A client that takes what is left bit by bit gets all of it, also when that takes longer than kvmprof waits for the next byte. Nearly all of
-/// the buffer is unused, so that only bytes tell that the client goes on.
+/// A client that reads the remaining data slowly gets all of it, even if that takes longer than kvmprof waits for the next byte. Nearly all of
+/// the buffer is unused, so that only bytes show that the client continues.
 #[test]
 fn a_slow_client_gets_all_remaining_data() {
     on_kvm(|| {
@@ -131,7 +129,7 @@ fn a_slow_client_gets_all_remaining_data() {
     });
 }
 
-/// The guest's own end does the same; a read that waits is answered.
+/// The guest's own end does the same; a waiting read is answered.
 #[test]
 fn clients_get_all_data_of_a_guest_that_ends() {
     on_kvm(|| {

@@ -1,4 +1,5 @@
-//! Folders that can't be shared: each mistake and each program that is no virtiofsd is one clear line.
+//! Folders that can't be shared: each wrong option and each program other than virtiofsd gets one
+//! clear line.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +13,7 @@ use tempfile::TempDir;
 
 const FAILURE: i32 = 1;
 const USAGE: i32 = 2;
-/// What makes a script look like virtiofsd.
+/// Makes a script look like virtiofsd.
 const HELP: &str = "case $* in --help) echo '--shared-dir --fd'; exit;; esac";
 
 /// A folder with a kernel.
@@ -59,7 +60,7 @@ fn wrong_options_are_reported() {
         check(&["--exec", "true"], USAGE, &["--root"]);
         let both = ["--root", "/", "--initrd", "/x"];
         check(&both, USAGE, &["--root", "--initrd"]);
-        // The embedded guest is no Linux.
+        // The embedded guest isn't Linux.
         check(&["--root", "/"], FAILURE, &["bzImage"]);
     });
 }

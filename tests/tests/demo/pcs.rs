@@ -11,10 +11,10 @@ use kvmprof_abi::wire::device;
 use kvmprof_demo_guest::function_at;
 use kvmprof_tests::{Accounts, Boot, Guest, Pcs, Recorded, errno_of, on_kvm, ticks_by_kind};
 
-/// With so much room no sample is lost, however late the reader.
+/// With this many buffers no sample is lost, however late the reader.
 const ROOM: i64 = 65_536;
 
-/// Enough for every row of the demo guest to be met many times.
+/// Enough for every row of the demo guest to be sampled many times.
 const TICKS: u64 = 800;
 
 fn guest(options: &[&str]) -> Guest {
@@ -130,7 +130,7 @@ fn flush_delivers_partly_filled_buffers() {
     });
 }
 
-/// PCS_STOP: nothing is gathered any more, all that was is handed over, then the end of file.
+/// PCS_STOP: gathering stops, all gathered data is delivered, then the end of file.
 #[test]
 fn stop_delivers_everything() {
     on_kvm(|| {
@@ -144,7 +144,7 @@ fn stop_delivers_everything() {
         let last = recorded.blocks.last().unwrap();
         assert!(matches!(last.records.last(), Some(Record::Merged(_))));
         assert!(recorded.ticks() >= 150);
-        assert!(!recorded.accounts.running, "nobody wants ticks any more");
+        assert!(!recorded.accounts.running, "there is no consumer");
         guest.stop();
     });
 }
@@ -182,7 +182,7 @@ fn open_is_exclusive_and_starts_the_clock() {
         pcs.device.close().unwrap();
         assert!(!Accounts::of(&other).running);
         let again = Pcs::open(other).unwrap();
-        assert_eq!(again.status().modes, 0, "nothing is left over");
+        assert_eq!(again.status().modes, 0, "all ticks are accounted");
         assert_eq!(again.status().buffers, 3);
         drop((again, pcs));
         guest.stop();

@@ -65,7 +65,7 @@ impl Place {
     }
 }
 
-/// What is in a recording that was closed.
+/// The contents of a closed recording.
 fn whole(path: &Path) -> Contents {
     let (samples, contents) = recorded(path);
     assert_eq!(contents.closed, Some(contents.account));
@@ -113,7 +113,7 @@ fn the_interrupt_key_ends_the_recording() {
     });
 }
 
-/// A second recording of the same name doesn't take the first one's content, also where the process that writes it is contained.
+/// A second recording of the same name doesn't replace the first one's content, even if the writing process is contained.
 #[test]
 fn an_older_recording_is_kept_under_another_name() {
     on_kvm(|| {
@@ -132,7 +132,7 @@ fn an_older_recording_is_kept_under_another_name() {
     });
 }
 
-/// The opener of pages lasts as long as the browser where there is no desktop environment.
+/// Without a desktop environment the opener of pages runs as long as the browser.
 #[test]
 fn the_page_is_opened_without_waiting_for_the_browser() {
     on_kvm(|| {
@@ -164,7 +164,7 @@ fn the_page_is_opened_without_waiting_for_the_browser() {
     });
 }
 
-/// Has the recording served, and asks for it as a browser does.
+/// Has the recording served, and requests it like a browser.
 fn view(place: &Place, page: &str) {
     let mut view = Command::new(kvmprof())
         .current_dir(place.folder.path())
@@ -257,7 +257,7 @@ fn a_guest_that_cannot_start_leaves_an_older_recording() {
     });
 }
 
-/// What they haven't done would pass for what takes no time. Their recordings have names that aren't those of boots.
+/// Missing initcalls would pass for ones that take no time. Their recordings have names that aren't those of boots.
 #[test]
 fn incomplete_boots_do_not_count() {
     on_kvm(|| {
@@ -306,7 +306,7 @@ fn incomplete_boots_do_not_count() {
     });
 }
 
-/// It is no boot of Linux, but its recording has its name.
+/// It isn't a boot of Linux, but its recording has the name of one.
 #[test]
 fn a_boot_with_the_text_on_its_console_counts() {
     on_kvm(|| {
@@ -339,7 +339,7 @@ fn a_boot_with_the_text_on_its_console_counts() {
     });
 }
 
-/// As in a container that has clocks of its own (time_namespaces(7)): the host's kernel, which takes the samples of `--clock kernel`, has others.
+/// As in a container with its own clocks (time_namespaces(7)): the host's kernel, which takes the samples of `--clock kernel`, has others.
 #[test]
 fn samples_have_the_times_of_their_time_namespace() {
     if !rustix::process::geteuid().is_root() {

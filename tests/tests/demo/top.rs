@@ -33,7 +33,7 @@ fn a_pipe_gets_tables_with_the_guests_processes_and_functions() {
         for vcpu in ["vCPU 0   [", "vCPU 1   ["] {
             assert!(table.contains(vcpu), "{table}");
         }
-        // Neither colours nor a terminal's sequences.
+        // Neither colours nor escape sequences.
         assert!(!ran.stdout.contains('\u{1b}'), "{ran:?}");
         guest.stop();
     });
@@ -104,7 +104,7 @@ fn a_terminal_shows_the_guest_obeys_keys_and_is_restored() {
         // The kernel tells only a session's foreground processes of a new size.
         top.terminal.resize(120, 40);
         top.signal(Signal::WINCH);
-        // A key that comes together with a new size waits for the next one (`report/src/top/live.rs`).
+        // A key that arrives with a new size waits for the next one (`report/src/top/live.rs`).
         top.until_shown("\u{1b}[2J");
         top.terminal.press("p");
         top.until_shown("weaver");

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::{EXCLUSIVE, Talk, counting, encode};
 
-/// A valid or invalid request with numbers so small that they meet.
+/// A valid or invalid request with numbers small enough to collide.
 fn any_request() -> impl Strategy<Value = Vec<u8>> {
     let tag = 1..6_u32;
     let handle = 0..5_u32;

@@ -325,7 +325,7 @@ fn unrequested_input_is_bounded() {
     assert_eq!(results[5], Err(EndpointError::Overrun));
 }
 
-/// While a device works on an ioctl, later requests wait in their order; an earlier read is answered.
+/// While a device processes an ioctl, later requests wait in order; an earlier read is answered.
 #[test]
 fn requests_queue_behind_one_in_progress() {
     let mut talk = Talk::new();
@@ -372,7 +372,7 @@ fn a_closed_connection_cancels_its_requests() {
     );
 }
 
-/// What is beyond a turn waits for the next one, in its order; another client is answered in between.
+/// Requests beyond a turn wait for the next one, in order; another client is answered in between.
 #[test]
 fn requests_beyond_a_turn_wait_for_other_clients() {
     let mut talk = Talk::new();
@@ -390,7 +390,7 @@ fn requests_beyond_a_turn_wait_for_other_clients() {
         let answered = replies(&mut talk.endpoint);
         assert_eq!(answered.len(), REQUESTS_PER_TURN);
         tags.extend(answered.iter().map(|reply| reply.tag));
-        // A wake-up is no turn.
+        // A wake-up isn't a turn.
         talk.endpoint.wake(&mut talk.bench).unwrap();
         assert_eq!(replies(&mut talk.endpoint), []);
         let waits = tags.last() != Some(&(3 * turn));
@@ -406,7 +406,7 @@ fn requests_beyond_a_turn_wait_for_other_clients() {
     assert!(tags.into_iter().eq(1..=3 * turn));
 }
 
-/// Whatever a request costs, others needn't wait for many of them.
+/// Even costly requests delay other clients for a bounded time.
 #[test]
 fn a_turn_ends_after_its_time_but_serves_one_request() {
     let mut talk = Talk::new();

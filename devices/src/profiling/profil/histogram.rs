@@ -193,7 +193,7 @@ mod tests {
         ) {
             let histogram = Histogram { buffer: 0, size, offset, last: u64::MAX, scale };
             let system = if aix { System::Aix } else { System::Solaris };
-            // The formula by the page's own words, in whole numbers that can't overflow.
+            // The formula as the page states it, in integers that can't overflow.
             let delta = i128::from(pc) - i128::from(offset);
             let scale = i128::from(scale);
             let byte = (delta >> 16) * scale + (((delta & 0xffff) * scale) >> 16);

@@ -54,7 +54,7 @@ fn functions_end_at_their_size_or_the_end_of_the_code() {
         format!("{} t sized_0\t[sized]\n", at(offsets[0])),
         format!("{} ? [end]\t[sized]\n", at(offsets[0] + 0x10)),
         format!("{} t sized_1\t[sized]\n", at(offsets[1])),
-        // Its name can't be told.
+        // Its name is unreadable.
         format!("{} ? [end]\t[sized]\n", at(offsets[2])),
         format!("{} ? [end]\t[sized]\n", at(CODE)),
     ];
@@ -94,7 +94,7 @@ fn the_log_has_loads_and_unloads_of_modules() {
     let (begin, end) = (START + INIT, START + INIT + CODE);
     let gone = format!("since 400 300\ngone {begin:016x} {end:016x}\n");
     assert!(initialised.text.starts_with(&gone), "{}", initialised.text);
-    // Another one is loaded at its place, and nobody has seen either.
+    // Another one is loaded at its address, and neither load was noticed.
     assert!(check(500));
     guest.load(&[TestModule::new("second", 1)]);
     read(600);
@@ -109,7 +109,7 @@ fn the_log_has_loads_and_unloads_of_modules() {
         "since 600 500\ngone {START:016x} {end:016x}\nsince 600 500\n{START:016x} t second_0"
     );
     assert!(text.starts_with(&gone), "{text}");
-    // What clients see has no times.
+    // Clients get the list without times.
     assert!(
         known
             .loaded()

@@ -114,7 +114,7 @@ fn a_process_lives_until_its_last_thread_has_ended() {
     put(&guest, 1, task::EXIT_STATE, 0);
     put(&guest, 1, task::START_TIME, 9);
     assert_eq!(fate(&guest), Some(Ended));
-    // A search that doesn't come to the list's end proves no end: too many processes are in it.
+    // A search that doesn't reach the list's end proves no end: the list has too many processes.
     put(&guest, 2, task::TASKS, address_of(2) + task::TASKS);
     assert_eq!(fate(&guest), None);
 }
@@ -154,7 +154,7 @@ fn processes_are_found_in_the_kernels_list() {
     let find = |pid| looked(&guest).find_process(&guest.memory, &guest.user(), pid);
     assert_eq!(find(41), Some(instance(&guest)));
     assert_eq!(find(43), Some(None));
-    // An endless or broken list says nothing about processes that aren't in it.
+    // An endless or broken list doesn't show which processes have ended.
     put(&guest, 1, task::TASKS, address_of(2) + task::TASKS);
     assert_eq!(
         (find(43), find(42).flatten().map(|found| found.pid)),

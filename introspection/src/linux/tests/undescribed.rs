@@ -1,10 +1,10 @@
-//! Kernels that don't describe themselves.
+//! Kernels without BTF or symbols.
 
 use super::*;
 use crate::linux::task_layout::PidCheck;
 use crate::testing::kernel::task;
 
-/// What is known is used: the names of functions, and user mode apart from the kernel's.
+/// The known parts are used: function names, and the distinction of user mode and kernel mode.
 #[test]
 fn a_kernel_without_btf_has_names_and_modes_and_says_what_is_missing() {
     let guest = LinuxGuest::new(Kernel { btf: false, ..OLD });
@@ -29,7 +29,8 @@ fn a_kernel_without_btf_has_names_and_modes_and_says_what_is_missing() {
     );
 }
 
-/// Without symbols nothing says where the exception handlers are in the image, but they are somewhere in it.
+/// Without symbols the place of the exception handlers in the image is unknown, but they are somewhere in
+/// it.
 #[test]
 fn a_kernel_without_symbols_is_located_by_any_vcpu() {
     let guest = LinuxGuest::new(OLD);
@@ -45,7 +46,7 @@ fn a_kernel_without_symbols_is_located_by_any_vcpu() {
     }
 }
 
-/// Offsets that come from code are believed only while a task's two ids agree.
+/// Offsets from code are used only while a task's two ids agree.
 #[test]
 fn conflicting_ids_are_rejected() {
     let guest = LinuxGuest::new(OLD);

@@ -82,7 +82,7 @@ fn registers(cpl: u8, ip: u64, sp: u64, bp: u64) -> Registers {
     }
 }
 
-/// Sets up a function of the kernel at work for a program, and the kernel's entry; both have frames.
+/// Sets up a function of the kernel that works for a program, and the kernel's entry; both have frames.
 fn at_work(guest: &Guest, pushed: [u64; 4]) -> Registers {
     let (handler, main) = (
         guest.behind_call(KERNEL + 0x100),

@@ -49,7 +49,7 @@ fn the_outermost_function_is_recognised_by_its_code() {
         memory.set(BACK, &[u64::from_le_bytes(code_behind)]);
         memory.set(FRAME, &[0, BACK]);
         assert_eq!(ended(FRAME, &mut memory), (2, end), "{code_behind:x?}");
-        // What is in its RBP says nothing.
+        // The value of its RBP proves nothing.
         memory.set(FRAME, &[FRAME + 0x10, BACK]);
         for words in [
             [0, ELSEWHERE],

@@ -224,7 +224,7 @@ mod tests {
     fn equal_boots_have_no_mark() {
         let levels = Levels::default();
         let mut later = boot();
-        // It was between two ticks, and a tick is not a change.
+        // It was between two ticks, and a tick isn't a change.
         later.calls[0].time_ns += MS;
         let [before, after] = [boot(), later].map(|boot| vec![boot; 3]);
         let [before, after] = [before, after].map(|boots| Summary::new(&boots, &levels));

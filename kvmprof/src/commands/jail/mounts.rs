@@ -284,7 +284,7 @@ mod tests {
 
     use super::*;
 
-    /// Whatever has come into a folder of the jail meanwhile, nothing is made or mounted outside of it.
+    /// Whatever has changed in a folder of the jail meanwhile, nothing is made or mounted outside of it.
     #[test]
     fn links_are_not_resolved() {
         let place = tempfile::tempdir().unwrap();

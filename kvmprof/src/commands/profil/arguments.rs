@@ -160,7 +160,7 @@ mod tests {
         assert!(process_id("weaver").unwrap_err().contains("number"));
     }
 
-    /// A program reads the document, and doesn't expect that rows are missing.
+    /// A program parses the document, and expects all rows.
     #[test]
     fn documents_are_complete_and_tables_short() {
         let rows = |words: &[&str]| {
@@ -214,7 +214,7 @@ impl ProcessArguments {
         }
     }
 
-    /// The most rows that are printed.
+    /// Maximum number of printed rows.
     pub fn most_rows(&self) -> usize {
         most_rows(self.top, USUAL_ROWS, self.json)
     }

@@ -284,7 +284,7 @@ mod tests {
         assert!(Initrd::unpack(b"070701 nonsense").is_none());
     }
 
-    /// Both took minutes, by the square of their number: the one in one piece, the other in many. Each name is looked up once now.
+    /// Both took minutes, quadratic in their number: one in one piece, the other in many. Each name is looked up once now.
     #[test]
     fn long_links_and_many_hard_links_cost_no_more_than_others() {
         let link = "a/".repeat(80 << 10);
@@ -307,7 +307,7 @@ mod tests {
         }
     }
 
-    /// The longest link that there may be is followed for each name behind it, as the kernel does, up to a number of lookups in all.
+    /// The longest possible link is followed for each name behind it, as the kernel does, up to a total number of lookups.
     #[test]
     fn files_behind_long_links_are_charged_by_name() {
         let link = "a/../".repeat(MAX_NAME / 5);

@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(documents.read(handle, 0), b"");
         assert_eq!(documents.read(handle, 3), b"abc");
         assert_eq!(documents.read(handle, 3), b"de");
-        // A document that has been read takes no room, even if its end hasn't been read.
+        // A document that has been read takes no memory, even if its end hasn't been read.
         assert_eq!(documents.room.left(), MAX_DOCUMENT_BYTES);
         assert!(documents.has(handle));
         assert_eq!(documents.read(handle, 0), b"");

@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(kept.profile.stored()[..2], [2, 0]);
     }
 
-    /// With a clock at 1000 Hz, every tenth tick of a vCPU counts, whichever process it is of.
+    /// With a clock at 1000 Hz, every tenth tick of a vCPU counts, for any process.
     #[test]
     fn ticks_of_other_processes_are_not_needed() {
         let (mut kept, mut passed) = (kept(1000, 0), PassedTicks::default());

@@ -149,7 +149,7 @@ mod tests {
     use kvmprof_recording::file::{FileOptions, FileSink, NewFile, Recording};
     use kvmprof_recording::{LockWait, Sample, Ticks};
 
-    /// Adds to `recording` what is known of `guest`.
+    /// Adds the facts about `guest` to `recording`.
     fn add_known(
         recording: &mut Encoder<FileSink>,
         kernel_text: &mut KernelText,

@@ -42,7 +42,7 @@ fn consumers(all: impl IntoIterator<Item = ClockNeeds>) -> Consumers {
 
 #[test]
 fn without_consumers_the_clocks_are_stopped() {
-    // The needs of a consumer that doesn't count cost nothing.
+    // The needs of an inactive consumer don't count.
     let idle = ClockNeeds {
         process_group: true,
         processes: true,
@@ -127,7 +127,7 @@ fn the_hosts_source_takes_precedence() {
     assert!(both.needs().others_bind(0, Side::Host));
 }
 
-/// The guest has used the clock of a client of the host that has left.
+/// The guest has used the clock of a client of the host that has disconnected.
 #[test]
 fn the_guest_alone_has_no_faster_clock_than_the_host_allows() {
     let joined = ClockNeeds {
@@ -163,7 +163,7 @@ fn devices_are_found_by_their_numbers() {
     }
 }
 
-/// The order is: clients of the host, clients of the host that give way, the guest.
+/// The order is: clients of the host, clients of the host that yield, the guest.
 #[test]
 fn consumers_that_yield_to_the_host_precede_the_guest() {
     let counts = |hz, gives_way, yields| ClockNeeds {

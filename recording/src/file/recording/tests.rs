@@ -93,7 +93,7 @@ fn symbols_mappings_and_files_add_up() {
         release: "6.12.0".to_owned(),
         build_id: "ab".to_owned(),
         slide: 0x1000_0000,
-        gaps: vec!["No perf maps: nobody tells".to_owned()],
+        gaps: vec!["No perf maps: unknown".to_owned()],
     };
     bytes.extend(kernel.to_block().unwrap());
     for time in [3, 9] {
@@ -127,7 +127,7 @@ fn symbols_mappings_and_files_add_up() {
 #[test]
 fn tables_beyond_the_memory_limit_are_omitted() {
     let (mut bytes, _) = recording();
-    // Lines that no packer makes small.
+    // Incompressible lines.
     let mut state = 1_u32;
     let letters = std::iter::repeat_with(|| {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -158,7 +158,7 @@ fn a_small_file_that_unpacks_to_much_is_refused() {
             "{error}"
         );
     }
-    // In many small blocks, too.
+    // Also in many small blocks.
     let (mut bytes, _) = recording();
     for _ in 0..100 {
         bytes.extend(Block::encode(Kind::Symbols, &[b'\n'; 512 << 10]).unwrap());
@@ -190,7 +190,7 @@ fn blocks_read_before_an_interrupt_count() {
     assert_eq!(contents.account.samples, 3);
     assert_eq!((contents.unread, contents.cut_off), (length - ends[3], 0));
     assert_eq!(contents.closed, None);
-    // What reads it again finds the same.
+    // Reading it again gives the same.
     let again = recording.read(|_, _| {}).unwrap();
     assert_eq!(again.account, contents.account);
     assert_eq!(again.unread, contents.unread);

@@ -212,7 +212,7 @@ mod tests {
     use super::*;
     use crate::{MAX_STACK_FRAMES, StackEnd};
 
-    /// Stacks of usual depth, and some that need a record of their own.
+    /// Stacks of usual depth, and some that need their own record.
     fn frames() -> impl Strategy<Value = Vec<u64>> {
         prop_oneof![
             8 => prop::collection::vec(any::<u64>(), 0..8),

@@ -232,7 +232,7 @@ mod tests {
             ]),
             [10, 8, 12, 10]
         );
-        // What isn't known to be its own isn't; idle time is none.
+        // Time without a known owner isn't a thread's; idle time isn't either.
         assert_eq!(
             busy(&[
                 (5, 1, true),

@@ -1,4 +1,4 @@
-//! How guests end, and guests that can't begin.
+//! Ends of guests, and guests that can't start.
 
 use std::collections::BTreeSet;
 
@@ -46,8 +46,8 @@ fn a_guest_without_introspection_can_be_run() {
     check_end("blind", SUCCESS, "");
 }
 
-/// A kernel without BTF, ORC and names of variables: who runs is known by its code. The guest says which process uses the
-/// processor.
+/// A kernel without BTF, ORC and names of variables: its code gives the running task. The guest prints which process uses
+/// the processor.
 #[test]
 fn processes_of_a_kernel_without_btf_are_known() {
     check_end("undescribed", SUCCESS, "");
@@ -79,7 +79,7 @@ fn processes_of_a_kernel_without_btf_are_known() {
         let found = stream.of_kind(kind).any(|sample| sample.pid == pid);
         assert!(found, "no sample of kind {kind}");
     }
-    // The status, the end of a recording, and its report say what isn't known.
+    // The status, the end of a recording, and its report name the missing facts.
     for place in ["told", "recorded", "reported"] {
         let said = run.text(&format!("undescribed.{place}"));
         assert!(said.contains("No perf maps: "), "{place}: {said}");
@@ -87,7 +87,7 @@ fn processes_of_a_kernel_without_btf_are_known() {
     }
 }
 
-/// The status, and one line that says what happened unless all is well.
+/// The status, and one line that names the cause of an error.
 fn check_end(name: &str, status: u8, words: &str) {
     let run = run();
     let said = run.text(&format!("{name}.stderr"));
@@ -101,7 +101,7 @@ fn check_end(name: &str, status: u8, words: &str) {
     );
 }
 
-/// KASLR puts each boot of a kernel elsewhere, and the status says where.
+/// KASLR moves each boot of a kernel, and the status has the address.
 #[test]
 fn each_boot_has_another_address() {
     let run = run();
@@ -113,7 +113,7 @@ fn each_boot_has_another_address() {
     assert!(different.len() > 1, "{slides:x?}");
 }
 
-/// Samples flow even if nothing is known of the guest.
+/// Samples are taken without introspection of the guest.
 #[test]
 fn samples_are_taken_without_introspection() {
     let run = run();

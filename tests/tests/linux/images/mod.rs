@@ -1,4 +1,4 @@
-//! What kvmprof learns from Debian's kernel images before anything runs, and from damaged ones.
+//! The facts that kvmprof gets from Debian's kernel images before they run, and from damaged ones.
 
 mod code;
 mod running;
@@ -41,7 +41,7 @@ fn a_kernels_image_has_release_and_symbols_but_no_address() {
             symbols.function_at(entry + 1),
             Some(("entry_SYSCALL_64", 1))
         );
-        // Where x86-64 kernels are linked to.
+        // The link address of x86-64 kernels.
         assert_eq!(symbols.address_of("_text"), Some(0xffff_ffff_8100_0000));
     }
 }
@@ -87,7 +87,7 @@ fn the_unpacked_kernel_gives_the_same_facts() {
     }
 }
 
-/// What is missing is said, and it is only what no recipe finds.
+/// Missing facts are named, and they are only those without a recipe.
 #[test]
 fn a_kernel_without_btf_is_analysed_by_its_code() {
     for kernel in kernels() {
@@ -136,7 +136,7 @@ fn a_damaged_payload_is_refused() {
     for kernel in kernels() {
         let mut image = fs::read(&kernel.image).unwrap();
         let middle = image.len() / 2;
-        // Debian's 6.1 is packed by lz4, which has no checksum: a few bytes may be a part of what is only copied.
+        // Debian's 6.1 is packed by lz4, which has no checksum: a few bytes may be in literals.
         image[middle..middle + (64 << 10)].fill(0xa5);
         let said = error(&image);
         assert_eq!(said.lines().count(), 1, "{said}");

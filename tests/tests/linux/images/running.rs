@@ -1,4 +1,4 @@
-//! Debian's kernels, laid out in memory as they run, tell what their files tell.
+//! Debian's kernels, laid out in memory as they run, give the same facts as their files.
 
 use kvmprof_introspection::{GuestKnowledge, LinuxKnowledge};
 use kvmprof_tests::linux::{RunningGuest, unpacked};
@@ -35,7 +35,7 @@ fn a_running_kernel_gives_the_same_facts_as_its_file() {
     }
 }
 
-/// Checks that what was learned from memory and from the file is the same.
+/// Checks that the facts from memory and from the file are the same.
 fn agree(memory: &LinuxKnowledge, image: &LinuxKnowledge, what: &str) {
     assert_eq!(memory.release(), image.release(), "{what}");
     assert_eq!(memory.build_id(), image.build_id(), "{what}");
@@ -62,7 +62,7 @@ fn agree(memory: &LinuxKnowledge, image: &LinuxKnowledge, what: &str) {
     assert!(memory.modules().can_be_found(), "{what}");
 }
 
-/// The addresses of variables and the offsets in structures that were learned, as text.
+/// The addresses of variables and the offsets in structures, as text.
 fn layouts(linux: &LinuxKnowledge) -> String {
     let text = format!("{linux:?}");
     let mut found = String::new();

@@ -5,14 +5,14 @@ use kvmprof_tests::linux::{
     without_pvh,
 };
 
-/// A guest of the scenario, and what it should see of itself.
+/// A guest of the scenario, and its expected configuration.
 struct Expected {
     name: &'static str,
     cpus: i32,
     memory_mib: i32,
-    /// How much of it the kernel may keep for itself, in MiB.
+    /// Maximum memory that the kernel reserves for itself, in MiB.
     kept_mib: i32,
-    /// Whether KASLR moves the kernel: it does so as it unpacks itself.
+    /// Whether KASLR moves the kernel: it does so while it unpacks itself.
     moved: bool,
 }
 
@@ -47,7 +47,7 @@ const GUESTS: [Expected; 4] = [
     },
 ];
 
-/// The machine in which the guest `name` was run: `tests/run` needs none of those that only the profile `all` looks at.
+/// The machine that has run the guest `name`: `tests/run` leaves out those that only the profile `all` checks.
 fn run(name: &str) -> Finished {
     let guests = match name {
         "pvh" | "image" => "pvh image",
@@ -123,7 +123,7 @@ fn check_machine(run: &Finished, expected: &Expected) {
     assert!(expected.moved || slide == 0, "{name}: {slide:#x}");
 }
 
-/// What the busy process executes is said to be its own.
+/// Samples in the busy process's code have its pid.
 fn check_samples(run: &Finished, name: &str) {
     let text = hog().text;
     let stream = run.stream(&format!("{name}.s"));
@@ -151,7 +151,8 @@ fn check_samples(run: &Finished, name: &str) {
     );
 }
 
-/// With five levels, since the processor has them, where the kernel unpacks itself, which is when it takes the fifth, and isn't told not to.
+/// With five levels, since the processor has them, if the kernel unpacks itself, which is when it enables the fifth, and has no option
+/// against it.
 #[test]
 fn page_tables_have_the_configured_depth() {
     let levels = |name| run(name).console(name).number("levels ");

@@ -1,5 +1,5 @@
-//! `kvmprof profil` and `kvmprof pcsample` for processes of Debian's kernels, which know nothing of it: names and shares,
-//! and what ends them. KASLR is on.
+//! `kvmprof profil` and `kvmprof pcsample` for processes of Debian's kernels, without their help: names and shares, and
+//! the causes of their end. KASLR is on.
 
 use kvmprof_tests::linux::{
     Finished, Program, Scenario, SharedProgram, debian, guest_builder, guest_program, once,
@@ -11,9 +11,9 @@ const FIXED: u64 = 0x6000_0000;
 const AFTER: u64 = 0x7000_0000;
 /// Each function begins in a count of its own.
 const ALIGNED: &str = "-falign-functions=64";
-/// How far a share may be from the truth, beside four standard errors.
+/// Maximum difference of a share from the truth, in addition to four standard errors.
 const APART: f64 = 0.03;
-/// The least number of ticks for a share.
+/// Minimum number of ticks for a share.
 const TICKS: u64 = 300;
 
 kvmprof_tests::in_each_kernel! {
@@ -23,7 +23,7 @@ kvmprof_tests::in_each_kernel! {
     functions_have_the_shares_that_the_programs_count
 }
 
-/// It is linked to its addresses.
+/// It is linked to fixed addresses.
 fn fixed() -> Program {
     guest_program("shares.c", FIXED, &[ALIGNED])
 }
@@ -33,7 +33,7 @@ fn pie() -> SharedProgram {
     shared_program("shares.c", &[ALIGNED])
 }
 
-/// A guest of that series of kernels whose processes were profiled.
+/// A guest with that series of kernels whose processes were profiled.
 fn run(series: &str) -> Finished {
     once(&format!("profil-command-{series}"), || {
         let kernel = debian(series);
@@ -52,7 +52,7 @@ fn run(series: &str) -> Finished {
     })
 }
 
-/// What a command has written.
+/// A command's output.
 struct Profiled {
     text: String,
     stderr: String,
@@ -63,7 +63,7 @@ impl Profiled {
     fn of(run: &Finished, name: &str) -> Self {
         let profiled = Self {
             text: run.text(&format!("{name}.stdout")),
-            // It may have told that it waits for the process.
+            // It may have reported that it waits for the process.
             stderr: run
                 .text(&format!("{name}.stderr"))
                 .lines()
@@ -79,7 +79,7 @@ impl Profiled {
         profiled
     }
 
-    /// One that has ended well.
+    /// One that has succeeded.
     #[track_caller]
     fn good(run: &Finished, name: &str, said: &str) -> Self {
         let profiled = Self::of(run, name);
@@ -114,7 +114,7 @@ impl Profiled {
     }
 }
 
-/// The part of its turns that the light function of `program` has had.
+/// The share of turns of the light function of `program`.
 fn truth(run: &Finished, program: &str) -> f64 {
     let console = run.console("guest");
     let turns = ["light", "heavy"].map(|name| {
@@ -159,7 +159,7 @@ fn functions_have_the_shares_that_the_programs_count(run: &Finished) {
     }
 }
 
-/// The last tick that counts is of the program before.
+/// The last counted tick belongs to the previous program.
 fn an_exec_is_noticed_and_nothing_of_the_new_program_counts(run: &Finished) {
     let said = "kvmprof: ended early: the process has executed another program";
     let profiled = Profiled::good(run, "after", said);
@@ -187,7 +187,7 @@ fn an_exec_is_noticed_and_nothing_of_the_new_program_counts(run: &Finished) {
     assert!(!samples.iter().any(|pc| after.contains(pc)));
 }
 
-/// Also in a guest that does nothing else; this one's table is a document.
+/// Also in a guest without other activity; this one's table is a document.
 fn the_end_is_noticed_with_all_earlier_ticks(run: &Finished) {
     let said = "kvmprof: ended early: the process has ended";
     for name in ["leaving", "leaving_samples"] {

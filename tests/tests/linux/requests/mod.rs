@@ -1,4 +1,5 @@
-//! What a guest's 4 KiB requests to a disk cost, beside QEMU's virtio-blk: over virtio-mmio, as kvmprof's, and over PCI.
+//! The cost of a guest's 4 KiB requests to a disk, compared with QEMU's virtio-blk: over virtio-mmio, like kvmprof's,
+//! and over PCI.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,7 @@ use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, guest_prog
 const MODULES: [&str; 3] = ["virtio_mmio", "virtio_pci", "virtio_blk"];
 const PROGRAM: u64 = 0x1000_0000;
 
-/// How many requests each of so many processes makes: as `driver.sh` asks for.
+/// Number of requests of each of this number of processes, as in `driver.sh`.
 const LOADS: [(u64, u64); 2] = [(3000, 1), (1000, 4)];
 
 fn run() -> Finished {
@@ -33,7 +34,7 @@ fn counts(run: &Finished, name: &str) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// What one request of `processes` at a time takes of each count.
+/// The increase of each count by one request of `processes` at a time.
 fn each(run: &Finished, guest: &str, (requests, processes): (u64, u64)) -> BTreeMap<String, f64> {
     let before = counts(run, &format!("{guest}.{processes}.before"));
     let after = counts(run, &format!("{guest}.{processes}.after"));

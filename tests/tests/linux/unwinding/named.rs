@@ -1,11 +1,11 @@
-//! Frames by the names that reports show.
+//! Frames with the names in reports.
 
 use kvmprof_recording::Sample;
 use kvmprof_recording::file::Contents;
 use kvmprof_report::symbolize::{CodeAddress, Resolver};
 use kvmprof_tests::linux::Finished;
 
-/// A frame's function, and the file or module that it is in.
+/// A frame's function, and its file or module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
     pub function: String,

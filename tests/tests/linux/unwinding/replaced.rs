@@ -1,11 +1,11 @@
-//! Names of code that isn't in a file for good: of a module at the place of another one, and of code that programs make.
+//! Names of code that has no permanent file: of a module that replaces another one, and of code that programs make.
 
 use std::collections::BTreeMap;
 
 use super::named::{NamedSample, read};
 use super::run;
 
-/// Each works for processes of its own, while the other one isn't there.
+/// Each works for its own processes, while the other one is unloaded.
 pub const MODULES: [&str; 2] = ["brd", "null_blk"];
 
 /// The processes that worked with each module, and the addresses at which it was.

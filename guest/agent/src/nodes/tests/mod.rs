@@ -19,13 +19,13 @@ const PROFIL: usize = 2;
 const PMC: usize = 3;
 const THREAD: u32 = 77;
 
-/// What the forwarder did, and the answers that it will get.
+/// The forwarder's actions, and the answers that it will get.
 #[derive(Default)]
 struct TestEnvironment {
     answers: VecDeque<(usize, Vec<u8>)>,
     /// Requests to kvmprof, encoded.
     sent: VecDeque<Vec<u8>>,
-    /// Looks at callers that aren't answered yet.
+    /// Inspections of callers that aren't answered yet.
     inspections: VecDeque<(u64, Inspection)>,
     nobody_waits: bool,
 }
@@ -334,7 +334,7 @@ fn an_edge_triggered_epoll_is_woken_up_after_each_read() {
         assert!(bench.reply(watch, Reply::Poll { events: 1 }));
         bench.answered(PCS, &protocol::wake_up(4242));
     }
-    // Without another poll nobody waits.
+    // Without another poll no wake-up is sent.
     bench.read(PCS, file, 0, 100);
     let (tag, _) = bench.sent_kind();
     assert!(bench.reply(tag, Reply::Read { data: b"buffer" }));
