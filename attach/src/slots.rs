@@ -47,7 +47,7 @@ impl Slot {
 /// Identifies a state of a guest's slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Version {
-    /// The address of the `struct kvm_memslots`: KVM uses two by turns.
+    /// The address of the `struct kvm_memslots`: KVM alternates between two.
     table: u64,
     generation: u64,
 }

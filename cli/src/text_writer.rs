@@ -9,11 +9,11 @@ const STYLES: [&str; 6] = [
     "\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[33m", "\x1b[34m",
 ];
 
-/// Passes text on with U+FFFD in place of all that acts on a terminal, whoever has written it: invisible characters ([`is_visible`]), except for tabs, line
-/// ends and [`STYLES`], and bytes that are no text.
+/// Passes text on with U+FFFD in place of everything that acts on a terminal: invisible characters ([`is_visible`]), except for tabs, line ends and
+/// [`STYLES`], and invalid UTF-8.
 pub struct TextWriter<'a> {
     out: &'a mut dyn Write,
-    /// The begin of a character whose other bytes have yet to come.
+    /// The first bytes of a character whose other bytes have yet to come.
     begun: Vec<u8>,
 }
 

@@ -333,8 +333,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends the connection at once, from any thread: whoever waits for a reply gets
-    /// [`ClientError::Closed`], and kvmprof frees what was open.
+    /// Ends the connection at once, from any thread: callers that wait for a reply get [`ClientError::Closed`], and kvmprof frees what
+    /// was open.
     pub fn disconnect(&self) {
         let _ = self.shared.0.stream.shutdown(Shutdown::Both);
     }

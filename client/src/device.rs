@@ -170,7 +170,7 @@ impl RemoteDevice {
         }
     }
 
-    /// Waits until the device is ready for one of `wanted`, or gone; returns what it is ready for.
+    /// Waits until the device is ready for one of `wanted`, or gone. Returns what it is ready for.
     ///
     /// # Errors
     /// [`ClientError::Refused`] with EINTR when cancelled; or what ended the connection.

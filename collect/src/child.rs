@@ -102,7 +102,7 @@ impl Child {
         }
     }
 
-    /// Ends it at once, whatever it does.
+    /// Ends it at once.
     pub fn kill(&mut self) {
         // It may have ended already.
         let _ = self.child.kill();

@@ -1,5 +1,5 @@
-//! Names that leave the host only as a keyed hash: all hosts with the same key make the same hash of a name, and nobody without the key can
-//! find the name by trying.
+//! Names that leave the host only as a keyed hash: all hosts with the same key make the same hash of a name, and without the key the name can't be
+//! found by trying.
 
 use std::fmt;
 use std::fs::File;

@@ -44,7 +44,7 @@ impl Watcher {
         Ok(watcher)
     }
 
-    /// Also watches the folders that were made since the last call, or were made anew.
+    /// Also watches the folders that were made, or replaced, since the last call.
     pub fn look(&self) {
         let events = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO;
         for folder in &self.folders {

@@ -11,7 +11,7 @@ const WRITES: CounterId = CounterId::PortWrites;
 const TIME: CounterId = CounterId::CpuTime;
 const CYCLES: CounterId = CounterId::Cycles;
 
-/// A host without a PMU, whose totals are all the same.
+/// A host without a PMU, whose totals are nevertheless.
 struct Host(u64);
 
 impl Totals for Host {

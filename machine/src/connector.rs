@@ -125,7 +125,7 @@ impl PortSockets {
     /// process's user or to the folder's owner: others could have put it there only where anybody may, and kvmprof would connect to it with its own rights.
     ///
     /// # Errors
-    /// Nobody listens there, too many wait there already, or it is another user's.
+    /// There is no listener, too many clients wait there already, or it is another user's.
     pub fn connect(&self, port: u32) -> io::Result<UnixStream> {
         let mut name = self.start.clone();
         name.push(port.to_string());

@@ -13,7 +13,7 @@ use super::Ticks;
 pub struct ClockLedger {
     /// All ticks since the clock first ran.
     pub ticks: u64,
-    /// Ticks that were captured and handed over.
+    /// Ticks that were captured and delivered.
     pub sampled: u64,
     /// Ticks counted as idle: the vCPU was halted and took no wake-up for them.
     pub idle: u64,

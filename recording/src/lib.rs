@@ -16,7 +16,7 @@
 //! assert!(ledger.balances());
 //! ```
 //!
-//! A recording is read from its begin to its end; samples come with the frames of their stacks:
+//! A recording is read from its start to its end; samples come with the frames of their stacks:
 //!
 //! ```no_run
 //! use std::collections::BTreeMap;

@@ -3,7 +3,7 @@
 /// The share of lost or stolen ticks from which on other shares mislead, in percent.
 const MISLEADING: u64 = 5;
 
-/// Whether so many of `ticks` were lost or stolen that shares of the others mislead.
+/// Whether too many of `ticks` were lost or stolen for the shares of the others.
 pub fn misleads(ticks: u64, lost: u64, stolen: u64) -> bool {
     let gone = u128::from(lost) + u128::from(stolen);
     gone > 0 && gone * 100 >= u128::from(ticks) * u128::from(MISLEADING)

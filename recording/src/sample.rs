@@ -195,9 +195,8 @@ pub struct Sample {
     pub mode: Mode,
     /// The thread's name, padded with NULs; all NUL when unknown.
     pub comm: [u8; COMM_LENGTH],
-    /// The physical address of the active page tables (CR3 without its low 12 bits), which identifies the address
-    /// space. If the kernel and user mode have separate tables (KPTI), these lie side by side and differ in
-    /// bit 12.
+    /// The physical address of the active page tables (CR3 without its low 12 bits), which identifies the address space. If the kernel and user
+    /// mode have separate tables (KPTI), these are adjacent and differ in bit 12.
     pub address_space: u64,
     /// The call stack, if one was requested.
     pub stack: StackSummary,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
 
-/// A folder that stands for the guest's `/`.
+/// A folder that acts as the guest's `/`.
 #[derive(Debug)]
 pub struct Sysroot {
     folder: OwnedFd,

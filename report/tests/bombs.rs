@@ -149,7 +149,7 @@ fn stacks_that_fill_the_memory() {
 /// Recordings that took gigabytes out of kilobytes are refused with the reason.
 #[test]
 fn a_small_recording_that_unpacks_to_much_is_refused() {
-    // A thread and a stack, and samples that are all the same.
+    // A thread and a stack, and samples that are nevertheless.
     let tables = [1, 0, 0, 0, 0, 2, 0, 0, 0, 0];
     let samples = [&tables[..], &[3, 0, 2, 0, 3, 0, 0, 0, 0].repeat(400_000)].concat();
     let all: Vec<_> = (0..16).map(|_| (Kind::Samples, samples.clone())).collect();

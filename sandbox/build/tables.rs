@@ -219,14 +219,14 @@ const EVENTS: &[Allowed] = &[
 /// Whoever accepts clients compares their user with its own.
 const CLIENTS: &[Allowed] = &[any(SYS_geteuid)];
 
-/// The files in `/proc` about a vCPU's thread are open. While a vCPU stands still, the thread stays on one processor.
+/// The files in `/proc` about a vCPU's thread are open. While a vCPU is stopped, the thread stays on one processor.
 const LOOK: &[Allowed] = &[
     any(SYS_pread64),
     any(SYS_getcpu),
     only(SYS_sched_setaffinity, &[is(0, 0)]),
 ];
 
-/// The thread waits for a tick or a kick. The process that traces the VMM has the host's kernel take samples, and hands over their clock, which is
+/// The thread waits for a tick or a kick. The process that traces the VMM has the host's kernel take samples, and delivers their clock, which is
 /// started here.
 const CAPTURE: &[Allowed] = &[
     any(SYS_rt_sigtimedwait),

@@ -1,4 +1,4 @@
-//! What a process gives up for good.
+//! What a process gives up permanently.
 
 use std::ffi::OsString;
 use std::io;

@@ -99,7 +99,7 @@ impl User {
         Ok(user)
     }
 
-    /// This thread, and no other one, becomes the user for good, without any right of a superuser.
+    /// This thread, and no other one, permanently becomes the user, without any right of a superuser.
     ///
     /// # Errors
     /// The thread may not become another user.

@@ -14,7 +14,8 @@ pub const MARK: &str = "not run: ";
 /// Says that the calling test, or a part of it, can't be run on this machine, and why. nextest knows no such result: the test
 /// goes into the list that `tests/run` prints at its end.
 ///
-/// # Panics If there is no such list: the test would pass as if it had been run.
+/// # Panics
+/// If there is no such list: the test would pass as if it had been run.
 pub fn not_run(why: &str) {
     assert!(
         note(why),

@@ -10,7 +10,8 @@ pub(crate) use on_host::note;
 /// Reports that this machine can't run the calling test, or a part of it, and why. nextest knows no such result, so the test goes into the
 /// list that `tests/run` prints at its end.
 ///
-/// # Panics If there is no such list, because the test would pass as if it had been run.
+/// # Panics
+/// If there is no such list, because the test would pass as if it had been run.
 pub fn not_run(why: &str) {
     if in_lab() {
         // The host adds it to the list.

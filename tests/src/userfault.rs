@@ -8,9 +8,11 @@ const REGISTER: libc::Ioctl = 0xc020_aa00;
 
 /// Registers the absent pages of this memory as missing: a thread that touches one blocks until the process ends.
 ///
-/// # Errors The host has no userfaultfd, or doesn't support this kind of memory.
+/// # Errors
+/// The host has no userfaultfd, or doesn't support this kind of memory.
 ///
-/// # Safety No code that has to continue may use these pages.
+/// # Safety
+/// No code that has to continue may use these pages.
 pub unsafe fn never_bring(address: u64, length: u64) -> io::Result<()> {
     let mut api = [0xaa_u64, 0, 0];
     let mut range = [address, length, 1, 0];

@@ -9,7 +9,8 @@ const POLL: Duration = Duration::from_millis(2);
 
 /// Calls `look` until it finds something.
 ///
-/// # Panics If it finds nothing within the timeout; `what` names the condition.
+/// # Panics
+/// If it finds nothing within the timeout; `what` names the condition.
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {

@@ -9,7 +9,7 @@ use super::named;
 
 /// The lowest address of the kernel: those of user programs are below it.
 const KERNEL_BEGIN: u64 = 1 << 63;
-/// The maximum distance of an address from the begin of its function, in bytes. An address that is farther away counts as unknown: the list has no
+/// The maximum distance of an address from the start of its function, in bytes. An address that is farther away counts as unknown: the list has no
 /// lengths, and doesn't have all code.
 const LONGEST: u64 = 64 << 10;
 

@@ -76,7 +76,8 @@ pub(super) fn places() -> ProcessPlaces {
 /// Has this host's kernel verify programs for all kinds of processors, without and with stacks: up to 8 KiB of each, 5 levels of page tables, 8
 /// ranges of memory, and the host's stacks. Their addresses are unmapped, and they aren't run. The result is their number.
 ///
-/// # Errors The kernel refuses one, or its layout isn't known.
+/// # Errors
+/// The kernel refuses one, or its layout isn't known.
 pub fn load_programs() -> Result<usize, SamplingError> {
     let types = types()?;
     let types = Btf::parse(&types).map_err(HostKernelError::from)?;

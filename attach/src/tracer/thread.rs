@@ -19,8 +19,8 @@ const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 /// How long a thread may take to stop. A thread that waits for a disk, or is frozen, takes longer.
 const MAX_WAIT: Duration = Duration::from_millis(200);
-/// Maximum time until a thread stops for the wanted reason, such as the end of one system call. This includes all stops before: one for
-/// each signal that the thread gets meanwhile.
+/// Maximum time until a thread stops for the requested reason, such as the end of one system call. This includes all stops before: one for each
+/// signal that the thread gets meanwhile.
 pub const MAX_STOP: Duration = Duration::from_millis(500);
 /// CS in 64-bit code: of Linux, and of Linux on Xen without hardware virtualization (`FLAT_USER_CS64`).
 const CODE_64_BIT: [u64; 2] = [0x33, 0xe033];
@@ -283,7 +283,7 @@ impl<'a> StoppedThread<'a> {
         Ok(self.registers.rip.wrapping_sub(start) < length)
     }
 
-    /// Lets the thread go on to its next entry to a system call, or return from one.
+    /// Lets the thread continue to its next entry to a system call, or return from one.
     fn next_system_call(&self) -> Result<Option<SystemCall>, TraceError> {
         self.follow(Traced::proceed_to_system_call, 0, |stop| match stop {
             Stop::SystemCall => {

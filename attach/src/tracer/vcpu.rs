@@ -93,7 +93,7 @@ pub enum TraceError {
     /// KVM has refused the vCPU's registers.
     #[error("KVM doesn't tell the vCPU's registers: {0}")]
     Kvm(io::Error),
-    /// The look has taken so long that the vCPU was let go before its end.
+    /// The look has taken so long that the vCPU was released before its end.
     #[error("The vCPU was let go, since kvmprof took too long to look at it")]
     Overdue,
     /// The process that traces has ended.
@@ -173,7 +173,7 @@ unsafe impl Answer for kvm_mp_state {}
 /// A vCPU whose thread is stopped for each look. All looks are made by the same thread.
 ///
 /// A thread that looks at several vCPUs must look at none while another one [is slow](Self::is_slow): if their process executes another program,
-/// both processes could wait for each other for ever.
+/// both processes could wait for each other forever.
 #[derive(Debug)]
 pub struct TracedVcpu {
     thread: Arc<VmmThread>,
@@ -335,8 +335,8 @@ impl TracedVcpu {
         self.slow = None;
     }
 
-    /// Lets a slow thread go, if it has stopped by now. Call it every few milliseconds while the thread [is slow](Self::is_slow): otherwise it
-    /// would stand still until the next look.
+    /// Releases a slow thread, if it has stopped by now. Call it every few milliseconds while the thread [is slow](Self::is_slow): otherwise it would
+    /// stay stopped until the next look.
     pub fn let_go(&mut self) {
         while let Some(mut slow) = self.slow.take() {
             match has_stopped(&slow.traced) {

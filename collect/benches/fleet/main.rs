@@ -4,7 +4,7 @@
 //! of the ticks are idle; the others have one of 200 stacks of 16 frames. All run one kernel with 70,000 functions, each at another address. Beside them there
 //! are four guests of `kvmprof demo`, which need a KVM (`real=0`: none). The configuration is the default one, with the page of metrics and a sink of
 //! Parquet files, each of 300 s (`file=20`: of so many). It is measured for as long as such a file takes, 40 s at least: so each guest has one file in
-//! it, whenever it begins, and the share is that of a collector that runs for ever. All counts take some 35 minutes.
+//! it, whenever it begins, and the share is that of a collector that runs forever. All counts take some 35 minutes.
 //!
 //! The last lines are a table of the collector's processor time, as a share of one core, the part of it that the sink's thread takes, and its maximum
 //! memory since its start. If a budget is exceeded, or not all guests were collected from, the exit status is 1. Other programs share the processor's

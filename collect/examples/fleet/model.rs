@@ -10,7 +10,7 @@ use super::truth::Known;
 
 /// Noon of 2026-03-01, in s since 1970: 24 hours from then on have two dates.
 const BEGIN: u64 = 1_772_366_400;
-/// The begin of the second date, in s since 1970.
+/// The start of the second date, in s since 1970.
 const MIDNIGHT: u64 = 1_772_409_600;
 /// The rate of the clocks: ticks a second on each vCPU.
 pub const HZ: u32 = 19;

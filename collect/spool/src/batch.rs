@@ -9,7 +9,7 @@ use kvmprof_recording::Mode;
 use kvmprof_recording::file::Account;
 use serde::{Deserialize, Serialize};
 
-/// The name that stands for all names beyond a limit.
+/// The name that replaces all names beyond a limit.
 pub const OTHER: &str = "other";
 /// The process and the thread of ticks at which a vCPU was halted.
 pub const IDLE: &str = "idle";

@@ -89,8 +89,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Spool {
-    /// Opens the spool in the folder at `path` for these `sinks`. Its batches may take up to `limit` bytes. Damaged files are set aside: of a sink whose notes are
-    /// damaged nobody knows which of the batches it has received, so that none of them is sent to it (again).
+    /// Opens the spool in the folder at `path` for these `sinks`. Its batches may take up to `limit` bytes. Damaged files are set aside: if a sink's
+    /// notes are damaged, it is unknown which of the batches it has received, so that none of them is sent to it (again).
     ///
     /// # Errors
     /// [`SpoolError`].
@@ -293,7 +293,7 @@ impl Spool {
         Some(oldest)
     }
 
-    /// Removes the file of a lost batch, after its count was written. If that fails, the file is removed all the same, which makes room for the count.
+    /// Removes the file of a lost batch, after its count was written. If that fails, the file is removed nevertheless, which makes room for the count.
     fn count_lost(&self, entry: &Entry) -> Result<(), SpoolError> {
         let saved = self.save_rest();
         self.folder.remove(&entry.name()).and(saved)
@@ -412,7 +412,7 @@ impl Spool {
         };
         let saved = self.save(sink);
         if saved.is_err() {
-            // Batches are removed all the same, which makes room for the note.
+            // Batches are removed nevertheless, which makes room for the note.
             let progress = self.progress_of(sink);
             if let Some(position) = self.lock().sinks.get_mut(sink) {
                 position.saved = progress;

@@ -28,7 +28,7 @@ use crate::config::Endpoint;
 /// Maximum number of rows in a request, unless a single window has more. By default, receivers of gRPC accept up to 4 MiB.
 const MAX_ROWS: usize = 8192;
 
-/// The begin of the names of attributes that are labels of processes.
+/// The start of the names of attributes that are labels of processes.
 const LABEL: &str = "kvmprof.label.";
 
 /// Sends requests to a receiver.

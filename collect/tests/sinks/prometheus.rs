@@ -108,7 +108,7 @@ fn until<T>(what: &str, mut step: impl FnMut(), look: impl Fn() -> Option<T>) ->
         if let Some(found) = look() {
             return found;
         }
-        assert!(begin.elapsed() < DEADLINE, "waited in vain until {what}");
+        assert!(begin.elapsed() < DEADLINE, "timed out waiting until {what}");
         step();
         sleep(Duration::from_millis(200));
     }

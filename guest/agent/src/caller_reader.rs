@@ -45,7 +45,7 @@ impl CallerReader {
         let ringer = Arc::clone(&self.ringer);
         let sender = self.sender.clone();
         let tell = move |whole| {
-            // Without a receiver nobody needs the finding. If the socket's buffer is full, the bell is readable already.
+            // Without a receiver the finding isn't needed. If the socket's buffer is full, the bell is readable already.
             let _ = sender.send((number, whole));
             let _ = (&*ringer).write(&[1]);
         };

@@ -17,7 +17,7 @@ const MAX_DOUBTS: u8 = 4;
 pub enum KernelPulse {
     /// The clock has advanced.
     Advanced,
-    /// The clock stands still, as while all vCPUs are halted; or the kernel has no known clock.
+    /// The clock is stopped, as while all vCPUs are halted; or the kernel has no known clock.
     Still,
     /// The clock can't be read: a VMM is changing memory slots, or has removed the memory.
     Unreadable,
@@ -60,7 +60,7 @@ impl KernelWatch {
         self.doubts = 0;
     }
 
-    /// Adds a doubt: the clock stands still, and no running vCPU was found in the kernel. True once there are enough
+    /// Adds a doubt: the clock is stopped, and no running vCPU was found in the kernel. True once there are enough
     /// doubts to take the kernel as gone.
     pub fn doubt(&mut self) -> bool {
         self.doubts = self.doubts.saturating_add(1);

@@ -95,7 +95,8 @@ impl TestCode {
     /// The distances of the caller's stack pointer from RSP that the code gives, for instructions at each of its
     /// addresses: first by a walk, then from the cache. `None` for code with frame pointers.
     ///
-    /// # Panics If the cache differs from the walk.
+    /// # Panics
+    /// If the cache differs from the walk.
     pub fn distances(&self) -> Option<Vec<Option<i16>>> {
         let rules = CodeRules::find(&self.image(), &self.symbols())?;
         let addresses = (TEXT..).take(self.text.len());

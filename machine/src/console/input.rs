@@ -148,7 +148,7 @@ impl ConsoleInput {
     }
 
     fn there_is_room(&mut self, ops: &mut EventOps) {
-        // An eventfd that nobody has written to since is no error.
+        // An unsignalled eventfd is no error.
         let _ = self.target.room_event().read();
         match self.state {
             State::AlwaysReady => self.pump(ops),

@@ -57,15 +57,15 @@ impl SerialEvents for RoomForInput {
 
 /// The port itself.
 ///
-/// The received-data interrupt is this model's own. In vm-superio 0.8, every read of the data register
-/// and of the interrupt identification clears that register's received-data bit, although more input
-/// waits; only further input raises the interrupt again, and a full FIFO takes none. A driver that
-/// reads a part of the input and waits for the next interrupt, as Linux's does after 256 characters, then waits
-/// for ever. On a 16550 the condition holds until the FIFO is empty. docs/upstream.md has the report.
+/// The received-data interrupt is this model's own. In vm-superio 0.8, every read of the data register and of
+/// the interrupt identification clears that register's received-data bit, although more input waits; only
+/// further input raises the interrupt again, and a full FIFO takes none. A driver that reads a part of the
+/// input and waits for the next interrupt, as Linux's does after 256 characters, then waits forever. On a 16550
+/// the condition holds until the FIFO is empty. docs/upstream.md has the report.
 struct Port {
     serial: Serial<InterruptLine, RoomForInput, Vec<u8>>,
     listening: Listening,
-    /// The guest wants interrupts when there is input.
+    /// The guest has enabled interrupts for input.
     received_data_enabled: bool,
 }
 

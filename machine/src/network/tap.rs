@@ -101,8 +101,7 @@ impl Link for TapPeer {
         self.file.is_some()
     }
 
-    /// Tells the kernel which offloads received frames may use. It need not be told those of frames that the guest sends:
-    /// the header of each frame has them.
+    /// Sets the offloads that the kernel may use for received frames. Frames that the guest sends have theirs in the header.
     fn set_offloads(&mut self, received: Offloads, _sent: Offloads) {
         let Some(file) = &self.file else { return };
         let Offloads {

@@ -26,7 +26,7 @@ pub struct SocketName {
     folder: OutputFolder,
     name: OsString,
     path: PathBuf,
-    /// The file itself, which nobody can connect by. While it is open, no other file has its number.
+    /// The file itself, which can't be connected to. While it is open, no other file has its inode number.
     file: OwnedFd,
 }
 
@@ -70,8 +70,8 @@ impl SocketName {
 
 impl Drop for SocketName {
     fn drop(&mut self) {
-        // Under the lock nobody can replace the file between the look and the removal. Without
-        // it the file stays: the next kvmprof finds it stale.
+        // Under the lock the file can't be replaced between the check and the removal. Without it the file stays: the
+        // next kvmprof finds it stale.
         let Ok(_lock) = PathLock::take(&self.folder, &self.name, &self.path) else {
             return;
         };
@@ -86,8 +86,8 @@ pub struct SocketListener {
     _name: Box<dyn Debug + Send>,
     socket: OwnedFd,
     path: PathBuf,
-    /// A spare descriptor. If no descriptor is left, it is closed for a moment to accept a client and turn it
-    /// away. Otherwise the listener would report that client for ever.
+    /// A spare descriptor. If no descriptor is left, it is closed for a moment to accept a client and turn it away.
+    /// Otherwise the listener would report that client forever.
     spare: Option<OwnedFd>,
 }
 

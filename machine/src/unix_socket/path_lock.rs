@@ -1,7 +1,7 @@
 //! The lock that allows a process to change the file at the path of a socket: a locked file beside it.
 //!
-//! In a folder that any user can write to, the file may belong to another user, who holds its lock for good. So the lock is taken only if
-//! the file is this user's alone, and the wait for it has a limit.
+//! In a folder that any user can write to, the file may belong to another user, who holds its lock permanently. So the lock is taken only
+//! if the file is this user's only, and the wait for it has a limit.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

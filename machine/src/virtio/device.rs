@@ -111,7 +111,7 @@ impl ConsoleDevice {
         self.mmio.ask_for_service();
     }
 
-    /// Closes for good what the guest had open, because the guest has ended.
+    /// Closes permanently what the guest had open, because the guest has ended.
     pub fn end(&self, backend: &mut dyn Backend) {
         self.mmio.with(|transport, _| transport.end(backend));
     }

@@ -62,9 +62,9 @@ struct Failure {
 pub struct BinaryLoader {
     queue: Option<SyncSender<Request>>,
     done: Option<Receiver<LoadedPart>>,
-    /// The number of maps that were handed over and aren't done.
+    /// The number of maps that were delivered and aren't done.
     pending: usize,
-    /// The number of maps that weren't handed over, because too many were waiting.
+    /// The number of maps that weren't delivered, because too many were waiting.
     refused: u64,
     omissions: Arc<Omissions>,
 }

@@ -122,8 +122,8 @@ impl VcpuSources {
         }
     }
 
-    /// The value of `counter` now, on the vCPU's own thread; `None` for one that has to be counted by each event, or
-    /// isn't there. A counter of the processor is there once somebody has asked for its [`VcpuSources::value`].
+    /// The value of `counter` now, on the vCPU's own thread; `None` for one that has to be counted by each event, or isn't there. A counter of the
+    /// processor is there after the first request for its [`VcpuSources::value`].
     pub fn value_on_thread(&self, counter: CounterId) -> Option<u64> {
         match Source::of(counter) {
             // The calling thread's.

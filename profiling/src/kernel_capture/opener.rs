@@ -178,7 +178,7 @@ impl TracedCaptures {
 
     /// Answers a request of [`CaptureOpener::by_tracer`]. Only what is sampled of a vCPU, and how often, is up to the request.
     ///
-    /// The ring is mapped here, by the right to lock memory. As long as it is, whoever has the file may map the same ring without that right
+    /// The ring is mapped here, by the right to lock memory. While it is mapped, any process with the file may map the same ring without that right
     /// (`perf_mmap` in `kernel/events/core.c`).
     ///
     /// # Errors

@@ -40,7 +40,7 @@ impl KernelCounter {
     fn of(kind: EventKind) -> Option<Self> {
         Some(match kind {
             EventKind::GuestTime => Self::RunTime,
-            // At the end of a halt, whatever the processor calls its exits.
+            // At the end of a halt, for any exit reason of the processor.
             EventKind::Halt => Self::Tracepoint("kvm_vcpu_wakeup"),
             EventKind::PageFaults => Self::Tracepoint("kvm_page_fault"),
             EventKind::KvmExits => Self::Tracepoint("kvm_exit"),

@@ -51,7 +51,7 @@ impl WatchedProcess {
         }
     }
 
-    /// The end of the process's program, if it has been detected. The program's ticks until then have been handed over.
+    /// The end of the process's program, if it has been detected. The program's ticks until then have been delivered.
     pub fn end(&self) -> Option<ProgramEnd> {
         if !self.has_ended.load(Ordering::Acquire) {
             return None;

@@ -1,4 +1,4 @@
-//! The vCPUs' clocks: sets how they run, and takes the ticks that they have handed over.
+//! The vCPUs' clocks: sets how they run, and takes the ticks that they have delivered.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -51,7 +51,7 @@ pub struct Clocks {
     maps: Vec<Arc<ProcessMap>>,
 }
 
-/// A flush in progress: vCPUs were requested to hand over every tick that is due, including the ticks of halted vCPUs.
+/// A flush in progress: vCPUs were requested to deliver every tick that is due, including the ticks of halted vCPUs.
 #[derive(Debug)]
 pub struct Flush {
     begun: Instant,
@@ -118,13 +118,13 @@ impl Clocks {
         self.is_paused
     }
 
-    /// Pauses all vCPUs, after they have handed over every tick that is due, or lets them continue.
+    /// Pauses all vCPUs, after they have delivered every tick that is due, or lets them continue.
     pub fn pause(&mut self, is_paused: bool) -> Flush {
         self.is_paused = is_paused;
         self.ask_all()
     }
 
-    /// Requests `setting` of all vCPUs. They hand over every tick that is due before they follow it.
+    /// Requests `setting` of all vCPUs. They deliver every tick that is due before they follow it.
     pub fn set(&mut self, setting: ClockSetting) -> Flush {
         self.setting = setting;
         self.ask_all()
@@ -135,7 +135,7 @@ impl Clocks {
         self.ask(|_| true)
     }
 
-    /// Begins to collect every tick that is due now. A vCPU that runs hands over its ticks by itself, so that only
+    /// Begins to collect every tick that is due now. A vCPU that runs delivers its ticks by itself, so that only
     /// halted vCPUs get a request.
     pub fn flush(&self) -> Flush {
         self.ask(|vcpu| vcpu.shared.control.is_halted())
@@ -164,7 +164,7 @@ impl Clocks {
     }
 
     /// Whether all requested vCPUs have answered, or have taken too long. After that, the ticks that they had to
-    /// hand over are in their rings.
+    /// deliver are in their rings.
     pub fn is_over(&self, flush: &Flush) -> bool {
         self.is_over_after(flush, flush.begun.elapsed())
     }
@@ -186,7 +186,7 @@ impl Clocks {
         })
     }
 
-    /// Takes everything that the vCPUs have handed over by now. Calls `each` with each run of ticks and the frames of its sample's
+    /// Takes everything that the vCPUs have delivered by now. Calls `each` with each run of ticks and the frames of its sample's
     /// stack, after the maps of processes that the sample needs. True if there was anything.
     pub fn drain(
         &mut self,

@@ -73,8 +73,8 @@ impl Names {
         self.changes += u64::from(is_new);
     }
 
-    /// The [`table`](Self::table), for clients. It is made again if there are other names, but only so often that it takes little time:
-    /// clients may ask all the time, and a guest can make up any number of names.
+    /// The [`table`](Self::table), for clients. It is rebuilt if there are other names, but at a limited rate: clients may request it
+    /// constantly, and a guest can make up any number of names.
     pub fn text(&mut self) -> Arc<[u8]> {
         let begun = Instant::now();
         if let Some(table) = &self.table

@@ -204,7 +204,7 @@ impl TickReceiver {
         }
         let count = ticks.sample.map_or(0, |sample| sample.stack.frames());
         let stack = self.stack.get_mut(..count)?;
-        // The frames were handed over before the ticks.
+        // The frames were delivered before the ticks.
         let chunk = self.frames.read_chunk(count).ok()?;
         for (frame, place) in chunk.into_iter().zip(&mut *stack) {
             *place = frame;

@@ -248,7 +248,7 @@ impl<M: PhysicalMemory> VcpuView<M> {
         }
     }
 
-    /// Looks at the guest's tasks, while the vCPU stands still with these registers. False if they can't be read.
+    /// Looks at the guest's tasks, while the vCPU is stopped with these registers. False if they can't be read.
     pub fn look_at_tasks(&mut self, registers: &Registers, reader: &mut TaskReader) -> bool {
         let begun = monotonic_ns();
         let has_looked = (self.introspector).look_at_tasks(&self.memory, registers, reader);

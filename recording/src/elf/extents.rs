@@ -18,7 +18,7 @@ pub enum Begin {
     Unknown,
 }
 
-/// The end of `function`. `next` is the first address behind its begin that has another symbol, or is the end of its section: nothing is
+/// The end of `function`. `next` is the first address behind its start that has another symbol, or is the end of its section: nothing is
 /// known of what is there. A function without a size ends there, at the latest.
 pub fn end(function: Extent, next: Option<u64>) -> u64 {
     match function.size {

@@ -74,7 +74,7 @@ impl Identity {
         }
     }
 
-    /// The code in `contents`, which are those of this file, as far as they have it: its begin in the file and its bytes, as
+    /// The code in `contents`, which are those of this file, as far as they have it: its start in the file and its bytes, as
     /// [`Self::code_crc32`] has them.
     pub fn code<'c>(&self, contents: &'c [u8]) -> impl Iterator<Item = (u64, &'c [u8])> {
         let header = match contents.get(4) {

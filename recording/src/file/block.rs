@@ -17,7 +17,7 @@ pub const HEADER: usize = 16;
 const BLOCK_HEADER: usize = 12;
 /// Maximum size of a block in bytes, packed and unpacked.
 pub const MAX_BLOCK: usize = 64 << 20;
-/// Longest block of samples, of their details, or of looks at tasks, unpacked, in bytes. Recorders hand over a block of 64 KiB; what samples refer to is in the same block,
+/// Longest block of samples, of their details, or of looks at tasks, unpacked, in bytes. Recorders deliver a block of 64 KiB; what samples refer to is in the same block,
 /// and takes several times as much in memory.
 const MAX_SAMPLES: usize = 4 << 20;
 /// Maximum ratio of a recording's unpacked size to its size, and the unpacked size in bytes that is always allowed. Compression reduces symbols
@@ -120,7 +120,7 @@ pub struct Block {
     pub contents: Vec<u8>,
     /// Its size in the file, in bytes.
     pub length: usize,
-    /// The offset of its begin in the recording, in bytes.
+    /// The offset of its start in the recording, in bytes.
     pub offset: u64,
 }
 
@@ -210,7 +210,7 @@ impl Block {
     /// Its decoded contents; `None` for later additions to the format.
     ///
     /// # Errors
-    /// It makes no sense.
+    /// It is invalid.
     pub fn piece(self) -> Result<Option<Piece>, ReadError> {
         let offset = self.offset;
         let piece = self

@@ -120,7 +120,7 @@ pub struct BinaryFunction {
     pub address: u64,
     /// Its length in bytes; 0 when the file doesn't have it.
     pub length: u64,
-    /// Its name as the file has it; empty when only its begin is known.
+    /// Its name as the file has it; empty when only its start is known.
     pub name: String,
 }
 
@@ -138,8 +138,8 @@ pub fn page_tables(address_space: u64) -> u64 {
     address_space & !0xfff
 }
 
-/// The physical address of the kernel's half of the page tables in a sample's `address_space`, if the guest has KPTI: its two halves lie side
-/// by side and differ in bit 12. Without KPTI the page next to one process's tables may be another one's.
+/// The physical address of the kernel's half of the page tables in a sample's `address_space`, if the guest has KPTI: its two halves are adjacent and
+/// differ in bit 12. Without KPTI the page next to one process's tables may be another one's.
 pub fn kernels_half(address_space: u64) -> u64 {
     address_space & !0x1fff
 }

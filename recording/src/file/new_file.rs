@@ -55,7 +55,7 @@ impl From<RefusedOutput> for io::Error {
     }
 }
 
-/// Opens the file at `path` for writing in place, from its begin on; its contents stay. It is made, with mode 0600, if it doesn't
+/// Opens the file at `path` for writing in place, from its start on; its contents stay. It is made, with mode 0600, if it doesn't
 /// exist. Pipes and character devices are opened as they are, also by a link such as `/dev/stdout`.
 ///
 /// # Errors

@@ -38,7 +38,7 @@ const MAX_DECODED: usize = 1 << 20;
 const BUT_SAMPLES: &[Kind] = &[Kind::Tasks];
 const BUT_LOOKS: &[Kind] = &[Kind::Times, Kind::Details, Kind::Samples];
 const BUT_CONTENTS: &[Kind] = &[Kind::Times, Kind::Details, Kind::Samples, Kind::Tasks];
-/// The kinds of blocks that are skipped after times that aren't wanted, until the next samples.
+/// The kinds of blocks that are skipped after unwanted times, until the next samples.
 const OTHER_TIMES: &[Kind] = &[Kind::Details, Kind::Samples, Kind::Tasks];
 
 /// The contents of a recording besides samples.

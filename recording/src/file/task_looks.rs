@@ -148,7 +148,7 @@ struct Stack {
     frames: Vec<u64>,
 }
 
-/// Reads a block: hands each look to `each`. `None` when the block is invalid. What came before the fault has been handed over.
+/// Reads a block: hands each look to `each`. `None` when the block is invalid. What came before the fault has been delivered.
 pub fn decode(bytes: &[u8], mut each: impl FnMut(&TaskLook)) -> Option<()> {
     let mut numbers = Numbers(bytes);
     let mut threads: Vec<Thread> = Vec::new();

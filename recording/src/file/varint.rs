@@ -36,7 +36,7 @@ pub fn push_frames(bytes: &mut Vec<u8>, frames: &[u64]) {
     }
 }
 
-/// Reads numbers from the begin of bytes.
+/// Reads numbers from the start of bytes.
 #[derive(Clone, Debug)]
 pub struct Numbers<'a>(pub &'a [u8]);
 

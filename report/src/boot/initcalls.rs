@@ -23,7 +23,7 @@ pub struct Call {
     pub function: String,
     /// The kind of the call.
     pub kind: CallKind,
-    /// The time of its first sample, in ns from the recording's begin.
+    /// The time of its first sample, in ns from the recording's start.
     pub began_ns: u64,
     /// The estimate of its duration, in ns: from halfway between the last sample before it and its first one, to halfway between its last one
     /// and the next. Time in which the vCPU was halted or ran other threads counts, too: the thread waits, and looks at tasks say in which call.

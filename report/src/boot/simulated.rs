@@ -133,7 +133,7 @@ fn wrong(pairs: usize, runs: [usize; 2]) -> usize {
     wrong.count()
 }
 
-/// The number of 100 pairs in which the call is found that takes so many ticks `more`.
+/// The number of 100 pairs in which the call is found that takes this many ticks `more`.
 fn found(runs: usize, more: f64) -> usize {
     let mut random = Random(1);
     let slower = SLOWER.to_string();

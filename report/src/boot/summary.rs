@@ -41,7 +41,7 @@ pub enum BootError {
 /// The boot in one recording.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Boot {
-    /// The begin and the end of each of [`Phase::ALL`], in ns from the recording's begin.
+    /// The start and the end of each of [`Phase::ALL`], in ns from the recording's start.
     pub phases: [(u64, u64); 5],
     /// The initcalls and modules' init functions that have samples, in the order in which they began.
     pub calls: Vec<Call>,
@@ -117,7 +117,7 @@ pub struct Row {
     pub name: String,
     /// The initcall's level, or the module in brackets; empty for phases, and if unknown.
     pub level: String,
-    /// The begin of the phase in each boot, in ns from the recording's begin; empty for calls.
+    /// The start of the phase in each boot, in ns from the recording's start; empty for calls.
     pub begins_ns: Vec<u64>,
     /// The time in it. A boot without samples in it counts as 0.
     pub time: Estimate,

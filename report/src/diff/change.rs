@@ -155,7 +155,8 @@ impl Worth {
     }
 }
 
-/// The degrees of freedom of a difference of two shares, of so many independent ticks and blocks (B. L. Welch, Biometrika 34, 1947), as a whole number.
+/// The degrees of freedom of a difference of two shares, of this many independent ticks and blocks (B. L. Welch, Biometrika 34, 1947), as a whole
+/// number.
 #[expect(
     clippy::cast_precision_loss,
     reason = "counts of ticks and blocks are far below 2^53"

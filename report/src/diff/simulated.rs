@@ -11,9 +11,9 @@ const FUNCTIONS: usize = 100;
 /// How long a function runs without a pause.
 #[derive(Clone, Copy, Debug)]
 enum Burst {
-    /// For so many ticks.
+    /// For this number of ticks.
     Of(u64),
-    /// For so many on average, exponentially distributed.
+    /// For this number on average, exponentially distributed.
     About(f64),
 }
 
@@ -47,7 +47,7 @@ fn weights(factor: f64) -> Vec<f64> {
     weights
 }
 
-/// A recording of so many ticks.
+/// A recording of this number of ticks.
 fn recording(
     random: &mut Random,
     (length, burst): (u64, Burst),

@@ -76,7 +76,7 @@ impl Texts {
     }
 }
 
-/// The begin of the lines of events of a thread.
+/// The start of the lines of events of a thread.
 fn head_of(source: &Source, event: &Event) -> String {
     let thread = source.thread(event);
     let (pid, tid) = (number(thread.pid), number(thread.tid));
@@ -96,7 +96,7 @@ fn write_head(head: &str, event: &Event, weight: Weight, out: &mut dyn Write) ->
     )
 }
 
-/// A thread's name that readers take for the whole name, and for no comment: without a blank at its begin or before a digit.
+/// A thread's name that readers take for the whole name, and for no comment: without a blank at its start or before a digit.
 fn name(comm: &str) -> String {
     let is_digit = |next: Option<char>| next.is_some_and(|next| next.is_ascii_digit());
     let mut name = String::with_capacity(comm.len());

@@ -140,7 +140,7 @@ fn label_root(svg: &str) -> String {
 /// The colour of a torn edge, that of lost ticks on the page.
 const TORN_COLOR: &str = "rgb(209,36,47)";
 
-/// The begin of the subtitle in inferno's documents, and its new position.
+/// The start of the subtitle in inferno's documents, and its new position.
 const SUBTITLE: &str = "<text id=\"subtitle\" x=\"50.0000%\"";
 const SUBTITLE_ON_THE_RIGHT: &str =
     "<text id=\"subtitle\" style=\"text-anchor:end\" x=\"99.0000%\"";
@@ -155,8 +155,8 @@ const CHARACTER: usize = 8;
 const TELEPHONE: usize = 600;
 const NARROWEST: usize = 340;
 
-/// Adds the style of a picture that is too narrow for a legend up to `legend` pixels beside a subtitle of so many characters: the subtitle goes between the title
-/// and the legend, and a telephone has small letters.
+/// Adds the style of a picture that is too narrow for a legend up to `legend` pixels beside a subtitle of this many characters: the subtitle goes
+/// between the title and the legend, and a telephone has small letters.
 fn add_narrow(svg: &mut Markup, legend: usize, subtitle: usize) {
     let both = legend.saturating_add(CHARACTER.saturating_mul(subtitle));
     let scale = 100 * NARROWEST / legend.max(NARROWEST);

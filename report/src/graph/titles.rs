@@ -13,7 +13,7 @@ const LONGEST: usize = 64;
 /// Number of characters of a build id in a title.
 const BUILD_ID: usize = 12;
 
-/// The default title for `profile`: its kernel's file, release and build id, its rate, and its begin, if the recording has them. For several
+/// The default title for `profile`: its kernel's file, release and build id, its rate, and its start, if the recording has them. For several
 /// recordings it has the properties of the first one.
 pub fn title(profile: &Profile) -> String {
     let parts = title_of(&profile.contents);

@@ -17,7 +17,7 @@ use crate::text::visible;
 /// Maximum number of counts; the rarest stacks are counted together if there are more.
 const MAX_CELLS: usize = 500_000;
 
-/// The data as JSON. Times are in ns from the recording's begin.
+/// The data as JSON. Times are in ns from the recording's start.
 ///
 /// - `begin`, `width`, `bins`: the first bin's begin, the width of all of them and their number; `length`: from the first bin's
 ///   begin to the last tick;

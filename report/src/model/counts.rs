@@ -126,7 +126,7 @@ impl Divided {
 }
 
 impl Counts {
-    /// The time of the last tick, in ns after the begin of the selected time.
+    /// The time of the last tick, in ns after the start of the selected time.
     pub(crate) fn length_ns(&self) -> u64 {
         self.bins.length()
     }

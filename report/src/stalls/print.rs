@@ -87,7 +87,8 @@ fn print_preemption_off(
     print_stretches(&title, rows, style, out)
 }
 
-/// Prints the rows, which are the longest ones of so many stretches. One sample has no length: such rows would say nothing.
+/// Prints the rows, which are the longest of this number of stretches. One sample has no length: such rows would be
+/// useless.
 fn print_stretches(
     title: &str,
     (rows, stretches): (&[StretchRow], u64),

@@ -74,7 +74,7 @@ impl VcpuState {
 /// Finds the stolen ticks.
 #[derive(Debug, Default)]
 pub(super) struct StolenTicks {
-    /// The begin of the selected time, in ns of CLOCK_MONOTONIC.
+    /// The start of the selected time, in ns of CLOCK_MONOTONIC.
     began: u64,
     vcpus: BTreeMap<u16, VcpuState>,
     spans: usize,

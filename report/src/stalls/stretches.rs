@@ -36,9 +36,9 @@ impl Switch {
 /// The times of a recording that the lengths of stretches depend on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Times {
-    /// The begin of the recording, in ns of CLOCK_MONOTONIC.
+    /// The start of the recording, in ns of CLOCK_MONOTONIC.
     pub began: u64,
-    /// The begin of the selected time, in ns of CLOCK_MONOTONIC. Earlier samples don't count.
+    /// The start of the selected time, in ns of CLOCK_MONOTONIC. Earlier samples don't count.
     pub selected: u64,
     /// The time between two ticks, in ns.
     pub period: u64,

@@ -52,9 +52,9 @@ pub struct FormerCode {
     functions: usize,
     /// The range of what is beyond the limits, and since when no more of it has changed.
     beyond: Option<(RangeInclusive<u64>, u64)>,
-    /// The begins of epochs, and their numbers.
+    /// The starts of epochs, and their numbers.
     begins: BTreeMap<u64, u32>,
-    /// The begins of epochs by number, counted from 1.
+    /// The starts of epochs by number, counted from 1.
     numbered: Vec<u64>,
 }
 

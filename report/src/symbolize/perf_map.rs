@@ -17,7 +17,7 @@ const MAX_FUNCTIONS: usize = 1 << 20;
 pub struct PerfMap {
     /// Where in `stretches` the functions are, by their addresses and without overlaps.
     parts: Vec<(Range<u64>, usize)>,
-    /// The begin of each stretch of lines of one name, and the place of the name in `names`.
+    /// The start of each stretch of lines of one name, and the place of the name in `names`.
     stretches: Vec<(u64, Range<usize>)>,
     names: String,
 }
@@ -95,7 +95,7 @@ impl PerfMap {
         }
     }
 
-    /// The function at `address`: its name and its begin.
+    /// The function at `address`: its name and its start.
     pub fn find(&self, address: u64) -> Option<(&str, u64)> {
         let after = (self.parts).partition_point(|(range, _)| range.start <= address);
         let (range, stretch) = self.parts.get(after.checked_sub(1)?)?;

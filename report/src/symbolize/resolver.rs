@@ -190,7 +190,7 @@ impl Resolver {
         self.notes.take()
     }
 
-    /// Makes later look-ups fast: addresses that aren't cached get no source lines.
+    /// Makes later lookups fast: addresses that aren't cached get no source lines.
     pub fn skip_source_lines(&self) {
         self.is_hurried.set(true);
     }

@@ -25,7 +25,7 @@ type Unit<'u> = UnitRef<'u, Slice>;
 struct Scope {
     begin: usize,
     end: usize,
-    /// `None` if it can't be told: that of a class without a name, or of one in a function.
+    /// `None` if it is unknown: that of a class without a name, or of one in a function.
     name: Option<String>,
     around: Option<usize>,
 }

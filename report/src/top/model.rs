@@ -28,7 +28,7 @@ const MAX_FOUND: usize = 1 << 16;
 /// The ticks that arrived in a part of the window.
 #[derive(Clone, Debug)]
 pub struct Slot {
-    /// Its begin, in the time of [`Model`].
+    /// Its start, in the time of [`Model`].
     pub begin: Duration,
     /// The arrival of its last ticks.
     pub end: Duration,

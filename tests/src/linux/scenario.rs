@@ -39,7 +39,8 @@ const CRASHES: [&str; 7] = [
 
 /// A guest's user space that starts with `script`, after the common part, and has `programs` in `/bin`, by name.
 ///
-/// # Panics If it can't be built.
+/// # Panics
+/// If it can't be built.
 pub fn guest_init(script: &str, programs: &[(&str, &Program)]) -> Vec<u8> {
     let builder = guest_builder(script, programs);
     builder.build().expect("initramfs")
@@ -70,7 +71,8 @@ impl Default for Scenario {
 impl Scenario {
     /// A machine with AMD's SVM, and with 2 CPUs, unless [`Self::cpus`] says otherwise.
     ///
-    /// # Panics If kvmprof can't be built.
+    /// # Panics
+    /// If kvmprof can't be built.
     pub fn new() -> Self {
         Self::on(Lab::new())
     }
@@ -129,7 +131,8 @@ impl Scenario {
     /// Puts the ELF file in a kernel's bzImage at `/lab/NAME`: guests needn't unpack it, which takes half of their boot time in emulation. It is
     /// always at its link-time addresses.
     ///
-    /// # Panics If it can't be unpacked.
+    /// # Panics
+    /// If it can't be unpacked.
     #[must_use]
     pub fn unpacked_kernel(self, name: &str, kernel: &Kernel) -> Self {
         let packed = fs::read(&kernel.image).expect("kernel");
@@ -146,7 +149,8 @@ impl Scenario {
 
     /// Adds the files of [`GUEST_NETWORK`](kvmprof_lab::GUEST_NETWORK).
     ///
-    /// # Panics If passt is unavailable.
+    /// # Panics
+    /// If passt is unavailable.
     #[must_use]
     pub fn guest_network(mut self) -> Self {
         self.lab = self.lab.guest_network().expect("passt");
@@ -207,7 +211,8 @@ impl Scenario {
     /// Runs `script`, which may use `driver.sh`, to its end. At times QEMU's translation of code that a kernel is patching fails, and that kernel
     /// crashes (docs/limits.md): then the scenario boots again, and the list of tests that weren't run says so.
     ///
-    /// # Panics If the lab fails, or the script doesn't end with status 0.
+    /// # Panics
+    /// If the lab fails, or the script doesn't end with status 0.
     pub fn run(mut self, script: &str) -> Finished {
         let script = format!("{DRIVER}\n{JAIL}\ncd /lab\n{script}");
         self.lab = self.lab.script(&script);
@@ -233,7 +238,8 @@ impl Scenario {
 
     /// Boots the machine once.
     ///
-    /// # Errors All messages.
+    /// # Errors
+    /// All messages.
     fn boot(&self) -> Result<(), String> {
         let result = {
             let _turn = turn();
@@ -311,7 +317,8 @@ impl Finished {
 
     /// Moves it to `folder`, completely or not at all.
     ///
-    /// # Panics If that can't be written.
+    /// # Panics
+    /// If that can't be written.
     pub(super) fn move_to(self, folder: &Path) {
         let near = folder.with_extension("new");
         // Files of a test that was killed.
@@ -327,7 +334,8 @@ impl Finished {
 
     /// A file as text; other bytes are replaced.
     ///
-    /// # Panics If there is no such file.
+    /// # Panics
+    /// If there is no such file.
     pub fn text(&self, name: &str) -> String {
         let bytes = fs::read(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
         String::from_utf8_lossy(&bytes).into_owned()
@@ -340,7 +348,8 @@ impl Finished {
 
     /// The exit status of the guest's kvmprof.
     ///
-    /// # Panics If it hasn't ended.
+    /// # Panics
+    /// If it hasn't ended.
     pub fn status(&self, guest: &str) -> u8 {
         let text = self.text(&format!("{guest}.status"));
         text.trim()
@@ -350,7 +359,8 @@ impl Finished {
 
     /// A stream of samples: `GUEST.STREAM`.
     ///
-    /// # Panics If it isn't one.
+    /// # Panics
+    /// If it isn't one.
     pub fn stream(&self, name: &str) -> Stream {
         let path = self.path(&format!("{name}.samples"));
         Stream::decode(&fs::read(path).unwrap_or_else(|error| panic!("{name}: {error}")))
@@ -358,7 +368,8 @@ impl Finished {
 
     /// A recording: all samples in their order, each with its frames.
     ///
-    /// # Panics If it isn't one.
+    /// # Panics
+    /// If it isn't one.
     pub fn recording(&self, name: &str) -> (Contents, Vec<(Sample, Vec<u64>)>) {
         let recording = Recording::open(&self.path(name));
         let mut samples = Vec::new();
@@ -373,7 +384,8 @@ impl Finished {
 
     /// A JSON document.
     ///
-    /// # Panics If it isn't one.
+    /// # Panics
+    /// If it isn't one.
     pub fn json(&self, name: &str) -> Value {
         let text = self.text(name);
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}: {text}"))
@@ -381,14 +393,16 @@ impl Finished {
 
     /// A status document.
     ///
-    /// # Panics If it isn't one.
+    /// # Panics
+    /// If it isn't one.
     pub fn status_document(&self, name: &str) -> Status {
         read_status(self.text(name))
     }
 
     /// The guest's kernel in a status document: its release, and the slide once it is known.
     ///
-    /// # Panics If the guest isn't Linux.
+    /// # Panics
+    /// If the guest isn't Linux.
     pub fn placement(&self, name: &str) -> (String, Option<u64>) {
         let machine = self.status_document(name).machine;
         let linux = machine.linux.unwrap_or_else(|| panic!("{name}"));

@@ -104,7 +104,8 @@ impl Stream {
 
     /// Checks that every tick is counted as the accounts say.
     ///
-    /// # Panics If a tick is missing.
+    /// # Panics
+    /// If a tick is missing.
     pub fn check_accounts(&self) {
         let ledger = self.pstat.status.ledger;
         print_losses("stream", ledger.ticks, ledger.stolen, ledger.lost);

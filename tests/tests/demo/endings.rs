@@ -45,7 +45,7 @@ fn a_vcpus_thread_that_panics_ends_the_guest() {
             "'vcpu 0'",
             "on purpose",
             "attempt to add with overflow",
-            "a panic",
+            "a bug in kvmprof",
         ] {
             assert!(ran.stderr.contains(words), "no {words}: {ran:?}");
         }

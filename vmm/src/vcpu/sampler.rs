@@ -88,7 +88,7 @@ impl<A: VcpuAccess> Sampler<A> {
         self.kernel.as_ref().filter(|kernel| kernel.is_running())
     }
 
-    /// Does all that is due now: hands over ticks, takes a sample, and follows requests. For a vCPU of this process KVM_RUN has returned EINTR;
+    /// Does all that is due now: delivers ticks, takes a sample, and follows requests. For a vCPU of this process KVM_RUN has returned EINTR;
     /// `signal` is the signal that was pending.
     pub fn interrupted(&mut self, vcpu: &mut A, signal: Option<i32>) -> Presence {
         self.shared.kicker.seen();

@@ -329,7 +329,7 @@ fn answer(exit: VcpuExit<'_>, devices: &MachineDevices) -> ControlFlow<Stop> {
     ControlFlow::Continue(())
 }
 
-/// The ending of a vCPU whose last exit is none that kvmprof answers.
+/// The ending of a vCPU whose last exit kvmprof doesn't handle.
 fn failure(fd: &mut VcpuFd, vcpu: u16, memory: &GuestMemory) -> Ending {
     let cause = FailureCause::of_last_exit(fd);
     Ending::GuestFailure(GuestFailure::capture(fd, usize::from(vcpu), memory, cause))

@@ -223,7 +223,7 @@ impl Prf {
         self.has_ended
     }
 
-    /// Turns all minors off for good, at the guest's end. Their counters can still be read.
+    /// Turns all minors off permanently, at the guest's end. Their counters can still be read.
     pub fn end(&mut self) {
         self.has_ended = true;
         self.turn_off();

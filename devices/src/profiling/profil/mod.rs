@@ -90,7 +90,7 @@ impl Profile {
         } else {
             State::Off
         };
-        // The account begins anew, and so does the array.
+        // The account restarts, and so does the array.
         self.status = Status {
             state,
             ..Status::default()

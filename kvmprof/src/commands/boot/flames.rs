@@ -62,7 +62,7 @@ impl<'a> Flames<'a> {
         Ok(())
     }
 
-    /// Draws a phase from `begin` to `end`, in ns from the recording's begin, unless it has no samples.
+    /// Draws a phase from `begin` to `end`, in ns from the recording's start, unless it has no samples.
     fn draw_phase(
         &self,
         path: &Path,

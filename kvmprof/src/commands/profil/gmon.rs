@@ -32,7 +32,7 @@ impl Gmon {
     /// address 0.
     pub fn new(layout: &Layout, linked: u64, hz: Option<u32>) -> Option<Self> {
         let bytes = layout.bytes_per_count()?;
-        // A count of AIX stands for the code around its address.
+        // A count of AIX covers the code around its address.
         let low = linked.checked_sub(if layout.aix { bytes / 2 } else { 0 })?;
         let high = low.checked_add(layout.size / 2 * bytes)?;
         Some(Self { low, high, hz })

@@ -100,7 +100,7 @@ fn next_entry(bytes: &[u8], at: usize) -> Option<ArchiveEntry<'_>> {
     let end = begin.checked_add(header.length)?;
     bytes.get(begin..end)?;
     Some(ArchiveEntry {
-        // Nobody asks for a name that isn't UTF-8.
+        // No name in another encoding than UTF-8 is looked up.
         name: std::str::from_utf8(name).unwrap_or_default(),
         header,
         contents: begin..end,

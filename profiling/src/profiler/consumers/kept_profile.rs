@@ -94,8 +94,8 @@ impl Kept {
         self.passed = passed;
     }
 
-    /// Notes that all ticks that the vCPUs had handed over have been taken. When the end has been detected, all ticks before
-    /// it have been handed over, so that they have been taken at the next call.
+    /// Notes that all ticks that the vCPUs had delivered have been taken. When the end has been detected, all ticks before
+    /// it have been delivered, so that they have been taken at the next call.
     pub(super) fn follow(&mut self) {
         let Some(ProgramEnd { state, .. }) = self.watch.process().end() else {
             return;

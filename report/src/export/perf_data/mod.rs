@@ -107,7 +107,7 @@ struct Export<'a> {
     times: Option<(u64, u64)>,
 }
 
-/// The mappings of a process's files, by their begin, as long as it has the mappings of `set`.
+/// The mappings of a process's files, by their start, as long as it has the mappings of `set`.
 #[derive(Default)]
 struct Maps {
     set: MappingSet,
@@ -194,7 +194,7 @@ impl Export<'_> {
             self.known.remove(&pid);
         }
         self.known.entry(pid).or_default().insert(number);
-        // perf wants one function of an address: the one with the code.
+        // perf expects one function of an address: the one with the code.
         let frames = frames
             .iter()
             .filter(|frame| frame.address != 0 && !frame.is_inlined);

@@ -1,4 +1,4 @@
-//! The tables of a profile in pprof's format, whatever it is made of. Their rows are numbered from 1.
+//! The tables of a profile in pprof's format, for any source. Their rows are numbered from 1.
 
 use super::message::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
 use crate::model::{Range, Table};

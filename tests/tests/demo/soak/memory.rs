@@ -93,7 +93,8 @@ impl Memory {
 
     /// It hasn't grown. A few rounds show nothing, and the growth an hour shows only after an hour.
     ///
-    /// # Panics If it has grown.
+    /// # Panics
+    /// If it has grown.
     pub fn check(&self) {
         if let Some((second, last)) = self.quarters() {
             assert!(last <= second + NOISE, "memory grows: {:?}", self.looks);

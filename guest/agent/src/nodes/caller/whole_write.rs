@@ -40,7 +40,7 @@ enum Buffer {
 
 /// The bytes that the thread's current write(2) writes.
 ///
-/// This waits until the thread sleeps and its memory can be read, which a hostile caller can delay for ever.
+/// This waits until the thread sleeps and its memory can be read, which a hostile caller can delay forever.
 pub fn whole_write(thread: u32) -> InspectionResult {
     let parts = parts(thread, buffer(thread)?)?;
     let lengths = parts.iter().map(|part| part.length);

@@ -22,7 +22,7 @@ use super::response::{Document, Response};
 const CONNECTIONS_MAX: usize = 16;
 /// Maximum number of other connections. Any user of this host can open them: beyond the maximum the oldest one is closed, so that they don't keep others out.
 const STRANGERS_MAX: usize = 64;
-/// Maximum time until the head of a request has come, by which strangers are told from others.
+/// Maximum time until the head of a request has arrived, which distinguishes other users' requests.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time of a connection without a sent or received byte.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
