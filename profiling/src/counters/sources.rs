@@ -147,7 +147,7 @@ impl VcpuSources {
             None => {
                 // The vCPU's thread may open the counter much later, because the guest may be paused.
                 let try_it = || HardwareCounter::open(event).map(drop);
-                self.probes.ask(event, Instant::now(), try_it)?;
+                self.probes.check(event, Instant::now(), try_it)?;
                 self.asked_for.fetch_or(event.bit(), Ordering::Release);
                 self.shared.kicker.kick();
                 Ok(0)
@@ -189,8 +189,8 @@ mod tests {
         let probes = Arc::<HardwareProbes>::default();
         let now = Instant::now();
         let missing = || Err(io::Error::from_raw_os_error(libc::ENOENT));
-        let said = probes.ask(HardwareEvent::Cycles, now, missing);
-        let has_said = probes.ask(HardwareEvent::Instructions, now, || Ok(()));
+        let said = probes.check(HardwareEvent::Cycles, now, missing);
+        let has_said = probes.check(HardwareEvent::Instructions, now, || Ok(()));
         assert_eq!(has_said, Ok(()));
         for _ in 0..2 {
             let shared = Arc::<VcpuShared>::default();

@@ -247,7 +247,7 @@ impl Context<'_> {
 /// # Errors
 /// ENODEV if it doesn't. The document of counters has the reason.
 pub fn check_event(kind: EventKind) -> Result<(), Errno> {
-    match kernel_events::missing(kind) {
+    match kernel_events::unavailable(kind) {
         None => Ok(()),
         Some(_) => Err(Errno::ENODEV),
     }
