@@ -162,6 +162,16 @@ fn run_with(
     (result, output)
 }
 
+/// Runs `plan` on `device` without names of processes.
+fn run_without_names(
+    device: &Device,
+    plan: &Plan,
+    output: &mut dyn Write,
+    interrupt: Interrupt,
+) -> Result<Summary, GetpcError> {
+    run(device, plan, output, interrupt, &mut Vec::new)
+}
+
 fn records(format: Format, mut stream: &[u8]) -> Vec<StreamRecord> {
     let mut records = Vec::new();
     while !stream.is_empty() {
@@ -260,13 +270,7 @@ fn a_blocked_read_does_not_keep_a_run_from_ending() {
     let stopper = interrupt.stopper();
     let result = std::thread::scope(|scope| {
         scope.spawn(|| device.once_gathering(|_| stopper.stop()));
-        run(
-            &device,
-            &everything(),
-            &mut output,
-            interrupt,
-            &mut Vec::new,
-        )
+        run_without_names(&device, &everything(), &mut output, interrupt)
     });
     assert_eq!(result.unwrap().ledger.ticks, 0);
     assert_eq!(report(&output).problems, [] as [String; 0]);
@@ -280,13 +284,7 @@ fn a_run_ends_when_its_time_is_up() {
         ..everything()
     };
     let mut output = Vec::new();
-    let result = run(
-        &device,
-        &plan,
-        &mut output,
-        Interrupt::default(),
-        &mut Vec::new,
-    );
+    let result = run_without_names(&device, &plan, &mut output, Interrupt::default());
     assert!(result.is_ok());
     assert!(!device.lock().wants_ticks(), "the device was stopped");
 }
@@ -327,13 +325,7 @@ fn a_failed_setup_writes_nothing_and_names_the_cause() {
         ..everything()
     };
     let mut output = Vec::new();
-    let result = run(
-        &device,
-        &plan,
-        &mut output,
-        Interrupt::default(),
-        &mut Vec::new,
-    );
+    let result = run_without_names(&device, &plan, &mut output, Interrupt::default());
     let message = result.unwrap_err().to_string();
     assert_eq!(
         message,
@@ -366,9 +358,9 @@ fn a_lost_device_is_marked_in_the_stream() {
 }
 
 /// An output that fails after this many bytes.
-struct Full(usize);
+struct FullOutput(usize);
 
-impl Write for Full {
+impl Write for FullOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.len() > self.0 {
             return Err(io::ErrorKind::StorageFull.into());
@@ -387,13 +379,8 @@ fn a_full_disk_ends_the_run() {
     let device = Device::open(2);
     let result = std::thread::scope(|scope| {
         scope.spawn(|| device.once_gathering(feed));
-        run(
-            &device,
-            &everything(),
-            &mut Full(500),
-            Interrupt::default(),
-            &mut Vec::new,
-        )
+        let output = &mut FullOutput(500);
+        run_without_names(&device, &everything(), output, Interrupt::default())
     });
     assert!(matches!(result, Err(GetpcError::Write(_))), "{result:?}");
 }

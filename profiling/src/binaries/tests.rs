@@ -33,26 +33,33 @@ fn source(guest: &LinuxGuest, file: &MappedFile, initrd: &Path, sysroot: &Path) 
     source_of_opened(guest, file, initrd, sysroot)
 }
 
+fn loader(guest: &LinuxGuest, initrd: Option<fs::File>, sysroot: &Path) -> BinaryLoader {
+    BinaryLoader::new(BinarySources::new(
+        Arc::new(guest.memory.clone()),
+        guest.knowledge.clone(),
+        initrd,
+        Some(Sysroot::open(sysroot).unwrap()),
+    ))
+}
+
+/// A process with one page of code from `file`.
+fn map_of(file: MappedFile) -> Arc<ProcessMap> {
+    let area = Area {
+        begin: TEXT,
+        end: TEXT + PAGE,
+        offset: 0x1000,
+        backing: Backing::File(Arc::new(file)),
+    };
+    Arc::new(ProcessMap::new(0x1000, 7, 0, vec![area]))
+}
+
 fn source_of_opened(
     guest: &LinuxGuest,
     file: &MappedFile,
     initrd: Option<fs::File>,
     sysroot: &Path,
 ) -> Option<String> {
-    let sources = BinarySources::new(
-        Arc::new(guest.memory.clone()),
-        guest.knowledge.clone(),
-        initrd,
-        Some(Sysroot::open(sysroot).unwrap()),
-    );
-    let mut loader = BinaryLoader::new(sources);
-    let area = Area {
-        begin: TEXT,
-        end: TEXT + PAGE,
-        offset: 0x1000,
-        backing: Backing::File(Arc::new(file.clone())),
-    };
-    let map = Arc::new(ProcessMap::new(0x1000, 7, 0, vec![area]));
+    let (mut loader, map) = (loader(guest, initrd, sysroot), map_of(file.clone()));
     assert!(!loader.is_busy());
     loader.load(Arc::clone(&map), vec![Some(3)]);
     let begun = Instant::now();
@@ -105,20 +112,7 @@ fn a_file_that_could_not_be_read_is_read_again() {
             modified: 1_700_000_000,
         },
     };
-    let sources = BinarySources::new(
-        Arc::new(guest.memory.clone()),
-        guest.knowledge.clone(),
-        None,
-        Some(Sysroot::open(sysroot.path()).unwrap()),
-    );
-    let mut loader = BinaryLoader::new(sources);
-    let area = Area {
-        begin: TEXT,
-        end: TEXT + PAGE,
-        offset: 0x1000,
-        backing: Backing::File(Arc::new(file)),
-    };
-    let map = Arc::new(ProcessMap::new(0x1000, 7, 0, vec![area]));
+    let (mut loader, map) = (loader(&guest, None, sysroot.path()), map_of(file));
     loader.load(Arc::clone(&map), vec![Some(3)]);
     let begun = Instant::now();
     let wait = |loader: &mut BinaryLoader| {

@@ -7,22 +7,11 @@ use std::time::Duration;
 
 use kvmprof_lab::{Kernel, Lab, LabError, kernels};
 
+use crate::{check_hang, check_panic, check_status_and_streams};
+
 #[test]
 fn status_and_both_streams_return_exactly() {
-    let bytes: Vec<u8> = (0..=255).cycle().take(300_001).collect();
-    let outcome = Lab::new()
-        .contents("/lab/bytes", 0o600, bytes.clone())
-        .script("cat /lab/bytes; printf 'a\\r\\n\\0b' >/dev/stderr; exit 37")
-        .run()
-        .unwrap();
-    assert_eq!(outcome.status, 37);
-    assert!(
-        outcome.stdout == bytes,
-        "{} bytes came",
-        outcome.stdout.len()
-    );
-    assert_eq!(outcome.stderr, b"a\r\n\0b");
-    assert_eq!(outcome.out_dir, None);
+    assert_eq!(check_status_and_streams(Lab::new(), "").out_dir, None);
 }
 
 #[test]
@@ -126,17 +115,7 @@ fn kvm_runs_guests_under_each_of_debians_kernels() {
 
 #[test]
 fn a_panic_is_reported_with_the_console() {
-    let error = Lab::new()
-        .script("echo c >/proc/sysrq-trigger")
-        .run()
-        .unwrap_err();
-    let text = error.to_string();
-    assert!(matches!(error, LabError::WentDown { .. }), "{text}");
-    assert!(
-        text.contains("went down before its command was done"),
-        "{text}"
-    );
-    assert!(text.contains("sysrq triggered crash"), "{text}");
+    check_panic(Lab::new());
 }
 
 #[test]
@@ -186,28 +165,9 @@ fn a_machine_that_runs_too_long_is_ended() {
 /// The command is ended, and its output so far is returned.
 #[test]
 fn a_machine_that_hangs_is_ended_and_its_output_kept() {
-    let folder = tempfile::tempdir().unwrap();
-    let error = Lab::new()
-        .quiet_limit(Duration::from_secs(10))
-        .out(folder.path())
-        .script(
-            "trap '' TERM INT; echo first >$LAB_OUT/file; echo begun >&2
-             sh -c 'while :; do :; done' & sleep 1000",
-        )
-        .run()
-        .unwrap_err();
-    let text = error.to_string();
-    assert!(matches!(error, LabError::Silent { .. }), "{text}");
-    assert!(
-        text.starts_with("Nothing came from the lab machine for 10 s"),
-        "{text}"
-    );
-    let traces = error.traces().unwrap();
-    assert_eq!(traces.out_failure, None, "{text}");
-    assert!(traces.stderr.starts_with("begun\n"), "{text}");
-    assert!(traces.console.contains("the host stops the command"));
-    let left = fs::read_to_string(folder.path().join("file")).unwrap();
-    assert_eq!(left, "first\n");
+    let error = check_hang(Lab::new(), "sh -c 'while :; do :; done' & sleep 1000");
+    let console = &error.traces().unwrap().console;
+    assert!(console.contains("the host stops the command"), "{console}");
 }
 
 /// Without a receiver, nothing can be sent either.

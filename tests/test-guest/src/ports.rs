@@ -227,16 +227,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_image_has_results_of_this_size() {
-        let area = port_results_area().unwrap();
-        let bytes = u64::try_from(RESULTS_BYTES).unwrap();
-        assert_eq!(area.end - area.start, bytes);
-        assert_eq!(allow_stage(Stage::Open), Ok((area.start + 4, [2, 0, 0, 0])));
-    }
-
-    #[test]
     fn results_are_read() {
-        let mut bytes = vec![0; RESULTS_BYTES];
+        let area = port_results_area().unwrap();
+        let mut bytes = vec![0; usize::try_from(area.end - area.start).unwrap()];
+        assert_eq!(allow_stage(Stage::Open), Ok((area.start + 4, [2, 0, 0, 0])));
         bytes[0] = 3;
         bytes[OUTCOMES_OFFSET + 4] = 19;
         bytes[OUTCOMES_OFFSET + 8..OUTCOMES_OFFSET + 12].copy_from_slice(&[0xff; 4]);

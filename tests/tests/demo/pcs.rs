@@ -1,21 +1,16 @@
 //! pcs with a running guest, over its socket. devices/tests has each sentence of the page.
 
-use std::collections::BTreeSet;
-
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{
-    Format, PCS_FLUSH, PCS_SETBSIZE, PCS_SETFORMAT, PCS_STOP, PROF_ALL, PROF_GROUP, PROF_KERNEL,
-    Record, UNUSED_BOUND, kind,
+    Format, PCS_FLUSH, PCS_SETBSIZE, PCS_SETFORMAT, PCS_STOP, PROF_ALL, PROF_KERNEL, Record,
+    UNUSED_BOUND, kind,
 };
 use kvmprof_abi::wire::device;
 use kvmprof_demo_guest::function_at;
-use kvmprof_tests::{Accounts, Boot, Guest, Pcs, Recorded, errno_of, on_kvm, ticks_by_kind};
+use kvmprof_tests::{Accounts, Boot, Guest, Pcs, Recorded, errno_of, on_kvm};
 
 /// With this many buffers no sample is lost, however late the reader.
 const ROOM: i64 = 65_536;
-
-/// Enough for every row of the demo guest to be sampled many times.
-const TICKS: u64 = 800;
 
 fn guest(options: &[&str]) -> Guest {
     Guest::start(Boot::Demo, [&["--hz", "1000"], options].concat())
@@ -160,12 +155,6 @@ fn pcs_stop_twice(pcs: Pcs) -> Recorded {
     recorded
 }
 
-/// The pids of all samples, each once.
-fn pids(recorded: &Recorded) -> Vec<i32> {
-    let pids: BTreeSet<i32> = recorded.samples().map(|sample| sample.pid).collect();
-    pids.into_iter().collect()
-}
-
 /// "An open of pcs obtains exclusive use of the profiling device and starts the profiling clock."
 #[test]
 fn open_is_exclusive_and_starts_the_clock() {
@@ -185,56 +174,6 @@ fn open_is_exclusive_and_starts_the_clock() {
         assert_eq!(again.status().modes, 0, "all ticks are accounted");
         assert_eq!(again.status().buffers, 3);
         drop((again, pcs));
-        guest.stop();
-    });
-}
-
-/// "PROF_GROUP requests that sample points be output for all of the processes in process group
-/// groupid."
-#[test]
-fn prof_group_outputs_the_group() {
-    on_kvm(|| {
-        let guest = guest(&[]);
-        for (group, expected) in [(100, &[101, 102, 103][..]), (200, &[201]), (7, &[])] {
-            let mut pcs = guest.open();
-            pcs.ioctl(PCS_SETBSIZE, ROOM);
-            pcs.ioctl(PROF_GROUP, group);
-            pcs.read_ticks(TICKS);
-            let recorded = pcs.stop();
-            assert_eq!(pids(&recorded), expected, "group {group}");
-            assert!(recorded.samples().all(|sample| sample.kind == kind::USER));
-        }
-        let pcs = guest.open();
-        assert_eq!(pcs.refused(PROF_GROUP, 1 << 32), Errno::EINVAL);
-        drop(pcs);
-        guest.stop();
-    });
-}
-
-/// The commands are flags, and "type of profiling being done" is one word: they add up.
-#[test]
-fn modes_add_up() {
-    on_kvm(|| {
-        let guest = guest(&[]);
-        let mut pcs = guest.open();
-        pcs.ioctl(PCS_SETBSIZE, ROOM);
-        pcs.ioctl(PROF_KERNEL, 0);
-        pcs.list(&[1, 101]).unwrap();
-        pcs.ioctl(PROF_GROUP, 200);
-        assert_eq!(pcs.status().modes, 0o32);
-        pcs.read_ticks(TICKS);
-        let recorded = pcs.stop();
-        let types: Vec<u8> = ticks_by_kind(recorded.records()).into_keys().collect();
-        let [kernel, user, idle] = [kind::KERNEL, kind::USER, kind::IDLE];
-        assert_eq!(types, [kernel, user, idle, kind::MUSER, kind::KERNELI]);
-        let users = recorded
-            .samples()
-            .filter(|sample| sample.kind == kind::USER);
-        assert!(
-            users
-                .map(|sample| sample.pid)
-                .all(|pid| pid == 101 || pid == 201)
-        );
         guest.stop();
     });
 }

@@ -4,7 +4,7 @@ use kvmprof_abi::wire::{Reply, ReplyFrame, Request};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{EXCLUSIVE, Talk, counting, encode};
+use super::{Conversation, EXCLUSIVE, counting, encode};
 
 /// A valid or invalid request with numbers small enough to collide.
 fn any_request() -> impl Strategy<Value = Vec<u8>> {
@@ -95,7 +95,7 @@ proptest! {
         cuts in vec(any::<prop::sample::Index>(), 0..20),
         room in 1..300_000_usize,
     ) {
-        let mut talk = Talk::new();
+        let mut talk = Conversation::new();
         let stream: Vec<u8> = requests.concat();
         let mut output = Vec::new();
         let mut result = Ok(());
@@ -144,7 +144,7 @@ proptest! {
         flips in vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
         cuts in vec(any::<prop::sample::Index>(), 0..6),
     ) {
-        let mut talk = Talk::new();
+        let mut talk = Conversation::new();
         talk.open(EXCLUSIVE, 0);
         let mut stream = valid.concat();
         for (place, byte) in flips {

@@ -13,15 +13,11 @@ use super::*;
 fn requests_before_the_hello_are_refused() {
     let mut bench = Bench::default();
     let mut endpoint = Endpoint::new(Client::Host, HelloInfo::default());
-    let open = Request::Open {
-        device: 1,
-        minor: 0,
-        flags: 0,
-    };
+    let open = open_request(1, 0);
     let result = endpoint.receive(&encode(1, open), &mut bench);
     assert_eq!(result, Err(EndpointError::NoHello));
     assert!(bench.open.is_empty());
-    let mut talk = Talk::new();
+    let mut talk = Conversation::new();
     assert_eq!(talk.try_say(1, HELLO), Err(EndpointError::SecondHello));
 }
 
@@ -47,7 +43,7 @@ fn hello_has_limits_and_can_be_repeated_after_a_wrong_version() {
 
 #[test]
 fn a_blocked_read_does_not_delay_later_requests() {
-    let mut talk = Talk::new();
+    let mut talk = Conversation::new();
     let handle = talk.open(EXCLUSIVE, 0);
     assert_eq!(talk.read(1, handle, 10), []);
     assert_eq!(talk.read(2, handle, 10), []);
@@ -73,7 +69,7 @@ fn a_blocked_read_does_not_delay_later_requests() {
 
 #[test]
 fn an_ioctl_that_produces_data_completes_a_waiting_read() {
-    let mut talk = Talk::new();
+    let mut talk = Conversation::new();
     let handle = talk.open(EXCLUSIVE, 0);
     assert_eq!(talk.read(1, handle, 10), []);
     let ioctl = Request::Ioctl {
@@ -94,7 +90,7 @@ fn an_ioctl_that_produces_data_completes_a_waiting_read() {
 
 #[test]
 fn nonblocking_applies_to_an_open_or_one_request() {
-    let mut talk = Talk::new();
+    let mut talk = Conversation::new();
     let patient = talk.open(COMMON, 0);
     let hasty = talk.open(COMMON, NONBLOCKING);
     let again = |tag| [failed(tag, Kind::Read, Errno::EAGAIN)];
@@ -121,7 +117,7 @@ fn nonblocking_applies_to_an_open_or_one_request() {
 
 #[test]
 fn poll_waits_for_the_requested_events_and_the_end() {
-    let mut talk = Talk::new();
+    let mut talk = Conversation::new();
     let handle = talk.open(COMMON, NONBLOCKING);
     let poll = |events| Request::Poll {
         handle,
@@ -143,7 +139,7 @@ fn poll_waits_for_the_requested_events_and_the_end() {
 
 #[test]
 fn cancel_answers_both_requests_and_takes_no_data() {
-    let mut talk = Talk::new();
+    let mut talk = Conversation::new();
     let handle = talk.open(EXCLUSIVE, 0);
     talk.read(1, handle, 10);
     talk.read(2, handle, 10);
@@ -167,7 +163,7 @@ fn cancel_answers_both_requests_and_takes_no_data() {
 
 #[test]
 fn close_answers_waiting_requests_and_frees_the_device() {
-    let mut talk = Talk::new();
+    let mut talk = Conversation::new();
     let handle = talk.open(EXCLUSIVE, 0);
     talk.read(1, handle, 10);
     assert_eq!(
@@ -192,7 +188,7 @@ fn close_answers_waiting_requests_and_frees_the_device() {
 
 #[test]
 fn errors_of_open_and_write() {
-    let mut talk = Talk::new();
+    let mut talk = Conversation::new();
     let handle = talk.open(EXCLUSIVE, 0);
     for (device, minor, flags, errno) in [
         (EXCLUSIVE, 0, 0, Errno::EBUSY),
@@ -221,16 +217,12 @@ fn errors_of_open_and_write() {
 
 #[test]
 fn handles_and_outstanding_requests_are_bounded() {
-    let mut talk = Talk::new();
+    let mut talk = Conversation::new();
     let handle = talk.open(COMMON, 0);
     for _ in 1..MAX_HANDLES {
         talk.open(COMMON, 0);
     }
-    let request = Request::Open {
-        device: COMMON,
-        minor: 0,
-        flags: 0,
-    };
+    let request = open_request(COMMON, 0);
     assert_eq!(talk.say(1, request), [failed(1, Kind::Open, Errno::EMFILE)]);
     let most = u32::try_from(MAX_OUTSTANDING).unwrap();
     for tag in 0..most {
@@ -247,7 +239,7 @@ fn handles_and_outstanding_requests_are_bounded() {
 
 #[test]
 fn tag_in_use_ends_the_connection() {
-    let mut talk = Talk::new();
+    let mut talk = Conversation::new();
     let handle = talk.open(EXCLUSIVE, 0);
     talk.read(1, handle, 10);
     let result = talk.try_say(1, Request::Close { handle });
@@ -256,7 +248,7 @@ fn tag_in_use_ends_the_connection() {
 
 #[test]
 fn an_oversized_length_is_refused_by_its_header() {
-    let mut talk = Talk::new();
+    let mut talk = Conversation::new();
     let mut bytes = encode(1, Request::Close { handle: 1 });
     bytes[..4].copy_from_slice(&u32::MAX.to_le_bytes());
     let result = talk.endpoint.receive(&bytes, &mut talk.bench);
@@ -268,7 +260,7 @@ fn an_oversized_length_is_refused_by_its_header() {
 
 #[test]
 fn a_client_that_does_not_read_stalls_only_itself() {
-    let mut talk = Talk::new();
+    let mut talk = Conversation::new();
     let handle = talk.open(EXCLUSIVE, 0);
     talk.bench.released = 1 << 20;
     let read = |tag| {
@@ -305,7 +297,7 @@ fn a_client_that_does_not_read_stalls_only_itself() {
 
 #[test]
 fn unrequested_input_is_bounded() {
-    let mut talk = Talk::new();
+    let mut talk = Conversation::new();
     let handle = talk.open(EXCLUSIVE, 0);
     talk.bench.released = MAX_DATA;
     let request = Request::Read {
@@ -328,7 +320,7 @@ fn unrequested_input_is_bounded() {
 /// While a device processes an ioctl, later requests wait in order; an earlier read is answered.
 #[test]
 fn requests_queue_behind_one_in_progress() {
-    let mut talk = Talk::new();
+    let mut talk = Conversation::new();
     let handle = talk.open(EXCLUSIVE, 0);
     assert_eq!(talk.read(1, handle, 4), []);
     talk.bench.is_busy = true;
@@ -357,7 +349,7 @@ fn requests_queue_behind_one_in_progress() {
 /// If a connection ends while its device is being closed, the device finishes alone, without further calls.
 #[test]
 fn a_closed_connection_cancels_its_requests() {
-    let mut talk = Talk::new();
+    let mut talk = Conversation::new();
     let handle = talk.open(EXCLUSIVE, 0);
     let other = talk.open(COMMON, 0);
     talk.bench.is_busy = true;
@@ -375,12 +367,8 @@ fn a_closed_connection_cancels_its_requests() {
 /// Requests beyond a turn wait for the next one, in order; another client is answered in between.
 #[test]
 fn requests_beyond_a_turn_wait_for_other_clients() {
-    let mut talk = Talk::new();
-    let open = Request::Open {
-        device: COMMON,
-        minor: 0,
-        flags: 0,
-    };
+    let mut talk = Conversation::new();
+    let open = open_request(COMMON, 0);
     let turn = u32::try_from(REQUESTS_PER_TURN).unwrap();
     let opens: Vec<u8> = (1..=3 * turn).flat_map(|tag| encode(tag, open)).collect();
     talk.endpoint.begin_turn();
@@ -409,12 +397,8 @@ fn requests_beyond_a_turn_wait_for_other_clients() {
 /// Even costly requests delay other clients for a bounded time.
 #[test]
 fn a_turn_ends_after_its_time_but_serves_one_request() {
-    let mut talk = Talk::new();
-    let open = Request::Open {
-        device: COMMON,
-        minor: 0,
-        flags: 0,
-    };
+    let mut talk = Conversation::new();
+    let open = open_request(COMMON, 0);
     let opens: Vec<u8> = (1..=3).flat_map(|tag| encode(tag, open)).collect();
     talk.endpoint.begin_turn();
     talk.endpoint.limit_turn(Duration::ZERO);

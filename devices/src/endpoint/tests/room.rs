@@ -10,7 +10,7 @@ use super::*;
 /// A common limit that has room for one long request, not for two.
 const ROOM: usize = 6 << 20;
 
-impl Talk {
+impl Conversation {
     fn within(room: &Arc<QueueBudget>) -> Self {
         let mut talk = Self::new();
         talk.endpoint = Endpoint::within(Client::Host, HelloInfo::default(), room);
@@ -19,7 +19,7 @@ impl Talk {
     }
 
     /// Passes these bytes in, and takes the immediate answers.
-    fn give(&mut self, bytes: &[u8]) -> Vec<Got> {
+    fn give(&mut self, bytes: &[u8]) -> Vec<OwnedReply> {
         self.endpoint.begin_turn();
         self.endpoint.receive(bytes, &mut self.bench).unwrap();
         replies(&mut self.endpoint)
@@ -41,7 +41,7 @@ fn write(tag: u32, handle: u32) -> Vec<u8> {
 #[test]
 fn a_long_request_without_room_is_refused_and_skipped() {
     let room = Arc::new(QueueBudget::new(ROOM));
-    let [mut first, mut second] = [(); 2].map(|()| Talk::within(&room));
+    let [mut first, mut second] = [(); 2].map(|()| Conversation::within(&room));
     let handles = [&mut first, &mut second].map(|talk| talk.open(COMMON, 0));
     let frames = handles.map(|handle| write(5, handle));
     assert_eq!(first.give(&frames[0][..1000]), []);
@@ -73,7 +73,7 @@ fn a_long_request_without_room_is_refused_and_skipped() {
 #[test]
 fn refusing_breaks_no_rule_of_the_protocol() {
     let room = Arc::new(QueueBudget::new(0));
-    let mut talk = Talk::within(&room);
+    let mut talk = Conversation::within(&room);
     let handle = talk.open(COMMON, 0);
     assert_eq!(talk.read(1, handle, 10), []);
     let mut other = Endpoint::within(Client::Host, HelloInfo::default(), &room);
@@ -91,11 +91,11 @@ fn refusing_breaks_no_rule_of_the_protocol() {
 #[test]
 fn long_reads_without_room_are_shortened_or_refused() {
     let room = Arc::new(QueueBudget::new(ROOM));
-    let [mut other, mut talk] = [(); 2].map(|()| Talk::within(&room));
+    let [mut other, mut talk] = [(); 2].map(|()| Conversation::within(&room));
     let [stream, whole] = [EXCLUSIVE, COMMON].map(|number| talk.open(number, 0));
     talk.bench.released = 64 << 20;
-    let length = |replies: Vec<Got>| match replies.as_slice() {
-        [Got { result, .. }] => result.as_ref().map(|(_, data)| data.len()).map_err(|e| *e),
+    let length = |replies: Vec<OwnedReply>| match replies.as_slice() {
+        [OwnedReply { result, .. }] => result.as_ref().map(|(_, data)| data.len()).map_err(|e| *e),
         _ => panic!("{} replies", replies.len()),
     };
     let limit = 4 << 20;

@@ -112,13 +112,11 @@ fn details_stay_with_their_samples() {
         time: u64::MAX,
         ..Sample::default()
     };
-    encoder.feed(
-        &Ticks {
-            sample: Some(plain),
-            ..Ticks::default()
-        },
-        &[],
-    );
+    let ticks = Ticks {
+        sample: Some(plain),
+        ..Ticks::default()
+    };
+    encoder.feed(&ticks, &[]);
     encoder.finish();
     let mut number = 0;
     let recording = Recording::open(&path).unwrap();
