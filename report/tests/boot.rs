@@ -20,7 +20,7 @@ const MS: u64 = 1_000_000;
 fn recording() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("boot");
-    boots::write(&path, (40, 20), 30);
+    boots::write(&path, 40, 20, 30);
     (folder, path)
 }
 
@@ -53,9 +53,9 @@ fn a_guest_that_was_reset_has_more_than_one_boot() {
 
 /// Interrupts at the second step.
 #[derive(Default)]
-struct Impatient(Cell<u32>);
+struct InterruptingObserver(Cell<u32>);
 
-impl Observer for Impatient {
+impl Observer for InterruptingObserver {
     fn advance(&self, _: u64, _: u64) -> ControlFlow<()> {
         self.0.set(self.0.get() + 1);
         match self.0.get() {
@@ -69,7 +69,11 @@ impl Observer for Impatient {
 fn a_part_of_a_boot_is_not_a_boot() {
     let (_folder, path) = recording();
     let source = Source::open(&path, &[]).unwrap();
-    let read = Boot::read(&source, &Levels::default(), &Impatient::default());
+    let read = Boot::read(
+        &source,
+        &Levels::default(),
+        &InterruptingObserver::default(),
+    );
     assert!(matches!(read, Err(BootError::Interrupted)), "{read:?}");
 }
 

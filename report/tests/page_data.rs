@@ -164,8 +164,8 @@ impl Data {
     }
 
     /// The data of some bins and of a process, in the form of [`essence`].
-    fn sums(&self, (begin, end): (u64, u64), pid: Option<i32>) -> Essence {
-        let mut sums = Essence::default();
+    fn sums(&self, begin: u64, end: u64, pid: Option<i32>) -> CommonData {
+        let mut sums = CommonData::default();
         for cell in &self.cells {
             let own = self.pid(cell.thread);
             if !(begin..end).contains(&cell.bin) || pid.is_some_and(|pid| i64::from(pid) != own) {
@@ -186,7 +186,7 @@ impl Data {
         sums
     }
 
-    fn add_functions(&self, sums: &mut Essence, cell: &Cell) {
+    fn add_functions(&self, sums: &mut CommonData, cell: &Cell) {
         let functions = &self.document["functions"];
         let mut seen = Vec::new();
         let (mut node, mut is_innermost) = (cell.node, true);
@@ -213,7 +213,7 @@ impl Data {
 
 /// The common part of page and report.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Essence {
+struct CommonData {
     samples: u64,
     processes: BTreeMap<i64, [u64; 4]>,
     vcpus: BTreeMap<u64, [u64; 4]>,
@@ -223,7 +223,7 @@ struct Essence {
 }
 
 /// The same from a report.
-fn essence(report: &Value) -> Essence {
+fn essence(report: &Value) -> CommonData {
     let rows = |name: &str| report[name].as_array().unwrap().clone();
     let modes = |row: &Value| MODES.map(|mode| row[mode].as_u64().unwrap());
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -243,7 +243,7 @@ fn essence(report: &Value) -> Essence {
         );
         (key, (count(&row["self"]), count(&row["total"])))
     });
-    Essence {
+    CommonData {
         samples: count(&report["samples"]),
         processes: processes.collect(),
         vcpus: vcpus.collect(),
@@ -252,7 +252,7 @@ fn essence(report: &Value) -> Essence {
     }
 }
 
-fn report_of(path: &Path, selection: Selection) -> Essence {
+fn report_of(path: &Path, selection: Selection) -> CommonData {
     let profile = read(path, selection, &mut Counts::default());
     essence(&document(&profile, SortBy::Own, usize::MAX))
 }
@@ -296,7 +296,7 @@ proptest! {
         let edge = |part: u64| part * (bins + 1) / 10_000;
         let (begin, end) = (edge(from.min(to)), edge(from.max(to)));
 
-        let whole = data.sums((0, bins), None);
+        let whole = data.sums(0, bins, None);
         prop_assert_eq!(&whole, &report_of(&path, of_command.clone()));
 
         prop_assume!(begin < end);
@@ -309,6 +309,6 @@ proptest! {
         prop_assume!(chosen.is_none_or(|pid| pids.is_empty() || pids.contains(&pid)));
         let pids = chosen.map_or(pids, |pid| vec![pid]);
         let expected = report_of(&path, Selection { pids, time, ..of_command });
-        prop_assert_eq!(data.sums((begin, end), chosen), expected);
+        prop_assert_eq!(data.sums(begin, end, chosen), expected);
     }
 }

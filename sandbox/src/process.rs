@@ -18,8 +18,8 @@ use crate::user::User;
 const FIRST: u32 = 3;
 
 /// Gives up what a program that runs a guest never needs: privileges of programs that it executes (`no_new_privs`), core dumps, which would
-/// have the guest's memory, a higher limit of open files than now, and new files that others may read (umask(2)).
-/// Threads that exist already keep the first of these.
+/// have the guest's memory, a higher limit of open files than now, and new files that others may read (umask(2)). Threads that exist
+/// already keep the first of these.
 ///
 /// # Errors
 /// The system refuses a part of it.

@@ -111,14 +111,14 @@ impl Sampled {
     }
 }
 
-/// Checks the `observed` share of the samples against the `expected` one: it must be within four standard errors and 1.5 points, whatever
-/// the missing ticks would have been. If more than a fifth of the ticks were stolen or lost because the host was busy, the check is reported as inconclusive,
-/// in the list of what wasn't run.
+/// Checks the `observed` share of the samples against the `expected` one: it must be within four standard errors and 1.5 points, whatever the missing ticks
+/// would have been. If more than a fifth of the ticks were stolen or lost because the host was busy, the check is reported as inconclusive, in the list of
+/// what wasn't run.
 ///
 /// # Panics
 /// If it isn't, or if more than a fifth of the ticks were stolen or lost on a quiet host.
 #[track_caller]
-pub fn assert_share(what: &str, (observed, expected): (f64, f64), sampled: Sampled) {
+pub fn assert_share(what: &str, observed: f64, expected: f64, sampled: Sampled) {
     print!("{what}: ");
     let judged = match sampled.inconclusive() {
         Ok(None) => sampled.check_share(observed, expected),
@@ -186,6 +186,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "95.0 % of the ticks were stolen or lost")]
     fn a_share_that_agrees_is_not_enough() {
-        assert_share("shares", (0.2, 0.2), sampled(950, 0.02));
+        assert_share("shares", 0.2, 0.2, sampled(950, 0.02));
     }
 }

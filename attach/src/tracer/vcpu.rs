@@ -9,8 +9,8 @@ use kvm_bindings::{kvm_mp_state, kvm_regs, kvm_sregs};
 use libc::pid_t;
 
 use super::code::ThreadCode;
-use super::moved::{Moved, SlowThread};
-use super::ptrace::Traced;
+use super::moved::{MovedThread, SlowThread};
+use super::ptrace::TracedThread;
 use super::thread::{MAX_STOP, Stop, StoppedThread, has_stopped, wait};
 use super::vmm_thread::VmmThread;
 
@@ -146,7 +146,7 @@ impl State<'_> {
         Ok(self.ask::<kvm_mp_state>(KVM_GET_MP_STATE)?.mp_state)
     }
 
-    fn ask<T: Answer>(&mut self, command: u64) -> Result<T, TraceError> {
+    fn ask<T: KvmOutput>(&mut self, command: u64) -> Result<T, TraceError> {
         let mut answer = T::default();
         // SAFETY: `answer` is alive, and is plain numbers without padding, which any bytes are valid for (see Answer).
         let bytes = unsafe {
@@ -161,14 +161,14 @@ impl State<'_> {
 ///
 /// # Safety
 /// It consists of numbers, without padding.
-unsafe trait Answer: Default {}
+unsafe trait KvmOutput: Default {}
 
 // SAFETY: 18 numbers of 64 bits.
-unsafe impl Answer for kvm_regs {}
+unsafe impl KvmOutput for kvm_regs {}
 // SAFETY: bindgen's structures of numbers; what pads them has fields of its own.
-unsafe impl Answer for kvm_sregs {}
+unsafe impl KvmOutput for kvm_sregs {}
 // SAFETY: a number of 32 bits.
-unsafe impl Answer for kvm_mp_state {}
+unsafe impl KvmOutput for kvm_mp_state {}
 
 /// A vCPU whose thread is stopped for each look. All looks are made by the same thread.
 ///
@@ -262,9 +262,9 @@ impl TracedVcpu {
     /// slow, this also returns what it had before it was moved.
     fn see<T>(
         &mut self,
-        traced: &Traced,
+        traced: &TracedThread,
         see: impl FnOnce(&mut State<'_>) -> Result<T, TraceError>,
-    ) -> (Result<T, TraceError>, Option<Moved>) {
+    ) -> (Result<T, TraceError>, Option<MovedThread>) {
         let stopped = self.check(traced).and_then(|suspends_filters| {
             StoppedThread::new(traced, self.thread.tid, self.code, suspends_filters)
         });
@@ -288,7 +288,7 @@ impl TracedVcpu {
     }
 
     /// Checks what the stopped thread must not have to be moved. True if its filters are to be suspended.
-    fn check(&mut self, traced: &Traced) -> Result<bool, TraceError> {
+    fn check(&mut self, traced: &TracedThread) -> Result<bool, TraceError> {
         let tid = self.thread.tid;
         let status = || thread_status(self.thread.pid, tid).map_err(TraceError::Wait);
         if !self.has_no_shadow_stack {
@@ -317,7 +317,7 @@ impl TracedVcpu {
     /// waits for the ends of its other threads, and a thread with a tracer ends when the tracer has waited for it (`de_thread` in `fs/exec.c`).
     /// Meanwhile, PTRACE_SEIZE waits for the execve(2) (`cred_guard_mutex`). So this thread must not seize another one before: neither
     /// would ever end.
-    fn release(&mut self, traced: Traced) {
+    fn release(&mut self, traced: TracedThread) {
         let killed = traced.detach().err();
         self.slow = killed.map(|traced| SlowThread {
             traced,
@@ -357,7 +357,7 @@ impl TracedVcpu {
     }
 
     /// Stops the thread.
-    fn stop(&mut self) -> Result<StopOutcome<Traced>, TraceError> {
+    fn stop(&mut self) -> Result<StopOutcome<TracedThread>, TraceError> {
         let mut slow = match self.slow.take() {
             Some(slow) => {
                 // A thread that can't be interrupted is ending.
@@ -408,14 +408,14 @@ impl TracedVcpu {
     }
 
     /// Begins to trace the thread, which stops soon.
-    fn interrupt(&self) -> Result<StopOutcome<Traced>, TraceError> {
+    fn interrupt(&self) -> Result<StopOutcome<TracedThread>, TraceError> {
         let mut attempts = 0;
         loop {
             attempts += 1;
             if !self.thread.is_there() {
                 return Ok(StopOutcome::Gone);
             }
-            match Traced::seize(self.thread.tid) {
+            match TracedThread::seize(self.thread.tid) {
                 Ok(traced) => {
                     // A thread that can't be interrupted is ending.
                     let _ = traced.interrupt();

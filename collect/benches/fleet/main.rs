@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     };
     let real = usize::try_from(named("real=").unwrap_or(REAL)).expect("few guests");
     let file = named("file=").unwrap_or(FILE).max(1);
-    let measured: Vec<Measured> = counts
+    let measured: Vec<Measurement> = counts
         .into_iter()
         .map(|count| {
             println!("{count} guests and {real} real ones:");
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
         })
         .collect();
     print_table(&measured, real, file);
-    if measured.iter().all(Measured::is_kept) {
+    if measured.iter().all(Measurement::is_kept) {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -80,7 +80,7 @@ fn main() -> ExitCode {
 }
 
 /// The measurement of this number of simulated guests.
-struct Measured {
+struct Measurement {
     guests: usize,
     /// Processor time, in per cent of a core.
     share: f64,
@@ -95,7 +95,7 @@ struct Measured {
     least_files: usize,
 }
 
-impl Measured {
+impl Measurement {
     fn budget(&self) -> Option<(f64, Option<f64>)> {
         let found = BUDGETS.iter().find(|(guests, ..)| *guests == self.guests);
         found.map(|(_, share, memory)| (*share, *memory))
@@ -136,7 +136,7 @@ impl Measured {
 }
 
 /// Prints the measurements in the form of docs/fleet.md.
-fn print_table(measured: &[Measured], real: usize, file: u64) {
+fn print_table(measured: &[Measurement], real: usize, file: u64) {
     println!("\nWith {real} real guests beside them, and Parquet files of {file} s:\n");
     println!(
         "| Guests | Processor time, of one core | of which for the files | Memory at most | Files | Ticks a second | Budget |"
@@ -255,7 +255,7 @@ fn warm_up(guests: &guest::Guests, count: usize) {
     }
 }
 
-fn measure(count: usize, real: usize, file: u64) -> Measured {
+fn measure(count: usize, real: usize, file: u64) -> Measurement {
     let folder = tempfile::tempdir().expect("a folder");
     let guests = guest::start(folder.path(), count);
     let demos = start_real(folder.path(), real);
@@ -271,7 +271,7 @@ fn measure(count: usize, real: usize, file: u64) -> Measured {
     sleep(Duration::from_secs(rounds * file));
     let (after, seconds) = (look(), begin.elapsed().as_secs_f64());
     let share = |after, before| (after - before) / seconds * 100.0;
-    let measured = Measured {
+    let measured = Measurement {
         guests: count,
         share: share(after.0, before.0),
         files_share: share(after.1, before.1),

@@ -28,17 +28,17 @@ pub use error::SpoolError;
 pub use files::Entry;
 use files::Folder;
 pub use notes::read_progress;
-use notes::{Found, Notes};
+use notes::{Notes, OpenedNotes};
 pub use progress::{Attempt, Counts, Progress};
 use state::{End, State};
 
-/// The file that has a [`Collected`].
+/// The file that has a [`OpenWindows`].
 const STATE: &str = "state.json";
 
 /// The open windows, by which a later collector counts those that a killed one has lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-struct Collected {
+struct OpenWindows {
     /// The number of the next batch.
     next: u64,
     /// The number of guests with an open window, by the window's start in s since 1970.
@@ -100,12 +100,12 @@ impl Spool {
         for entry in folder.batches()? {
             state.insert(entry);
         }
-        let mut collected = match folder.read_json::<Collected>(STATE) {
+        let mut collected = match folder.read_json::<OpenWindows>(STATE) {
             Err(error) if error.is_damage() => {
                 folder.set_aside(STATE, &error)?;
-                Collected {
+                OpenWindows {
                     damaged: 1,
-                    ..Collected::default()
+                    ..OpenWindows::default()
                 }
             }
             read => read?.unwrap_or_default(),
@@ -116,12 +116,12 @@ impl Spool {
         let mut notes = BTreeMap::new();
         for sink in sinks {
             let (notes_of_sink, found) = Notes::open(&folder, sink)?;
-            if found != Found::File {
+            if found != OpenedNotes::File {
                 // It is written later: on a full disk there is no room for another file.
                 state.unsaved.insert((*sink).to_owned());
             }
             let mut progress = notes_of_sink.last();
-            if found == Found::Damaged {
+            if found == OpenedNotes::Damaged {
                 collected.damaged += 1;
                 progress.next = after;
                 let entries = state.entries.values();

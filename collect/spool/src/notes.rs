@@ -28,7 +28,7 @@ fn former_name(sink: &str) -> String {
 
 /// What [`Notes::open`] has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum OpenedNotes {
     /// The file.
     File,
     /// No file of this release.
@@ -52,7 +52,7 @@ pub struct Notes {
 
 impl Notes {
     /// The file for `sink`, and whether it exists. If only an earlier release's file exists, the progress is taken from that.
-    pub fn open(folder: &Folder, sink: &str) -> Result<(Self, Found), SpoolError> {
+    pub fn open(folder: &Folder, sink: &str) -> Result<(Self, OpenedNotes), SpoolError> {
         let name = file_name(sink);
         let path = folder.file(&name);
         let mut notes = Self {
@@ -71,22 +71,22 @@ impl Notes {
                 notes.file = Some(open(&notes.path).map_err(damaged)?);
                 (notes.number, notes.last) = (number, Some(progress));
                 folder.remove(&former_name(sink))?;
-                Ok((notes, Found::File))
+                Ok((notes, OpenedNotes::File))
             }
             Ok(None) => match folder.read_json(&former_name(sink)) {
                 Ok(last) => {
                     notes.last = last;
-                    Ok((notes, Found::Nothing))
+                    Ok((notes, OpenedNotes::Nothing))
                 }
                 Err(error) if error.is_damage() => {
                     folder.set_aside(&former_name(sink), &error)?;
-                    Ok((notes, Found::Damaged))
+                    Ok((notes, OpenedNotes::Damaged))
                 }
                 Err(error) => Err(error),
             },
             Err(error) if error.is_damage() => {
                 folder.set_aside(&notes.name, &error)?;
-                Ok((notes, Found::Damaged))
+                Ok((notes, OpenedNotes::Damaged))
             }
             Err(error) => Err(error),
         }
@@ -261,7 +261,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let folder = Folder::open(&place.path().join("spool")).unwrap();
         let (mut notes, found) = Notes::open(&folder, "a").unwrap();
-        assert_eq!(found, Found::Nothing);
+        assert_eq!(found, OpenedNotes::Nothing);
         // Neither the folder nor the file's length changes: a flush of its data suffices.
         let file = || {
             let found = fs::metadata(folder.file(&file_name("a"))).unwrap();
@@ -273,14 +273,14 @@ mod tests {
             let now = file();
             assert_eq!(*first.get_or_insert(now), now);
             let (again, found) = Notes::open(&folder, "a").unwrap();
-            assert_eq!(found, Found::File);
+            assert_eq!(found, OpenedNotes::File);
             assert_eq!(again.last(), progress(number));
         }
         let path = folder.file(&file_name("a"));
         assert_eq!(fs::metadata(&path).unwrap().len(), 2 * SLOT as u64);
         fs::write(&path, "").unwrap();
         let (damaged, found) = Notes::open(&folder, "a").unwrap();
-        assert_eq!((damaged.last(), found), (progress(0), Found::Damaged));
+        assert_eq!((damaged.last(), found), (progress(0), OpenedNotes::Damaged));
         assert!(!path.exists() && folder.file("sink-a.notes.damaged").exists());
     }
 
@@ -290,11 +290,11 @@ mod tests {
         let folder = Folder::open(&place.path().join("spool")).unwrap();
         folder.write_json(&former_name("a"), &progress(7)).unwrap();
         let (mut notes, found) = Notes::open(&folder, "a").unwrap();
-        assert_eq!((notes.last(), found), (progress(7), Found::Nothing));
+        assert_eq!((notes.last(), found), (progress(7), OpenedNotes::Nothing));
         let last = notes.last();
         notes.write(&folder, &last).unwrap();
         let (notes, found) = Notes::open(&folder, "a").unwrap();
-        assert_eq!((notes.last(), found), (progress(7), Found::File));
+        assert_eq!((notes.last(), found), (progress(7), OpenedNotes::File));
         assert!(!folder.file(&former_name("a")).exists());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Attempt, Collected, Entry, Progress};
+use super::{Attempt, Entry, OpenWindows, Progress};
 
 /// Maximum number of batches, and of their packed bytes, that a sink gets at a time.
 const MAX_CLAIM: usize = 720;
@@ -38,7 +38,7 @@ pub(super) struct SinkPosition {
 pub(super) struct State {
     pub(super) entries: BTreeMap<u64, Entry>,
     pub(super) bytes: u64,
-    pub(super) collected: Collected,
+    pub(super) collected: OpenWindows,
     pub(super) sinks: BTreeMap<String, SinkPosition>,
     /// Sinks whose progress isn't written yet, or couldn't be written.
     pub(super) unsaved: BTreeSet<String>,

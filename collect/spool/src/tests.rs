@@ -159,7 +159,7 @@ fn windows_of_a_killed_collector_are_counted_once() {
     }
     // It was killed after the batch was written and before the state was: two guests lose their next window.
     let state = std::fs::read(folder.path().join(STATE)).unwrap();
-    let mut state: Collected = serde_json::from_slice(&state).unwrap();
+    let mut state: OpenWindows = serde_json::from_slice(&state).unwrap();
     state.open = BTreeMap::from([(20, 2), (30, 1)]);
     let spool = folder.open(LARGE, &[]);
     spool.push(&batch(20, &["g", "h"], 5)).unwrap();

@@ -12,8 +12,8 @@ use crate::names::Names;
 const SECOND: u64 = 1_000_000_000;
 
 /// The time `second` of both clocks. Windows have ten seconds, and those before `first` are closed.
-fn at(second: u64, first: u64) -> Now {
-    Now {
+fn at(second: u64, first: u64) -> WindowClock {
+    WindowClock {
         real: (1_000_000 + second) * SECOND,
         monotonic: second * SECOND,
         length: 10,

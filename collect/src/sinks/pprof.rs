@@ -163,7 +163,7 @@ fn plain(value: &str) -> String {
 
 fn profile(batch: &Batch, window: &Window) -> message::Profile {
     let mut tables = PprofTables::default();
-    tables.measure(("cpu", "nanoseconds"), window.period());
+    tables.measure("cpu", "nanoseconds", window.period());
     tables.profile.time_nanos = number(batch.start.saturating_mul(1_000_000_000));
     tables.profile.duration_nanos = number(u64::from(batch.length) * 1_000_000_000);
     let mut mappings = HashMap::new();

@@ -70,9 +70,9 @@ fn run(spool: &Arc<Spool>, sink: &mut dyn Sink) -> (Progress, u64) {
 
 /// Accepts batches in two parts, and counts the parts.
 #[derive(Default)]
-struct Counting(u64);
+struct PartCounter(u64);
 
-impl Sink for Counting {
+impl Sink for PartCounter {
     fn parts(&mut self, batches: &[Batch]) -> usize {
         2 * batches.len()
     }
@@ -89,19 +89,19 @@ impl Sink for Counting {
 }
 
 /// Accepts a batch in three parts, and reads the progress on the disk before and after the departure of each part.
-struct Looking {
+struct ProgressReader {
     spool: PathBuf,
     seen: Vec<Progress>,
 }
 
-impl Looking {
+impl ProgressReader {
     fn look(&mut self) {
         let progress = read_progress(&self.spool, "a").unwrap();
         self.seen.push(progress.unwrap());
     }
 }
 
-impl Sink for Looking {
+impl Sink for ProgressReader {
     fn parts(&mut self, _: &[Batch]) -> usize {
         3
     }
@@ -126,7 +126,7 @@ fn notes_name_what_may_have_arrived() {
     let spool = Arc::new(Spool::open(&path, 1 << 20, &["a"]).unwrap());
     spool.push(&batch(10, &["g"], 5)).unwrap();
     spool.drain();
-    let mut sink = Looking {
+    let mut sink = ProgressReader {
         spool: path.clone(),
         seen: Vec::new(),
     };
@@ -168,7 +168,7 @@ fn a_killed_collector_leaves_one_part_unsure() {
     drop(spool);
     let spool = Arc::new(open());
     spool.drain();
-    let mut sink = Looking {
+    let mut sink = ProgressReader {
         spool: folder.path().join("spool"),
         seen: Vec::new(),
     };
@@ -179,9 +179,9 @@ fn a_killed_collector_leaves_one_part_unsure() {
 }
 
 /// Panics.
-struct Faulty;
+struct PanickingSink;
 
-impl Sink for Faulty {
+impl Sink for PanickingSink {
     fn parts(&mut self, _: &[Batch]) -> usize {
         panic!("a fault of the program")
     }
@@ -200,7 +200,7 @@ fn a_failed_sink_is_reported_before_the_collector_ends() {
     let folder = tempfile::tempdir().unwrap();
     let spool = Spool::open(&folder.path().join("spool"), 1 << 20, &["a", "b"]).unwrap();
     let spool = Arc::new(spool);
-    let sink: Box<dyn Sink> = Box::new(Faulty);
+    let sink: Box<dyn Sink> = Box::new(PanickingSink);
     let sink = Prepared {
         name: "a".to_owned(),
         sink: Arc::new(Mutex::new(sink)),
@@ -254,13 +254,13 @@ fn run_files(
 
 /// The number of attempts to write each file, by the folder of its guest. Every third attempt fails.
 #[derive(Default)]
-struct Failing {
+struct FlakyTarget {
     attempts: Arc<Mutex<Vec<PathBuf>>>,
     /// Closed when a file is written.
     closes: Option<Arc<Spool>>,
 }
 
-impl Target for Failing {
+impl Target for FlakyTarget {
     fn write(&self, folder: &Path, _: &str, _: &[NamedWindow<'_>]) -> anyhow::Result<()> {
         let mut attempts = self.attempts.lock().unwrap();
         attempts.push(folder.to_owned());
@@ -282,7 +282,7 @@ fn only_a_failed_file_is_written_again() {
     spool
         .push(&batch(10, &["a", "b", "c", "d", "e"], 5))
         .unwrap();
-    let target = Failing::default();
+    let target = FlakyTarget::default();
     let attempts = Arc::clone(&target.attempts);
     let progress = run_files(&spool, target, |_, waiting| waiting == 0);
     assert_eq!((progress.delivered.windows, progress.retries), (5, 2));
@@ -298,15 +298,15 @@ fn a_restarted_collector_continues_with_the_next_file() {
     let open = || Spool::open(&folder.path().join("spool"), 1 << 20, &["a"]).map(Arc::new);
     let spool = open().unwrap();
     spool.push(&batch(10, &["a", "b", "c"], 5)).unwrap();
-    let target = Failing {
+    let target = FlakyTarget {
         closes: Some(Arc::clone(&spool)),
-        ..Failing::default()
+        ..FlakyTarget::default()
     };
     let progress = run_files(&spool, target, |progress, _| progress.delivered.windows > 0);
     assert_eq!(progress.delivered.windows, 1);
     drop(spool);
     let spool = open().unwrap();
-    let target = Failing::default();
+    let target = FlakyTarget::default();
     let attempts = Arc::clone(&target.attempts);
     let progress = run_files(&spool, target, |_, waiting| waiting == 0);
     assert_eq!((progress.delivered.windows, progress.retries), (3, 0));
@@ -327,7 +327,7 @@ fn a_full_disk_delays_no_sink() {
         // A restarted collector continues, too.
         let spool = open().unwrap();
         spool.drain();
-        let mut sink = Counting::default();
+        let mut sink = PartCounter::default();
         let (progress, waiting) = run(&spool, &mut sink);
         assert_eq!(
             (progress.delivered.windows, progress.unsure.windows, waiting),
@@ -354,7 +354,7 @@ fn without_a_note_a_batch_is_not_sent_and_waits() {
             // The space reserved for notes is taken, too.
             take_kept_room(&path);
             let filler = fill_up(folder);
-            let mut sink = Counting::default();
+            let mut sink = PartCounter::default();
             for _ in 0..4 {
                 let (progress, waiting) = run(&spool, &mut sink);
                 assert_eq!((progress.unsure.windows, waiting), (0, 1));

@@ -49,7 +49,7 @@ fn a_look_at_a_guest_of_another_vmm_agrees_with_its_count() {
         look_agrees(
             "ptrace",
             &shares,
-            Known {
+            KnownFields {
                 jitter: true,
                 interrupts: true,
             },
@@ -64,7 +64,7 @@ fn a_look_by_the_hosts_kernel_agrees_with_what_a_guest_counted() {
         look_agrees(
             "kernel",
             &["user"],
-            Known {
+            KnownFields {
                 jitter: false,
                 interrupts: false,
             },
@@ -73,13 +73,13 @@ fn a_look_by_the_hosts_kernel_agrees_with_what_a_guest_counted() {
 }
 
 /// What windows have by this kind of capture.
-struct Known {
+struct KnownFields {
     jitter: bool,
     interrupts: bool,
 }
 
 /// Compares the ticks in these modes with what the guest counted.
-fn look_agrees(capture: &str, compared: &[&str], known: Known) {
+fn look_agrees(capture: &str, compared: &[&str], known: KnownFields) {
     let machine = machine();
     let fleet = Fleet::new(&[]);
     fleet.configure(&format!("attach.capture = '{capture}'\n"));

@@ -9,7 +9,7 @@ use kvmprof_collect::spool::{Progress, Spool};
 
 use super::fleet::{self, GUESTS};
 use super::push::endpoint;
-use super::{Receiver, Work};
+use super::{Receiver, SpoolWork};
 
 const BATCHES: u64 = 20;
 const PATH: &str = "/v1development/profiles";
@@ -47,7 +47,7 @@ fn take(receiver: &mut Receiver, count: u64) -> (Vec<u64>, u64) {
 fn killed_and_back(limit: u64) -> (Progress, Vec<u64>, u64) {
     let mut receiver = Receiver::run("receiver.py", &[]);
     let port = receiver.first.clone();
-    let work = Work::start(SinkKind::Otlp(endpoint(&receiver, PATH)), limit);
+    let work = SpoolWork::start(SinkKind::Otlp(endpoint(&receiver, PATH)), limit);
     work.push(&batches(0, 1));
     work.until(|progress, waiting| progress.delivered.windows == GUESTS as u64 && waiting == 0);
     let first = take(&mut receiver, 1);
@@ -89,7 +89,7 @@ fn a_receiver_that_hangs_loses_nothing_and_delays_nothing() {
         url: format!("http://127.0.0.1:{port}{PATH}"),
         ..Endpoint::default()
     };
-    let work = Work::start(SinkKind::Otlp(at_it), 1 << 30);
+    let work = SpoolWork::start(SinkKind::Otlp(at_it), 1 << 30);
     work.push(&batches(0, 1));
     let (mut stream, _) = hanging.accept().unwrap();
     // Read the whole request, and send no answer.

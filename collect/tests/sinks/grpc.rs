@@ -12,7 +12,7 @@ use serde_json::json;
 use super::fleet::GUESTS;
 use super::push::{batches, check_partly_taken, check_profiles, ticks};
 use super::tls::{showing, trusting};
-use super::{Receiver, Work, certificates, hand_over, said};
+use super::{Receiver, SpoolWork, certificates, hand_over, said};
 
 const WINDOWS: u64 = 2 * GUESTS as u64;
 
@@ -111,7 +111,7 @@ fn both_ends_check_certificates() {
         // The receiver requires a certificate, and this sink has none.
         (none, "127.0.0.1"),
     ] {
-        let work = Work::start(kind, 1 << 30);
+        let work = SpoolWork::start(kind, 1 << 30);
         work.push(&batches());
         let progress = work.until(|progress, _| progress.retries >= 2);
         let lost = [progress.delivered, progress.lost, progress.refused];
@@ -166,7 +166,7 @@ fn messages_leave_out_the_query_of_a_url() {
         SinkKind::OtlpGrpc(endpoint.clone()),
         SinkKind::Otlp(endpoint),
     ] {
-        let work = Work::start(kind, 1 << 30);
+        let work = SpoolWork::start(kind, 1 << 30);
         work.push(&batches()[..1]);
         work.until(|progress, _| progress.retries >= 1);
         drop(work);

@@ -126,13 +126,13 @@ fn said() -> String {
 }
 
 /// A spool, and a sink that takes its batches. When it is dropped, the sink delivers everything in the spool, if it can.
-struct Work {
+struct SpoolWork {
     _folder: tempfile::TempDir,
     spool: Arc<Spool>,
     sink: Option<Running>,
 }
 
-impl Work {
+impl SpoolWork {
     /// Starts a sink of this kind on a spool of at most `limit` bytes.
     fn start(kind: SinkKind, limit: u64) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -166,7 +166,7 @@ impl Work {
     }
 }
 
-impl Drop for Work {
+impl Drop for SpoolWork {
     fn drop(&mut self) {
         self.spool.drain();
         if let Some(sink) = self.sink.take() {
@@ -177,7 +177,7 @@ impl Drop for Work {
 
 /// Delivers `batches` to a sink of this kind by a spool. Returns the sink's progress as soon as `is_done` is true of it.
 fn hand_over(kind: SinkKind, batches: &[Batch], is_done: impl Fn(&Progress) -> bool) -> Progress {
-    let work = Work::start(kind, 1 << 30);
+    let work = SpoolWork::start(kind, 1 << 30);
     work.push(batches);
     work.until(|progress, _| is_done(progress))
 }

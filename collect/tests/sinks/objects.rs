@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::fleet::{self, DAYS, HOSTS, WINDOWS};
 use super::lake::check_answers;
-use super::{Receiver, Work, hand_over, said};
+use super::{Receiver, SpoolWork, hand_over, said};
 
 /// A store of collect/tests/receivers.
 struct Store {
@@ -117,7 +117,7 @@ fn files_that_are_sent_twice_are_stored_once() {
                 seconds: 1,
             };
             let batches = batches(1);
-            let work = Work::start(kind, 1 << 30);
+            let work = SpoolWork::start(kind, 1 << 30);
             work.push(&batches);
             work.spool.drain();
             let windows = (batches.len() * fleet::GUESTS) as u64;
@@ -138,7 +138,7 @@ fn a_wrong_secret_is_reported_and_loses_nothing() {
         let wrong = store.text("wrong");
         fs::write(store.secret.path(), wrong).unwrap();
         let bucket = store.bucket();
-        let work = Work::start(SinkKind::Objects { bucket, seconds: 0 }, 1 << 30);
+        let work = SpoolWork::start(SinkKind::Objects { bucket, seconds: 0 }, 1 << 30);
         work.push(&batches(0)[..2]);
         let progress = work.until(|progress, _| progress.retries >= 2);
         assert_eq!((progress.delivered.windows, progress.lost.windows), (0, 0));
@@ -155,7 +155,7 @@ fn a_store_without_tls_needs_an_option() {
         said();
         let mut bucket = store.bucket();
         bucket.options.remove("allow_http");
-        let work = Work::start(SinkKind::Objects { bucket, seconds: 0 }, 1 << 30);
+        let work = SpoolWork::start(SinkKind::Objects { bucket, seconds: 0 }, 1 << 30);
         work.push(&batches(0)[..1]);
         work.until(|progress, _| progress.retries >= 1);
         let said = said();
@@ -241,7 +241,7 @@ fn temporarily_refused_files_are_sent_again() {
         (403, "AccessDenied"),
         (404, "NoSuchBucket"),
     ] {
-        let work = Work::start(refusing("parquet", status, code), 1 << 30);
+        let work = SpoolWork::start(refusing("parquet", status, code), 1 << 30);
         work.push(&batches(0)[..1]);
         let progress = work.until(|progress, _| progress.retries >= 1);
         assert_eq!((progress.refused.windows, progress.unsure.windows), (0, 0));

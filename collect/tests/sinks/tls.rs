@@ -8,7 +8,7 @@ use kvmprof_collect::config::{Endpoint, SinkKind, Tls};
 
 use super::fleet::GUESTS;
 use super::push::{batches, check_profiles};
-use super::{Receiver, Work, certificates, hand_over, said};
+use super::{Receiver, SpoolWork, certificates, hand_over, said};
 
 const WINDOWS: u64 = 2 * GUESTS as u64;
 
@@ -89,7 +89,7 @@ fn a_batch_is_not_sent_while_its_sink_connects() {
         SinkKind::OtlpGrpc(endpoint.clone()),
         SinkKind::Pyroscope(endpoint),
     ] {
-        let work = Work::start(kind, 1 << 30);
+        let work = SpoolWork::start(kind, 1 << 30);
         work.push(&batches()[..1]);
         // The sink has sent its first TLS message, and waits for the answer.
         let (mut stream, _) = server.accept().unwrap();
@@ -111,7 +111,7 @@ fn another_authority_is_not_trusted() {
     said();
     let tls = trusting(folder.path(), "other.pem");
     let kind = SinkKind::Otlp(endpoint(&receiver, "/v1development/profiles", tls));
-    let work = Work::start(kind, 1 << 30);
+    let work = SpoolWork::start(kind, 1 << 30);
     work.push(&batches());
     let progress = work.until(|progress, _| progress.retries >= 2);
     let lost = [progress.delivered, progress.lost, progress.refused].map(|counts| counts.windows);

@@ -14,7 +14,7 @@ const ENTRIES: u64 = 4;
 
 /// The state of a queue's rings.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct RingState {
     /// Index of the available ring.
     pub available: u16,
     /// Index of the used ring.
@@ -23,7 +23,7 @@ pub(super) struct Standing {
     pub in_progress: VecDeque<u16>,
 }
 
-impl Standing {
+impl RingState {
     /// Reads the rings of the queue at `layout`, which lies in `memory` and isn't served at the moment.
     ///
     /// # Errors

@@ -28,12 +28,12 @@ const PARTS: u64 = 10;
 const LIMIT: f64 = 1.05;
 
 /// The guest's view.
-struct Seen {
+struct GuestView {
     memory: Arc<AttachedMemory>,
     tsc_khz: f64,
 }
 
-impl Seen {
+impl GuestView {
     fn counter(&self) -> anyhow::Result<Counter> {
         let area = counters_area(1)?;
         let mut bytes = vec![0; usize::try_from(area.end - area.start)?];
@@ -81,7 +81,7 @@ pub fn print() -> anyhow::Result<()> {
     let tracer = fork(tracer)?;
     let remote = guest.vcpus.first_mut().context("There is no vCPU")?;
     let deadline = Instant::now() + TIMEOUT;
-    let mut seen = Seen {
+    let mut seen = GuestView {
         memory,
         tsc_khz: f64::NAN,
     };

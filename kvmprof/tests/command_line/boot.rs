@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{FAILURE, Ran, USAGE, boots, kvmprof, recordings};
+use super::{FAILURE, ProgramResult, USAGE, boots, kvmprof, recordings};
 
 /// A folder with a folder of three boots before a change, and one of three after it: `slow_init` takes twice as long.
 struct Boots(TempDir);
@@ -19,7 +19,8 @@ impl Boots {
                 let path = format!("{name}/boot-{number}.kvmprof");
                 boots::write(
                     &boots.0.path().join(path),
-                    (slow + number, 20 - number % 2),
+                    slow + number,
+                    20 - number % 2,
                     30,
                 );
             }
@@ -27,7 +28,7 @@ impl Boots {
         boots
     }
 
-    fn run(&self, arguments: &[&str]) -> Ran {
+    fn run(&self, arguments: &[&str]) -> ProgramResult {
         let mut command = kvmprof(["boot"]);
         let command = command.args(arguments).current_dir(&self.0);
         command.output().unwrap().into()
@@ -109,7 +110,7 @@ fn phases_have_start_times() {
     let time = line.unwrap().split_whitespace().nth(1).unwrap();
     assert_eq!(time, "0.0160:0.0760");
     let mut report = kvmprof(["report", "before/boot-1.kvmprof", "--time", time, "--json"]);
-    let ran: Ran = report.current_dir(&boots.0).output().unwrap().into();
+    let ran: ProgramResult = report.current_dir(&boots.0).output().unwrap().into();
     ran.assert_success();
     let report: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(report["account"]["samples"], 60);
@@ -186,7 +187,7 @@ fn the_baseline_is_read_before_the_boots() {
     ] {
         let mut command = kvmprof(["boot", "--kernel", "kernel", "--against", against]);
         let command = command.args(["--output", "boots", "--memory", "64M"]);
-        let ran: Ran = command.current_dir(&folder).output().unwrap().into();
+        let ran: ProgramResult = command.current_dir(&folder).output().unwrap().into();
         ran.assert_refused(FAILURE, &[why]);
         assert!(!path("boots").exists(), "{against}");
     }

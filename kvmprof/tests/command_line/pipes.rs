@@ -55,7 +55,7 @@ fn a_closed_output_pipe_is_no_error() {
     let folder = Folder::new();
     for (words, status) in PRINTING {
         let mut command = in_folder(&folder, words);
-        let ran = super::Ran::from(command.stdout(closed()).output().unwrap());
+        let ran = super::ProgramResult::from(command.stdout(closed()).output().unwrap());
         assert_eq!((ran.status, ran.stderr.as_str()), (status, ""), "{words:?}");
         // Nor is one of both.
         let ended = in_folder(&folder, words)
@@ -82,7 +82,7 @@ fn a_full_disk_is_an_error_with_a_message() {
             "standard output"
         };
         let mut command = in_folder(&folder, words);
-        let ran = super::Ran::from(command.stdout(full()).output().unwrap());
+        let ran = super::ProgramResult::from(command.stdout(full()).output().unwrap());
         let word = if words[0] == "completions" {
             "No space left"
         } else {
@@ -125,7 +125,7 @@ fn a_recording_comes_through_a_pipe_packed_or_not() {
             .stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         child.stdin.take().unwrap().write_all(bytes).unwrap();
-        let ran = super::Ran::from(child.wait_with_output().unwrap());
+        let ran = super::ProgramResult::from(child.wait_with_output().unwrap());
         ran.assert_success();
         assert_eq!(ran.stdout, expected);
     }

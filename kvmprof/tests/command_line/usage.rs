@@ -174,7 +174,7 @@ fn without_a_socket_the_commands_say_what_to_do() {
             if let Some(socket) = socket {
                 command.env("KVMPROF_SOCKET", socket);
             }
-            let ran = super::Ran::from(command.output().unwrap());
+            let ran = super::ProgramResult::from(command.output().unwrap());
             ran.assert_refused(USAGE, &["--socket PATH", "KVMPROF_SOCKET", "--help"]);
         }
     }
@@ -183,7 +183,7 @@ fn without_a_socket_the_commands_say_what_to_do() {
         let mut command = kvmprof(words);
         with_own_run(&mut command, folder.path());
         command.env("KVMPROF_SOCKET", "");
-        let ran = super::Ran::from(command.output().unwrap());
+        let ran = super::ProgramResult::from(command.output().unwrap());
         ran.assert_refused(FAILURE, &["No device at /dev/", "--socket"]);
     }
 }

@@ -172,9 +172,9 @@ mod tests {
     use kvmprof_devices::endpoint::{Client, Handle, IoctlReply, Readiness};
 
     /// A console needs no devices.
-    struct Nothing;
+    struct NoDevices;
 
-    impl Backend for Nothing {
+    impl Backend for NoDevices {
         fn open(&mut self, _client: Client, _device: u16, _minor: u16) -> Result<Handle, Errno> {
             Err(Errno::ENODEV)
         }
@@ -250,7 +250,7 @@ mod tests {
         let (console, mut port) = console(ConsoleOutput::discard());
         port.opened();
         console.enqueue(b"for the old driver", false);
-        port.closed(&mut Nothing);
+        port.closed(&mut NoDevices);
         port.opened();
         assert!(!port.has_output());
     }
@@ -262,7 +262,7 @@ mod tests {
         let (console, mut port) = console(ConsoleOutput::file(&path).unwrap());
         port.opened();
         let words = b"Kernel panic - not syncing: test\n";
-        port.receive(words, &mut Nothing).unwrap();
+        port.receive(words, &mut NoDevices).unwrap();
         console.finish();
         assert_eq!(std::fs::read(path).unwrap(), words);
         assert_eq!(

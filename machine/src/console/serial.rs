@@ -10,7 +10,7 @@ use vm_superio::Trigger;
 use vm_superio::serial::{Serial, SerialEvents};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use super::listening::Listening;
+use super::listening::ListenerState;
 use super::output::ConsoleOutput;
 use super::panic_watch::PanicWatch;
 use super::room::{InputTarget, RoomForInput};
@@ -64,7 +64,7 @@ impl SerialEvents for RoomForInput {
 /// the condition holds until the FIFO is empty. docs/upstream.md has the report.
 struct Port {
     serial: Serial<InterruptLine, RoomForInput, Vec<u8>>,
-    listening: Listening,
+    listening: ListenerState,
     /// The guest has enabled interrupts for input.
     received_data_enabled: bool,
 }
@@ -73,7 +73,7 @@ impl Port {
     fn new(line: InterruptLine, room: RoomForInput) -> Self {
         Self {
             serial: Serial::with_events(line, room, Vec::new()),
-            listening: Listening::default(),
+            listening: ListenerState::default(),
             received_data_enabled: false,
         }
     }
@@ -140,7 +140,7 @@ impl Port {
 }
 
 /// The output of the port.
-struct Out {
+struct PortOutput {
     output: ConsoleOutput,
     panic_watch: PanicWatch,
 }
@@ -151,7 +151,7 @@ struct Out {
 /// so that the event thread can still touch the port.
 pub struct SerialConsole {
     port: Mutex<Port>,
-    out: Mutex<Out>,
+    out: Mutex<PortOutput>,
     closing: Arc<AtomicBool>,
     interrupt: EventFd,
     room: RoomForInput,
@@ -169,7 +169,7 @@ impl SerialConsole {
         Ok(Self {
             port: Mutex::new(Port::new(line, room.clone())),
             closing: output.closing(),
-            out: Mutex::new(Out {
+            out: Mutex::new(PortOutput {
                 output,
                 panic_watch: PanicWatch::default(),
             }),
@@ -221,7 +221,7 @@ impl SerialConsole {
         };
         if !output.is_empty() {
             let mut out = lock(&self.out);
-            let Out {
+            let PortOutput {
                 output: target,
                 panic_watch,
             } = &mut *out;

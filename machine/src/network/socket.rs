@@ -12,7 +12,7 @@ use kvmprof_devices::virtio::net::{
 };
 use rustix::net::SendFlags;
 
-use super::peer::{Complaints, Peer, is_later};
+use super::peer::{Peer, PeerLog, is_later};
 use crate::connector::{SocketConnector, connect};
 
 /// Maximum number of reads for one frame.
@@ -25,7 +25,7 @@ pub struct SocketPeer {
     reader: FrameReader,
     writer: FrameWriter,
     faults: u64,
-    complaints: Complaints,
+    complaints: PeerLog,
     /// The process that connects, if this one may not.
     connector: Option<Arc<SocketConnector>>,
 }
@@ -33,7 +33,7 @@ pub struct SocketPeer {
 impl SocketPeer {
     /// Connects to `path`, by `connector` if there is one. If no program listens there, or the connection is lost, [`Peer::reconnect`] tries again.
     pub fn new(path: PathBuf, connector: Option<Arc<SocketConnector>>) -> Self {
-        let mut complaints = Complaints::new(format!("socket={}", path.display()));
+        let mut complaints = PeerLog::new(format!("socket={}", path.display()));
         let stream = match connect(connector.as_deref(), &path) {
             Ok(stream) => Some(stream),
             Err(error) => {

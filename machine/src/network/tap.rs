@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use kvmprof_devices::virtio::net::{HEADER_SIZE, Link, Offloads, Sent};
 use rustix::net::{AddressFamily, SocketType};
 
-use super::peer::{Complaints, Peer, is_later};
+use super::peer::{Peer, PeerLog, is_later};
 
 const DEVICE: &str = "/dev/net/tun";
 
@@ -69,7 +69,7 @@ pub enum TapError {
 pub struct TapPeer {
     file: Option<File>,
     faults: u64,
-    complaints: Complaints,
+    complaints: PeerLog,
 }
 
 impl TapPeer {
@@ -82,7 +82,7 @@ impl TapPeer {
         let mut tap = Self {
             file: Some(file),
             faults: 0,
-            complaints: Complaints::new(format!("tap={name}")),
+            complaints: PeerLog::new(format!("tap={name}")),
         };
         tap.set_offloads(Offloads::default(), Offloads::default());
         Ok(tap)

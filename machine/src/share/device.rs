@@ -302,7 +302,7 @@ impl SharedFolder {
     }
 
     /// Waits for something to happen; `None` if the thread has to end.
-    fn wait(&self, ending: &Ending) -> Option<Came> {
+    fn wait(&self, ending: &Ending) -> Option<WaitEvents> {
         let (sources, refuses) = {
             let state = lock(&self.state);
             let session = state.session.as_ref();
@@ -345,7 +345,7 @@ impl SharedFolder {
         }
         // The writer has completed the work that this event signals.
         let _ = self.changed.read();
-        Some(Came {
+        Some(WaitEvents {
             hangup: !refuses && came(2),
             words: !refuses && came(3),
             requests: refuses && (came(2) || came(3)),
@@ -383,7 +383,7 @@ impl SharedFolder {
 }
 
 /// The reasons why a wait has ended.
-struct Came {
+struct WaitEvents {
     hangup: bool,
     words: bool,
     /// The guest has made requests while no program serves the folder.

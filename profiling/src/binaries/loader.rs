@@ -66,12 +66,12 @@ pub struct BinaryLoader {
     pending: usize,
     /// The number of maps that weren't delivered, because too many were waiting.
     refused: u64,
-    omissions: Arc<Omissions>,
+    omissions: Arc<OmissionCounts>,
 }
 
 /// What limits have cost, counted by the thread that reads files.
 #[derive(Debug, Default)]
-struct Omissions {
+struct OmissionCounts {
     tables: AtomicU64,
     functions: AtomicU64,
 }
@@ -184,7 +184,7 @@ struct Thread {
     tables: Tables,
     /// The files that are to be read again.
     failed: BTreeMap<FileId, Failure>,
-    omissions: Arc<Omissions>,
+    omissions: Arc<OmissionCounts>,
 }
 
 impl Thread {

@@ -21,8 +21,8 @@ pub const MAX_BLOCK: usize = 64 << 20;
 /// and takes several times as much in memory.
 const MAX_SAMPLES: usize = 4 << 20;
 /// Maximum ratio of a recording's unpacked size to its size, and the unpacked size in bytes that is always allowed. Compression reduces symbols
-/// to a quarter, samples to a third, lists of mappings that repeat to a twentieth, and blocks that are made to fill the memory to
-/// a ten-thousandth.
+/// to a quarter, samples to a third, lists of mappings that repeat to a twentieth, and blocks that are made to fill the memory to a
+/// ten-thousandth.
 const MAX_RATIO: u64 = 128;
 const ALWAYS_ALLOWED: u64 = 8 << 20;
 /// The compression level.

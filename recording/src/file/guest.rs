@@ -13,8 +13,7 @@ use super::block::{Block, Kind};
 #[serde(default)]
 pub struct ProcessMappings {
     /// The physical address of the page tables: that of samples, but under KPTI that of the kernel's half
-    /// ([`kernels_half`]). In earlier recordings bit 12 is
-    /// always cleared.
+    /// ([`kernels_half`]). In earlier recordings bit 12 is always cleared.
     pub address_space: u64,
     /// The process that was seen in it.
     pub pid: i32,

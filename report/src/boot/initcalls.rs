@@ -42,11 +42,11 @@ type Key<'a> = (&'a str, Option<&'a str>);
 
 /// The calls of a boot that ends at `end`, from its samples in the order of time; `tick` is the time between two ticks, both in ns. `levels` has
 /// the functions that are initcalls.
-pub(super) fn calls(seen: &[BootSample], levels: &Levels, (tick, end): (u64, u64)) -> Vec<Call> {
-    let others = Others::of(seen, tick);
+pub(super) fn calls(seen: &[BootSample], levels: &Levels, tick: u64, end: u64) -> Vec<Call> {
+    let others = OtherActivity::of(seen, tick);
     let mut calls: BTreeMap<Key<'_>, Call> = BTreeMap::new();
     for samples in threads(seen).values() {
-        add_thread(samples, levels, &others, (tick, end), &mut calls);
+        add_thread(samples, levels, &others, tick, end, &mut calls);
     }
     let mut calls: Vec<Call> = calls.into_values().collect();
     calls.sort_by_key(|call| call.began_ns);
@@ -90,9 +90,9 @@ pub(super) fn longest_unseen(seen: &[BootSample], levels: &Levels) -> u64 {
 }
 
 /// When the vCPUs did something else than run one thread: they were halted, or ran other threads.
-struct Others(BTreeMap<u16, Vec<(u64, u64, i32)>>);
+struct OtherActivity(BTreeMap<u16, Vec<(u64, u64, i32)>>);
 
-impl Others {
+impl OtherActivity {
     fn of(seen: &[BootSample], tick: u64) -> Self {
         let mut others: BTreeMap<u16, Vec<(u64, u64, i32)>> = BTreeMap::new();
         for sample in seen.iter().filter(|sample| !sample.is_waiting) {
@@ -129,8 +129,9 @@ impl Others {
 fn add_thread<'a>(
     samples: &[&'a BootSample],
     levels: &Levels,
-    others: &Others,
-    (tick, end): (u64, u64),
+    others: &OtherActivity,
+    tick: u64,
+    end: u64,
     calls: &mut BTreeMap<Key<'a>, Call>,
 ) {
     let halfway = |one: &BootSample, next: &BootSample| {
@@ -237,7 +238,7 @@ mod tests {
     fn times(seen: &[BootSample]) -> Vec<(String, u64, (u64, u64))> {
         let names = ["one", "two", "other"].map(|name| format!("__initcall__kmod_m__1_1_{name}6"));
         let levels = Levels::from_symbols(names.iter().map(String::as_str));
-        let calls = calls(seen, &levels, (10, 3000)).into_iter();
+        let calls = calls(seen, &levels, 10, 3000).into_iter();
         let bounds = |call: &Call| (call.at_least_ns, call.at_most_ns);
         let calls = calls.map(|call| (call.function.clone(), call.time_ns, bounds(&call)));
         calls.collect()
@@ -377,7 +378,7 @@ mod tests {
         // From halfway between 1100 and 1112, to halfway between 1912 and 1920.
         assert_eq!(calls[1], named("two", 810, (800, 820)));
         // A look at a waiting task isn't a sample of its vCPU, which has run thread 7 only.
-        let others = Others::of(&seen, 10);
+        let others = OtherActivity::of(&seen, 10);
         assert_eq!(others.until(&at(1910, 7, ""), 1920), 1910);
     }
 
@@ -409,7 +410,7 @@ mod tests {
             at(number.into(), 1, name)
         });
         let seen: Vec<BootSample> = seen.collect();
-        let calls = calls(&seen, &Levels::default(), (1, 1_000_000));
+        let calls = calls(&seen, &Levels::default(), 1, 1_000_000);
         let samples = calls.iter().map(|call| call.samples);
         assert_eq!(samples.collect::<Vec<_>>(), [500_000, 500_000]);
     }

@@ -96,7 +96,7 @@ impl Boot {
         }
         Ok(Self {
             phases: phases(&seen, end),
-            calls: calls(&seen, levels, (tick_ns, end)),
+            calls: calls(&seen, levels, tick_ns, end),
             longest_unseen_ns: longest_unseen(&seen, levels),
             tick_ns,
             unseen: unseen(&source.profile().contents.account),

@@ -52,7 +52,7 @@ impl Change {
         found: [FunctionTicks; 2],
         ticks: [&Ticks; 2],
     ) -> Self {
-        let worth = Worth::of(found, ticks);
+        let worth = EffectiveTicks::of(found, ticks);
         let (change, low, high) = worth.difference(quantile(worth.freedom));
         let [before, after] = [0, 1]
             .map(|side: usize| found[side].ticks as f64 / ticks[side].all.ticks.max(1) as f64);
@@ -78,7 +78,7 @@ impl Change {
 
 /// How many independent ticks both sides are worth.
 #[derive(Clone, Copy, Debug)]
-struct Worth {
+struct EffectiveTicks {
     /// The function's ticks and all ticks, before and after.
     sides: [(f64, f64); 2],
     /// The degrees of freedom.
@@ -87,7 +87,7 @@ struct Worth {
     is_known: bool,
 }
 
-impl Worth {
+impl EffectiveTicks {
     #[expect(
         clippy::cast_precision_loss,
         reason = "counts of ticks and blocks are far below 2^53"
@@ -217,7 +217,7 @@ mod tests {
 
     fn probability(samples: [u64; 2], wholes: [u64; 2]) -> f64 {
         let (found, [before, after]) = untimed(samples, wholes);
-        Worth::of(found, [&before, &after]).probability()
+        EffectiveTicks::of(found, [&before, &after]).probability()
     }
 
     #[test]
@@ -279,14 +279,14 @@ mod tests {
             },
             ..Ticks::default()
         };
-        let worth = Worth::of([stretches; 2], [&all; 2]);
+        let worth = EffectiveTicks::of([stretches; 2], [&all; 2]);
         let (part, whole) = worth.sides[0];
         assert!((20.0..30.0).contains(&part), "{worth:?}");
         assert!((whole / part - 16.0).abs() < 1e-9);
         even.blocks = [
             32, 31, 31, 32, 31, 31, 32, 31, 31, 31, 31, 31, 31, 31, 31, 32,
         ];
-        let worth = Worth::of([even; 2], [&all; 2]);
+        let worth = EffectiveTicks::of([even; 2], [&all; 2]);
         assert_eq!(worth.sides[0], (500.0, 8000.0));
         assert_eq!(worth.freedom, 30.0);
     }
@@ -306,7 +306,7 @@ mod tests {
             },
             ..Ticks::default()
         };
-        let worth = Worth::of([found; 2], [&all; 2]);
+        let worth = EffectiveTicks::of([found; 2], [&all; 2]);
         assert!(worth.sides[0].0 < 1.0, "{worth:?}");
         // The effective number isn't the number of ticks.
         let half = FunctionTicks {

@@ -4,9 +4,8 @@
 //! For them a name has two characters at least, the first word of digits is the pid, and a blank ends a file's name.
 //!
 //! An event is a tick: of the clock, `cpu-clock` with its period in ns, or by its own name with their number. Ticks of a halted vCPU are one event with their
-//! total period. perf has no field for the mode: the frames' objects show kernel and user (`[kernel.kallsyms]`,
-//! modules in brackets, files by their names), and an entry function among the frames shows interrupts. An inlined
-//! function has `inlined` as its object, as in perf.
+//! total period. perf has no field for the mode: the frames' objects show kernel and user (`[kernel.kallsyms]`, modules in brackets, files by their names),
+//! and an entry function among the frames shows interrupts. An inlined function has `inlined` as its object, as in perf.
 
 use std::io::{self, Write};
 

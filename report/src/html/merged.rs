@@ -51,7 +51,7 @@ impl Merged {
             ..Self::default()
         };
         for ((number, recording), counts) in profile.recordings().enumerate().zip(all) {
-            merged.add((number, recording), counts, |stack| node_of(number, stack));
+            merged.add(number, recording, counts, |stack| node_of(number, stack));
         }
         sum_equal(&mut merged.cells);
         merged.limit(most, rare);
@@ -60,7 +60,8 @@ impl Merged {
 
     fn add(
         &mut self,
-        (number, profile): (usize, &Profile),
+        number: usize,
+        profile: &Profile,
         counts: Counts,
         node_of: impl Fn(u32) -> u32,
     ) {

@@ -45,7 +45,7 @@ impl LastSeen {
 
 /// A time during which ticks were stolen, in ns of CLOCK_MONOTONIC: from the vCPU's last tick before them to its next one.
 #[derive(Clone, Copy, Debug)]
-struct Span {
+struct StolenTime {
     begin: u64,
     end: u64,
     last_seen: LastSeen,
@@ -59,7 +59,7 @@ struct VcpuState {
     /// Whether the last span ends at the next sample. A recording can have stolen ticks without the sample that follows them.
     is_open: bool,
     /// The spans in the order of time.
-    spans: Vec<Span>,
+    spans: Vec<StolenTime>,
 }
 
 impl VcpuState {
@@ -110,7 +110,7 @@ impl StolenTicks {
             if self.spans < MAX_SPANS {
                 self.spans += 1;
                 state.is_open = true;
-                state.spans.push(Span {
+                state.spans.push(StolenTime {
                     begin: state.last,
                     end: until,
                     last_seen: state.last_seen,

@@ -38,7 +38,7 @@ struct Job {
 }
 
 #[derive(Serialize)]
-struct Answer<'a> {
+struct Response<'a> {
     results: Vec<JobResult<'a>>,
 }
 
@@ -61,12 +61,12 @@ struct FrameResult<'a> {
     #[serde(flatten)]
     source: SourceLocation,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    inlines: Vec<Inlined>,
+    inlines: Vec<InlinedFunction>,
 }
 
 /// A function that is inlined at an address.
 #[derive(Serialize)]
-struct Inlined {
+struct InlinedFunction {
     function: Text,
     #[serde(flatten)]
     source: SourceLocation,
@@ -127,7 +127,7 @@ pub fn answer(
         return Err(RequestError::TooMany(MAX_ADDRESSES));
     }
     let results = jobs.iter().map(|job| job.result(server, profile));
-    let answer = Answer {
+    let answer = Response {
         results: results.collect(),
     };
     let mut text = Vec::new();
@@ -200,7 +200,7 @@ fn frame<'a>(
     let from_begin = resolved
         .as_ref()
         .map(|resolved| resolved.offset.unwrap_or(0));
-    let inlines = inlined.iter().map(|frame| Inlined {
+    let inlines = inlined.iter().map(|frame| InlinedFunction {
         function: Text(Arc::clone(&frame.function)),
         source: SourceLocation::of(frame.source.as_ref()),
     });

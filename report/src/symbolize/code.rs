@@ -45,7 +45,10 @@ impl Resolver {
     pub fn files_in(&self, mappings: MappingSet) -> Vec<Code> {
         if mappings == mappings.kernel_alone() {
             let span = self.tables().kernel.span();
-            return span.map(image).into_iter().collect();
+            return span
+                .map(|(begin, end)| image(begin, end))
+                .into_iter()
+                .collect();
         }
         let mut files: Vec<Code> = Vec::new();
         for mapping in self.tables().spaces.mappings(mappings) {
@@ -69,7 +72,10 @@ impl Resolver {
         let is_wanted = |found: &str| found == name || demangle(found) == name;
         if mappings == mappings.kernel_alone() {
             let found = self.tables().kernel.wanted(is_wanted);
-            return found.into_iter().map(image).collect();
+            return found
+                .into_iter()
+                .map(|(begin, end)| image(begin, end))
+                .collect();
         }
         let mut found = Vec::new();
         for mapping in self.tables().spaces.mappings(mappings) {
@@ -116,7 +122,7 @@ impl Resolver {
 }
 
 /// Code of a guest without mappings.
-fn image((begin, end): (u64, u64)) -> Code {
+fn image(begin: u64, end: u64) -> Code {
     Code {
         begin,
         end,

@@ -72,9 +72,9 @@ impl Symbols {
         symbols
     }
 
-    /// Adds the functions of `text`. They replace older ones that they overlap: a module was loaded at the address of
-    /// an earlier one. A line `since SINCE UNCHANGED` says when the lines that follow it came to hold: at SINCE at the latest, and after
-    /// UNCHANGED, in ns of CLOCK_MONOTONIC. A line `gone BEGIN END` says that nothing is known between these addresses from then on.
+    /// Adds the functions of `text`. They replace older ones that they overlap: a module was loaded at the address of an earlier one. A
+    /// line `since SINCE UNCHANGED` says when the lines that follow it came to hold: at SINCE at the latest, and after UNCHANGED, in ns
+    /// of CLOCK_MONOTONIC. A line `gone BEGIN END` says that nothing is known between these addresses from then on.
     pub fn add(&mut self, text: &str) {
         for section in sections(text) {
             let change = section.lines().next().and_then(change);

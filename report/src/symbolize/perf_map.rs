@@ -24,7 +24,7 @@ pub struct PerfMap {
 
 /// The lines of one name that cover an address.
 #[derive(Debug)]
-struct Covering {
+struct CoveringLines {
     lines: usize,
     stretch: usize,
 }
@@ -49,7 +49,7 @@ impl PerfMap {
             .flat_map(|(range, name)| [(range.start, true, *name), (range.end, false, *name)])
             .collect();
         changes.sort_unstable();
-        let mut covering: BTreeMap<&str, Covering> = BTreeMap::new();
+        let mut covering: BTreeMap<&str, CoveringLines> = BTreeMap::new();
         let mut since = 0;
         for (address, is_begin, name) in changes {
             if let (1, Some((_, only))) = (covering.len(), covering.first_key_value())
@@ -78,7 +78,7 @@ impl PerfMap {
             self.names.push_str(name);
             let stretch = self.stretches.len();
             self.stretches.push((address, begin..self.names.len()));
-            covering.insert(name, Covering { lines: 1, stretch });
+            covering.insert(name, CoveringLines { lines: 1, stretch });
         }
         true
     }

@@ -22,9 +22,9 @@ use crate::state::{self, Mechanism};
 use crate::{Mode, Thread, capabilities, paths, user};
 
 /// What [`prepare`] has decided.
-static PREPARED: OnceLock<Prepared> = OnceLock::new();
+static PREPARED: OnceLock<PreparedFilters> = OnceLock::new();
 
-struct Prepared {
+struct PreparedFilters {
     /// Reports calls that aren't allowed, and lets them be made. `None`: such a call ends the process.
     watch: Option<watch::Watch>,
 }
@@ -49,7 +49,7 @@ pub fn prepare(mode: Mode, before_report: fn()) -> io::Result<()> {
         Mode::Log => Some(watch::Watch::start()?),
     };
     apply::probe()?;
-    if PREPARED.set(Prepared { watch }).is_ok() {
+    if PREPARED.set(PreparedFilters { watch }).is_ok() {
         state::note(Mechanism::SystemCalls, mode.name());
     }
     Ok(())

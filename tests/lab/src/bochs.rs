@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, openpt, ptsname, unlockpt};
 
 use crate::LabError;
-use crate::machine::{self, COMMAND_LINE, Inside, Machine, Started, Streams};
+use crate::machine::{self, COMMAND_LINE, InsideNeeds, Machine, RunningMachine, Streams};
 
 const PROGRAM: &str = "bochs";
 /// Its Debian packages: the program, a display for terminals, and firmware.
@@ -32,7 +32,7 @@ const INSTRUCTIONS_PER_SECOND: u32 = 100_000_000;
 const WORDS: &str = "tsc_early_khz=100000 reboot=t,f 8250.nr_uarts=3";
 
 /// What the machine's first process needs: KVM on Intel's VT-x, and a driver of the parallel ports.
-pub(crate) const INSIDE: Inside = Inside {
+pub(crate) const INSIDE: InsideNeeds = InsideNeeds {
     modules: &["kvm_intel"],
     streams: include_str!("bochs.sh"),
     program: (
@@ -45,7 +45,7 @@ pub(crate) const INSIDE: Inside = Inside {
 ///
 /// # Errors
 /// If a program or a file of a Debian package is missing, or the image or a stream can't be made.
-pub(crate) fn start(machine: &Machine) -> Result<Started, LabError> {
+pub(crate) fn start(machine: &Machine) -> Result<RunningMachine, LabError> {
     let image = boot_image(machine)?;
     let (streams, theirs) = streams().map_err(LabError::file("create", "a stream"))?;
     let settings = file_of(&settings(machine.memory, &image, &theirs))?;
@@ -63,7 +63,7 @@ pub(crate) fn start(machine: &Machine) -> Result<Started, LabError> {
     machine::hand_over(&mut bochs, inherited.map(AsRawFd::as_raw_fd).collect());
     let child = started(bochs.spawn(), PROGRAM, PACKAGES)?;
     // Only Bochs's own copies of its ends are left, so that its end is noticed.
-    Ok(Started { child, streams })
+    Ok(RunningMachine { child, streams })
 }
 
 /// The settings (bochsrc(5)) of a machine with `memory` MiB. The processor is one whose CPUID says no rate of its time-stamp counter, since that

@@ -16,8 +16,8 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::error::Traces;
 use crate::qemu::Qemu;
-use crate::quiet::{OwnTime, Quiet};
-use crate::streams::{self, Counted, Progress};
+use crate::quiet::{OwnTime, SilenceTimer};
+use crate::streams::{self, CountingStream, Progress};
 use crate::{LabError, bochs, outfolder, qemu};
 
 /// How long a machine may be silent until it is up. It takes 2 s in QEMU and 20 s in Bochs, and one that hangs never comes up.
@@ -32,9 +32,9 @@ const STOP: &[u8] = b"stop\n";
 const TAKEN: &[u8] = b"taken\n";
 
 /// Kernel command line in each emulator. A panic ends the machine. The time-stamp counter is steady, so
-/// it needs no watchdog. Nor does RCU: a stall is a busy host's, and its report
-/// interrupts the other CPU by an NMI, which QEMU's emulated SVM doesn't survive
-/// while that runs a guest. The rest saves time that emulation makes long.
+/// it needs no watchdog. Nor does RCU: a stall is a busy host's, and its report interrupts the other
+/// CPU by an NMI, which QEMU's emulated SVM doesn't survive while that runs a guest. The rest saves
+/// time that emulation makes long.
 pub(crate) const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 oops=panic tsc=reliable nokaslr \
     mitigations=off cryptomgr.notests ipv6.disable=1 audit=0 random.trust_cpu=on \
     rcupdate.rcu_expedited=1 rcupdate.rcu_cpu_stall_suppress=1 nowatchdog no_timer_check";
@@ -70,7 +70,7 @@ pub(crate) enum Emulator {
 }
 
 /// What a machine's first process needs in an emulator.
-pub(crate) struct Inside {
+pub(crate) struct InsideNeeds {
     /// Modules of the kernel: KVM, and what the streams need.
     pub modules: &'static [&'static str],
     /// A script that defines how the streams are written.
@@ -80,7 +80,7 @@ pub(crate) struct Inside {
 }
 
 /// A machine's process, and the host's ends of its streams.
-pub(crate) struct Started {
+pub(crate) struct RunningMachine {
     pub child: Child,
     pub streams: Streams,
 }
@@ -95,7 +95,7 @@ impl Emulator {
     }
 
     /// What the first process needs.
-    pub fn inside(&self) -> Inside {
+    pub fn inside(&self) -> InsideNeeds {
         match self {
             Self::Qemu(_) => qemu::INSIDE,
             Self::Bochs => bochs::INSIDE,
@@ -190,7 +190,11 @@ enum End {
     Late(Duration),
 }
 
-fn follow(started: Started, emulator: &str, options: &RunOptions) -> Result<Finished, LabError> {
+fn follow(
+    started: RunningMachine,
+    emulator: &str,
+    options: &RunOptions,
+) -> Result<Finished, LabError> {
     let (mut child, ours) = (started.child, started.streams);
     let bytes = AtomicU64::new(0);
     let mut orders = ours[CONTROL]
@@ -199,7 +203,8 @@ fn follow(started: Started, emulator: &str, options: &RunOptions) -> Result<Fini
     let mut acknowledgement = orders
         .try_clone()
         .map_err(LabError::file("share", "the control port"))?;
-    let [console, stdout, stderr, out, control] = ours.map(|stream| Counted::new(stream, &bytes));
+    let [console, stdout, stderr, out, control] =
+        ours.map(|stream| CountingStream::new(stream, &bytes));
     let messages = child.stderr.take();
     thread::scope(|scope| {
         let (sender, events) = mpsc::channel();
@@ -228,7 +233,7 @@ fn follow(started: Started, emulator: &str, options: &RunOptions) -> Result<Fini
         let mut watch = Watch {
             events,
             run: OwnTime::new(child.id()),
-            quiet: Quiet::new(child.id(), &bytes),
+            quiet: SilenceTimer::new(child.id(), &bytes),
             is_up: false,
         };
         let end = watch.wait(Some(options), options.quiet_limit);
@@ -248,7 +253,7 @@ fn follow(started: Started, emulator: &str, options: &RunOptions) -> Result<Fini
         if !said.is_empty() {
             tail = format!("{tail}\n{emulator}: {said}");
         }
-        let streams = Taken {
+        let streams = MachineOutput {
             console: tail,
             stdout: joined(stdout),
             stderr: joined(stderr),
@@ -264,7 +269,7 @@ fn follow(started: Started, emulator: &str, options: &RunOptions) -> Result<Fini
 struct Watch<'a> {
     events: Receiver<Event>,
     run: OwnTime,
-    quiet: Quiet<'a>,
+    quiet: SilenceTimer<'a>,
     is_up: bool,
 }
 
@@ -306,7 +311,7 @@ impl Watch<'_> {
 }
 
 /// The machine's complete output.
-struct Taken {
+struct MachineOutput {
     console: String,
     stdout: Result<Vec<u8>, LabError>,
     stderr: Result<Vec<u8>, LabError>,
@@ -316,7 +321,7 @@ struct Taken {
     refused: bool,
 }
 
-impl Taken {
+impl MachineOutput {
     /// The result of the run. The first cause of a failure precedes others: streams of a machine that was ended are truncated.
     fn finished(self, end: End, options: &RunOptions) -> Result<Finished, LabError> {
         let Self {

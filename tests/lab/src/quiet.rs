@@ -37,13 +37,13 @@ impl OwnTime {
 }
 
 /// Measures for how long a process has been silent while it could run.
-pub(crate) struct Quiet<'a> {
+pub(crate) struct SilenceTimer<'a> {
     bytes: &'a AtomicU64,
     seen: u64,
     time: OwnTime,
 }
 
-impl<'a> Quiet<'a> {
+impl<'a> SilenceTimer<'a> {
     /// Starts to measure. `bytes` counts the output of the process with this id.
     pub(crate) fn new(process: u32, bytes: &'a AtomicU64) -> Self {
         Self {
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn output_ends_the_silence() {
         let bytes = AtomicU64::new(7);
-        let mut quiet = Quiet::new(std::process::id(), &bytes);
+        let mut quiet = SilenceTimer::new(std::process::id(), &bytes);
         let start = quiet.time.since;
         quiet.time();
         assert_eq!(quiet.time.since, start);

@@ -18,19 +18,19 @@ const TAIL_LINES: usize = 100;
 const CONTROL_MAX: u64 = 4096;
 
 /// A stream that counts the bytes that are read.
-pub(crate) struct Counted<'a, R> {
+pub(crate) struct CountingStream<'a, R> {
     stream: R,
     bytes: &'a AtomicU64,
 }
 
-impl<'a, R> Counted<'a, R> {
+impl<'a, R> CountingStream<'a, R> {
     /// Makes a stream that adds the bytes read from `stream` to `bytes`.
     pub(crate) fn new(stream: R, bytes: &'a AtomicU64) -> Self {
         Self { stream, bytes }
     }
 }
 
-impl<R: Read> Read for Counted<'_, R> {
+impl<R: Read> Read for CountingStream<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = match self.stream.read(buffer) {
             Err(error) if is_closed(&error) => 0,
@@ -190,7 +190,7 @@ mod tests {
         ours.write_all(b"taken\n").unwrap();
         drop(theirs);
         let bytes = AtomicU64::new(0);
-        let said = progress(Counted::new(ours, &bytes), || {}).unwrap();
+        let said = progress(CountingStream::new(ours, &bytes), || {}).unwrap();
         assert_eq!(said, Progress::default());
     }
 

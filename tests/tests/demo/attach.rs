@@ -74,16 +74,16 @@ fn a_recording_agrees_with_the_guests_own_count() {
         let sampled = Sampled::new(whole, account.stolen, account.lost, &pressure);
         let busy: u64 = cycles.iter().sum();
         for (row, (count, cycles)) in rows().iter().zip(counts.into_iter().zip(cycles)) {
-            let shares = (share(count, whole), share(cycles, busy));
-            assert_share(row.name, shares, sampled);
+            let (observed, expected) = (share(count, whole), share(cycles, busy));
+            assert_share(row.name, observed, expected, sampled);
         }
     });
 }
 
 /// Threads that use all of the host's processors until this is dropped.
-struct Busy(Arc<AtomicBool>);
+struct BusyThreads(Arc<AtomicBool>);
 
-impl Busy {
+impl BusyThreads {
     fn start() -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         for _ in 0..2 {
@@ -98,7 +98,7 @@ impl Busy {
     }
 }
 
-impl Drop for Busy {
+impl Drop for BusyThreads {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -116,7 +116,7 @@ fn a_killed_kvmprof_leaves_no_trace() {
         let mut busy = None;
         for round in 0..100 {
             if round == 50 {
-                busy = Some(Busy::start());
+                busy = Some(BusyThreads::start());
             }
             let capture = ["ptrace", "kernel"][round % 2];
             let options = ["--hz", "1000", "--capture", capture];

@@ -15,12 +15,12 @@ use kvmprof_tests::{
 use tempfile::TempDir;
 
 /// kvmprof, attached to the guest of this process, which records it.
-struct Attached {
+struct Attachment {
     guest: Guest,
     recording: TempDir,
 }
 
-impl Attached {
+impl Attachment {
     fn start(hz: u32) -> Self {
         let recording = tempfile::tempdir().unwrap();
         let path = recording.path().join("recording");
@@ -86,8 +86,8 @@ fn check_shares(
     let sampled = Sampled::new(whole, account.stolen, account.lost, pressure);
     for ((row, count), own) in rows().iter().zip(counts).zip(cycles) {
         if row.mode == Mode::User {
-            let shares = (share(count, whole), share(own, cycles.iter().sum()));
-            assert_share(row.name, shares, sampled);
+            let (observed, expected) = (share(count, whole), share(own, cycles.iter().sum()));
+            assert_share(row.name, observed, expected, sampled);
         }
     }
 }
@@ -99,7 +99,7 @@ fn samples_of_the_hosts_kernel_agree_with_the_guests_own_count() {
         let machine = Machine::start_with_ports(Boot::Demo, 1, clock, GuestAccess::None);
         let before = machine.truth();
         let pressure = CpuPressure::begin();
-        let attached = Attached::start(sampling_rate(1000));
+        let attached = Attachment::start(sampling_rate(1000));
         let clock = attached.until_sampled(3000);
         assert_eq!(clock.source, "kernel");
         let (contents, samples) = attached.stop();
@@ -122,7 +122,7 @@ fn vcpus_are_accounted_for_each() {
         let clock = Clock::default();
         let machine = Machine::start_with_ports(Boot::Demo, 2, clock, GuestAccess::None);
         machine.truth();
-        let attached = Attached::start(sampling_rate(500));
+        let attached = Attachment::start(sampling_rate(500));
         attached.until_sampled(1500);
         let (contents, samples) = attached.stop();
         machine.stop();

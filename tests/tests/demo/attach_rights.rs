@@ -19,9 +19,9 @@ use tempfile::TempDir;
 const CAPTURES: [&str; 2] = ["ptrace", "kernel"];
 
 /// A folder for all users, with the program in it and the files that it uses.
-struct Place(TempDir);
+struct ProgramFolder(TempDir);
 
-impl Place {
+impl ProgramFolder {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
@@ -155,7 +155,7 @@ fn three_capabilities_suffice_for_guests_of_the_same_user() {
         if !is_perfmon_enough() {
             return;
         }
-        let place = Place::new();
+        let place = ProgramFolder::new();
         // /dev/kvm is root's on some hosts.
         let vmm = place.run(place.program(&[DacOverride]));
         for capture in CAPTURES {
@@ -181,7 +181,7 @@ fn guests_of_other_users_need_a_fourth_capability() {
         if !is_perfmon_enough() {
             return;
         }
-        let place = Place::new();
+        let place = ProgramFolder::new();
         let vmm = place.run(Command::new(kvmprof()));
         for capture in CAPTURES {
             place.attaches(
@@ -210,7 +210,7 @@ fn two_capabilities_suffice_for_ones_own_guest() {
         if !is_kernel_clock_for_demo() || !is_perfmon_enough() {
             return;
         }
-        let place = Place::new();
+        let place = ProgramFolder::new();
         let mut command = Command::new(kvmprof());
         as_root_with(&mut command, &[Perfmon, Bpf]);
         let (socket, recording) = (place.file("own"), place.file("recording"));
@@ -246,7 +246,7 @@ fn a_seccomp_filter_needs_one_more_capability() {
         if !is_perfmon_enough() {
             return;
         }
-        let place = Place::new();
+        let place = ProgramFolder::new();
         let mut vmm = Command::new(kvmprof());
         with_seccomp_filter(&mut vmm);
         let vmm = place.run(vmm);

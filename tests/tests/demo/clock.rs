@@ -70,8 +70,8 @@ fn check_duty(duty: u32, period: u32, clock: Clock, exit_cost: f64) {
         kinds.get(&kind::IDLE).copied().unwrap_or(0),
         recorded.ticks(),
     );
-    // The guest looks at its clock before it halts and after it was woken up: on both ways there
-    // is an exit, and between them the host's scheduler, which costs as much as a third exit. It takes them for idle time.
+    // The guest looks at its clock before it halts and after it was woken up: on both ways there is an exit, and between
+    // them the host's scheduler, which costs as much as a third exit. It takes them for idle time.
     let cycles_of_exits = 3.0 * exit_cost * 1000.0 * share(machine.truth().tsc_khz, 1);
     let ledger = recorded.status.ledger;
     let mut sampled = Sampled::new(recorded.ticks(), ledger.stolen, ledger.lost, &pressure);
@@ -85,7 +85,7 @@ fn check_duty(duty: u32, period: u32, clock: Clock, exit_cost: f64) {
             "{what}"
         );
     } else {
-        assert_share(&what, (observed, expected), sampled);
+        assert_share(&what, observed, expected, sampled);
     }
     machine.stop();
 }

@@ -195,8 +195,9 @@ fn guest_time_agrees_with_the_guests_own_count() {
         let (all_seen, all_own) = (sum(&counts), sum(&cycles));
         let sampled = Sampled::new(all_seen, 0, contents.account.lost, &pressure);
         for row in &busy {
-            let shares = (share(counts[*row], all_seen), share(cycles[*row], all_own));
-            assert_share(rows()[*row].name, shares, sampled);
+            let (observed, expected) =
+                (share(counts[*row], all_seen), share(cycles[*row], all_own));
+            assert_share(rows()[*row].name, observed, expected, sampled);
         }
         let halted = share(counts.iter().sum::<u64>() - all_seen, samples.len() as u64);
         assert!(halted < 0.05, "{halted} of guest time while halted");

@@ -18,11 +18,11 @@ const PAYLOAD: usize = 14;
 const ANNOUNCEMENT: usize = 60;
 
 /// A socket to listen on, and the guest's network that connects to it.
-struct Place {
+struct PeerSocket {
     folder: TempDir,
 }
 
-impl Place {
+impl PeerSocket {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         Self { folder }
@@ -103,7 +103,7 @@ fn until_guest(machine: &Machine, is: impl Fn(&NetworkResults) -> bool) -> Netwo
 #[test]
 fn frames_go_to_the_peer_and_back() {
     on_kvm(|| {
-        let place = Place::new();
+        let place = PeerSocket::new();
         let listener = place.listen();
         let machine = place.start(BOOT);
         let mut peer = Peer::accept(&listener);
@@ -162,7 +162,7 @@ fn frames_go_to_the_peer_and_back() {
 #[test]
 fn the_guest_gets_random_bytes() {
     on_kvm(|| {
-        let place = Place::new();
+        let place = PeerSocket::new();
         let listener = place.listen();
         let machine = place.start(BOOT);
         Peer::accept(&listener).announced(1);
@@ -184,7 +184,7 @@ fn the_guest_gets_random_bytes() {
 #[test]
 fn without_buffers_the_peer_waits() {
     on_kvm(|| {
-        let place = Place::new();
+        let place = PeerSocket::new();
         let listener = place.listen();
         let machine = place.start(Boot::Test("workload=spin"));
         let mut peer = Peer::accept(&listener).0;
@@ -205,7 +205,7 @@ fn without_buffers_the_peer_waits() {
 #[test]
 fn hostile_queues_harm_only_themselves() {
     on_kvm(|| {
-        let place = Place::new();
+        let place = PeerSocket::new();
         let listener = place.listen();
         let machine = place.start(Boot::Test("workload=hostile-network"));
         let mut peer = Peer::accept(&listener);

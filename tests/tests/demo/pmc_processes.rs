@@ -156,7 +156,7 @@ fn processor_time_is_shared_as_the_guest_says() {
         for (index, pid) in PROCESSES.into_iter().enumerate() {
             let part = |(all, sum): ([u64; 4], u64)| share(all[index], sum);
             let what = format!("processor time of {pid}");
-            assert_share(&what, (part(observed), part(expected)), sampled);
+            assert_share(&what, part(observed), part(expected), sampled);
         }
         pcs.device.close().unwrap();
         machine.stop();

@@ -92,8 +92,8 @@ fn check_shares(machine: &Machine, results: &PortResults, status: &Status, press
     let sampled = Sampled::new(all, status.ledger.stolen, status.ledger.lost, pressure);
     for (process, (samples, cycles)) in processes.iter().zip(cycles).enumerate() {
         let what = format!("process {process}");
-        let shares = (share(*samples, all), share(*cycles, all_cycles));
-        assert_share(&what, shares, sampled);
+        let (observed, expected) = (share(*samples, all), share(*cycles, all_cycles));
+        assert_share(&what, observed, expected, sampled);
     }
 }
 

@@ -124,11 +124,11 @@ fn check_counters(clock: Clock) {
             .filter(|(row, _)| belongs(row))
             .map(|(_, cycles)| cycles)
             .sum();
-        let shares = (
+        let (observed, expected) = (
             share(counted, counts.sum()),
             share(own, cycles.iter().sum()),
         );
-        assert_share(what, shares, sampled);
+        assert_share(what, observed, expected, sampled);
     };
     expect("user", counts.user, &|row| row.mode == Mode::User);
     expect("idle", counts.idle, &|row| row.mode == Mode::Idle);

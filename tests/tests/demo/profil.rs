@@ -197,12 +197,12 @@ fn processes_of_the_guest_profile_themselves() {
         });
         let cycles = machine.truth().cycles_since(&cycles_before);
         let (counted, sampled) = (after.0 - before.0, after.1 - before.1);
-        let shares = (
+        let (observed, expected) = (
             share(counted, counted + sampled),
             share(cycles[0], cycles[0] + cycles[1]),
         );
         let seen = Sampled::new(counted + sampled, 0, 0, &pressure);
-        assert_share("profil beside pcsample", shares, seen);
+        assert_share("profil beside pcsample", observed, expected, seen);
         for process in [2, 3] {
             assert!(unused(&machine, process).iter().all(|byte| *byte == 0));
         }

@@ -186,11 +186,11 @@ fn gprof_names_the_functions_with_their_shares() {
         let sampled = Sampled::new(all_found, 0, 0, &pressure);
         let all_stored = tables.iter().map(|(stored, _)| stored).sum();
         for (pid, (row, own)) in PROCESSES.iter().zip(&user) {
-            let shares = (
+            let (observed, expected) = (
                 share(found(&after, pid), all_found),
                 share(*own, all_cycles),
             );
-            assert_share(row.name, shares, sampled);
+            assert_share(row.name, observed, expected, sampled);
         }
         // gprof takes the end of the section .text for the end of the last function, which is elsewhere.
         let counted = tables.iter().flat_map(|(_, rows)| rows);

@@ -93,8 +93,8 @@ fn check_rows(
     let account = contents.account;
     let sampled = Sampled::new(whole, account.stolen, account.lost, pressure);
     for ((row, count), own) in rows().iter().zip(counts).zip(cycles) {
-        let shares = (share(count, whole), share(own, cycles.iter().sum()));
-        assert_share(row.name, shares, sampled);
+        let (observed, expected) = (share(count, whole), share(own, cycles.iter().sum()));
+        assert_share(row.name, observed, expected, sampled);
     }
 }
 

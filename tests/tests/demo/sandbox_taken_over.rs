@@ -95,9 +95,9 @@ fn a_thread_opens_no_file_but_those_that_the_guest_needs() {
 }
 
 /// A kvmprof that is killed at the end.
-struct Killed(Child);
+struct KilledKvmprof(Child);
 
-impl Drop for Killed {
+impl Drop for KilledKvmprof {
     fn drop(&mut self) {
         // It may have ended already.
         let _ = self.0.kill();
@@ -106,7 +106,7 @@ impl Drop for Killed {
 }
 
 /// A guest with a console, a folder and a recording, all in `folder`: with every thread that exists before files are restricted.
-fn start_with_early_threads(folder: &Path) -> Killed {
+fn start_with_early_threads(folder: &Path) -> KilledKvmprof {
     let kernel = folder.join("kernel");
     fs::write(&kernel, Boot::Demo.image().elf()).unwrap();
     let socket = folder.join("files");
@@ -131,7 +131,7 @@ fn start_with_early_threads(folder: &Path) -> Killed {
         .arg(format!("socket={},tag=files", socket.display()))
         .stdin(Stdio::piped())
         .stdout(Stdio::null());
-    Killed(command.spawn().unwrap())
+    KilledKvmprof(command.spawn().unwrap())
 }
 
 /// Not only threads that are started after files are restricted: Landlock applies to a thread and its later children.

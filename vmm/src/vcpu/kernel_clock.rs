@@ -1,6 +1,6 @@
-//! The clock of a vCPU whose samples the host's kernel takes, without an exit for each sample. The samples wait in a ring until
-//! the vCPU's thread takes them: when an alarm of its own run time rings, or on request. If another program runs the vCPU, a thread for the vCPU
-//! takes them from time to time.
+//! The clock of a vCPU whose samples the host's kernel takes, without an exit for each sample. The samples wait in a ring until the vCPU's
+//! thread takes them: when an alarm of its own run time rings, or on request. If another program runs the vCPU, a thread for the vCPU takes them
+//! from time to time.
 
 use std::fs::File;
 use std::io;

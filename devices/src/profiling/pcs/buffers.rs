@@ -22,7 +22,7 @@ pub(super) struct Buffers {
     /// The number of all buffers.
     total: usize,
     filling: Option<Vec<u8>>,
-    ready: VecDeque<Sealed>,
+    ready: VecDeque<SealedBuffer>,
     /// The number of bytes of the first of `ready` that have been read.
     position: usize,
     /// Lost samples that no header has reported yet.
@@ -30,7 +30,7 @@ pub(super) struct Buffers {
 }
 
 #[derive(Debug)]
-struct Sealed {
+struct SealedBuffer {
     bytes: Vec<u8>,
     records: usize,
 }
@@ -129,7 +129,7 @@ impl Buffers {
         true
     }
 
-    fn finish(&mut self, mut bytes: Vec<u8>) -> Sealed {
+    fn finish(&mut self, mut bytes: Vec<u8>) -> SealedBuffer {
         let header_size = self.format.header_size();
         let lost = u32::try_from(self.lost)
             .unwrap_or(u32::MAX)
@@ -146,7 +146,7 @@ impl Buffers {
             *to = *from;
         }
         bytes.resize(self.buffer_size, 0);
-        Sealed { bytes, records }
+        SealedBuffer { bytes, records }
     }
 
     /// Appends at most `limit` bytes of the first ready buffer to `out`.
@@ -177,7 +177,7 @@ impl Buffers {
     }
 }
 
-impl Sealed {
+impl SealedBuffer {
     /// The records with their last byte in `start..end`.
     fn records_between(
         &self,

@@ -11,7 +11,7 @@ pub(super) enum System {
 
 /// The effect of a tick on a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Counted {
+pub(super) enum CountUpdate {
     /// The count has this value now.
     To(u16),
     /// The count stays at its maximum.
@@ -22,11 +22,11 @@ pub(super) enum Counted {
 
 impl System {
     /// The effect of a tick on a count with the value `count`.
-    pub(super) fn increment(self, count: u16) -> Counted {
+    pub(super) fn increment(self, count: u16) -> CountUpdate {
         match (self, count.checked_add(1)) {
-            (Self::Solaris, _) if count >= SOLARIS_MAX_COUNT => Counted::Stop,
-            (_, Some(more)) => Counted::To(more),
-            (_, None) => Counted::Saturated,
+            (Self::Solaris, _) if count >= SOLARIS_MAX_COUNT => CountUpdate::Stop,
+            (_, Some(more)) => CountUpdate::To(more),
+            (_, None) => CountUpdate::Saturated,
         }
     }
 }
@@ -160,11 +160,11 @@ mod tests {
 
     #[test]
     fn each_systems_counts_saturate_as_documented() {
-        assert_eq!(System::Solaris.increment(32766), Counted::To(32767));
-        assert_eq!(System::Solaris.increment(32767), Counted::Stop);
-        assert_eq!(System::Aix.increment(32767), Counted::To(32768));
-        assert_eq!(System::Aix.increment(65534), Counted::To(65535));
-        assert_eq!(System::Aix.increment(65535), Counted::Saturated);
+        assert_eq!(System::Solaris.increment(32766), CountUpdate::To(32767));
+        assert_eq!(System::Solaris.increment(32767), CountUpdate::Stop);
+        assert_eq!(System::Aix.increment(32767), CountUpdate::To(32768));
+        assert_eq!(System::Aix.increment(65534), CountUpdate::To(65535));
+        assert_eq!(System::Aix.increment(65535), CountUpdate::Saturated);
     }
 
     #[test]

@@ -5,8 +5,8 @@ use crate::encoded::{Encoded, array};
 /// The form of records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// For 64-bit guests, the default: 8-byte header
-    /// `{ u16 h_unused, u16 pad, u32 h_numlost }`, 16-byte records.
+    /// For 64-bit guests, the default: 8-byte header `{ u16
+    /// h_unused, u16 pad, u32 h_numlost }`, 16-byte records.
     #[default]
     Native,
     /// The page's `pcs.h` with a 32-bit `unsigned`, bit for bit: 4-byte header

@@ -14,13 +14,13 @@ pub(super) struct Limits {
 }
 
 /// The number of turns that each user has.
-type Taken = Rc<RefCell<HashMap<u32, usize>>>;
+type TurnCounts = Rc<RefCell<HashMap<u32, usize>>>;
 
 /// A turn, which ends when it is dropped.
 #[derive(Debug)]
 pub(super) struct Turn {
     user: u32,
-    taken: Taken,
+    taken: TurnCounts,
 }
 
 impl Drop for Turn {
@@ -39,7 +39,7 @@ impl Drop for Turn {
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     limits: Limits,
-    taken: Taken,
+    taken: TurnCounts,
     /// By user, in the order in which they came. A user without items isn't in the map.
     waiting: BTreeMap<u32, VecDeque<T>>,
     /// The user who had the last turn.
@@ -51,7 +51,7 @@ impl<T> Queue<T> {
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
-            taken: Taken::default(),
+            taken: TurnCounts::default(),
             waiting: BTreeMap::new(),
             last: 0,
         }

@@ -111,7 +111,7 @@ fn time_of(row: &Row) -> String {
 #[expect(clippy::cast_precision_loss, reason = "shown with one decimal place")]
 fn bounds_of(row: &Row) -> Option<String> {
     let bounds = row.bounds_ns;
-    bounds.map(|(least, most)| range((least as f64, most as f64)))
+    bounds.map(|(least, most)| range(least as f64, most as f64))
 }
 
 /// The third column, which isn't there if it is empty.
@@ -122,7 +122,7 @@ fn third(text: &str) -> String {
     }
 }
 
-fn range((low, high): (f64, f64)) -> String {
+fn range(low: f64, high: f64) -> String {
     format!("{:.1}-{:.1}", low / NS_PER_MS, high / NS_PER_MS)
 }
 

@@ -69,7 +69,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// The clock, and what is known of its ticks without its arithmetic.
-struct Checked {
+struct CheckedClock {
     clock: VcpuClock<ManualBackend>,
     now: u64,
     jitter: bool,
@@ -81,7 +81,7 @@ struct Checked {
     halted_stolen: u64,
 }
 
-impl Checked {
+impl CheckedClock {
     fn new(jitter: bool) -> Self {
         let mut checked = Self {
             clock: VcpuClock::with_backend(5, ManualBackend::default(), jitter),
@@ -237,7 +237,7 @@ impl Checked {
 proptest! {
     #[test]
     fn each_tick_is_accounted_once(steps in steps(), jitter in any::<bool>()) {
-        let mut checked = Checked::new(jitter);
+        let mut checked = CheckedClock::new(jitter);
         for step in steps {
             checked.step(step);
         }
@@ -249,7 +249,7 @@ proptest! {
         steps in steps(),
         last in duration(),
     ) {
-        let mut checked = Checked::new(false);
+        let mut checked = CheckedClock::new(false);
         let begun = checked.now / 1_000_000;
         for step in steps {
             if !matches!(step, Step::Restart(..)) {

@@ -24,14 +24,14 @@ use Activity::{Halt, Run, Sample, Wait};
 
 /// Numbers of ticks, or times in ns, by activity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Spent {
+struct ActivityTimes {
     run: u64,
     halt: u64,
     wait: u64,
     sample: u64,
 }
 
-impl Spent {
+impl ActivityTimes {
     fn add(&mut self, activity: Activity, amount: u64) {
         let part = match activity {
             Run => &mut self.run,
@@ -51,10 +51,10 @@ struct Host {
     cost: u64,
     // The time up to which the timer's signals have been delivered.
     delivered: u64,
-    time: Spent,
-    ticks: Spent,
+    time: ActivityTimes,
+    ticks: ActivityTimes,
     // The vCPU's activity.
-    samples: Spent,
+    samples: ActivityTimes,
     idle: u64,
     stolen: u64,
     lost: u64,
@@ -72,9 +72,9 @@ impl Host {
             now: 0,
             cost,
             delivered: 0,
-            time: Spent::default(),
-            ticks: Spent::default(),
-            samples: Spent::default(),
+            time: ActivityTimes::default(),
+            ticks: ActivityTimes::default(),
+            samples: ActivityTimes::default(),
             idle: 0,
             stolen: 0,
             lost: 0,

@@ -32,7 +32,7 @@ impl PassedTicks {
 
 /// The profile of a process, and the watch for the end of its program.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct WatchedProfile {
     /// The client that the profile is kept for.
     pub side: Side,
     pub profile: KeptProfile,
@@ -43,7 +43,7 @@ pub(super) struct Kept {
     is_over: bool,
 }
 
-impl Kept {
+impl WatchedProfile {
     /// A profile that counts the ticks after those that have `passed`.
     pub(super) fn new(side: Side, profile: KeptProfile, watch: Watch, passed: PassedTicks) -> Self {
         Self {
@@ -137,11 +137,11 @@ mod tests {
     }
 
     /// A profile of this many samples, or one for which nothing is stored.
-    fn kept(samples: u64, flags: u32) -> Kept {
+    fn kept(samples: u64, flags: u32) -> WatchedProfile {
         let processes = Arc::<ProfiledProcesses>::default();
         let watch = Watch::begin(&processes, PID).unwrap();
         let profile = KeptProfile::new(&call(samples, flags), 2, 1000).unwrap();
-        Kept::new(Side::Host, profile, watch, PassedTicks::default())
+        WatchedProfile::new(Side::Host, profile, watch, PassedTicks::default())
     }
 
     fn tick(time: u64) -> Ticks {
@@ -195,7 +195,8 @@ mod tests {
     #[test]
     fn another_call_returns_what_the_call_before_has_stored() {
         let mut kept = kept(10, Call::EVERY_TICK);
-        let again = |kept: &mut Kept, call: Call| kept.call(&call, 1000, PassedTicks::default());
+        let again =
+            |kept: &mut WatchedProfile, call: Call| kept.call(&call, 1000, PassedTicks::default());
         kept.feed(&tick(10), 0);
         kept.feed(&tick(20), 1);
         let refused = Call {

@@ -167,9 +167,9 @@ fn a_small_file_that_unpacks_to_much_is_refused() {
 }
 
 /// Interrupts after some blocks.
-struct Impatient(Cell<u32>);
+struct InterruptingObserver(Cell<u32>);
 
-impl Observer for Impatient {
+impl Observer for InterruptingObserver {
     fn advance(&self, done: u64, whole: u64) -> ControlFlow<()> {
         assert!(done <= whole);
         match self.0.get().checked_sub(1) {
@@ -185,7 +185,7 @@ fn blocks_read_before_an_interrupt_count() {
     let (bytes, ends) = recording();
     let length = bytes.len();
     let recording = Recording::of_bytes(Path::new("test"), bytes.into()).unwrap();
-    let impatient = Impatient(Cell::new(3));
+    let impatient = InterruptingObserver(Cell::new(3));
     let contents = recording.read_observed(&impatient, |_, _| {}).unwrap();
     assert_eq!(contents.account.samples, 3);
     assert_eq!((contents.unread, contents.cut_off), (length - ends[3], 0));

@@ -2,8 +2,8 @@
 //! sources; `include/uapi/linux/perf_event.h` has the records).
 //!
 //! An event is a tick: of the clock, `cpu-clock` with its period in ns, or by its own name with their number. Ticks of a halted vCPU are one event with their
-//! total period, in the function `[halted]` of the process that perf calls `swapper`. perf has no field for the mode:
-//! the context of the frames shows kernel and user, and an entry function among the frames shows interrupts.
+//! total period, in the function `[halted]` of the process that perf calls `swapper`. perf has no field for the mode: the context of the frames shows kernel
+//! and user, and an entry function among the frames shows interrupts.
 //!
 //! perf takes names from files in a folder beside the output: `kallsyms`, for perf's option of that name, and ELF files with symbols
 //! only, whose whole paths the mappings have: one that stands for each of the guest's files, with its name and build id, and one for each process's

@@ -19,7 +19,7 @@ use rustix::mount::{
 use rustix::process::Signal;
 
 use super::vmm::{Answers, REPLACED, Vmm, answers_of, say};
-use super::{Attached, sampled};
+use super::{Attachment, sampled};
 
 /// Set in the process that is the file system.
 const IS_FILE_SYSTEM: &str = "KVMPROF_TEST_FUSE";
@@ -272,14 +272,14 @@ impl Drop for FileServer {
 }
 
 /// kvmprof, which waits for the file while the vCPU that it has stopped doesn't run.
-struct Waiting {
+struct BlockedAttachment {
     // Dropped first: until then nothing else may end.
     server: FileServer,
-    attached: Attached,
+    attached: Attachment,
     vmm: Vmm,
 }
 
-impl Waiting {
+impl BlockedAttachment {
     /// `None` without FUSE. The file system takes kvmprof's request, if it takes any, and doesn't answer it.
     fn start(takes: bool) -> Option<Self> {
         let (vmm, attached) = sampled("ptrace");
@@ -344,7 +344,7 @@ impl Waiting {
 #[test]
 fn a_second_interrupt_ends_it_before_its_request_is_read() {
     on_kvm(|| {
-        let Some(mut waiting) = Waiting::start(false) else {
+        let Some(mut waiting) = BlockedAttachment::start(false) else {
             return;
         };
         waiting.interrupt();
@@ -356,7 +356,7 @@ fn a_second_interrupt_ends_it_before_its_request_is_read() {
 #[test]
 fn a_request_that_was_read_is_waited_for() {
     on_kvm(|| {
-        let Some(mut waiting) = Waiting::start(true) else {
+        let Some(mut waiting) = BlockedAttachment::start(true) else {
             return;
         };
         waiting.interrupt();

@@ -32,12 +32,12 @@ fn the_vmm() {
 }
 
 /// kvmprof, attached to the guest of a VMM and recording.
-struct Attached {
+struct Attachment {
     guest: Guest,
     folder: TempDir,
 }
 
-impl Attached {
+impl Attachment {
     fn start(vmm: &Vmm, capture: &str) -> Self {
         Self::start_with(vmm, capture, [])
     }
@@ -94,9 +94,9 @@ impl Attached {
 }
 
 /// A VMM, and a kvmprof attached to its guest that has taken some samples.
-fn sampled(capture: &str) -> (Vmm, Attached) {
+fn sampled(capture: &str) -> (Vmm, Attachment) {
     let vmm = Vmm::start();
-    let attached = Attached::start(&vmm, capture);
+    let attached = Attachment::start(&vmm, capture);
     attached.until_sampled(100);
     (vmm, attached)
 }
@@ -115,7 +115,7 @@ fn the_synthetic_guest_is_recognised_by_its_memory() {
     on_kvm(|| {
         let vmm = Vmm::start();
         for capture in CAPTURES {
-            let attached = Attached::start(&vmm, capture);
+            let attached = Attachment::start(&vmm, capture);
             attached.until_sampled(100);
             let linux = attached.guest.status().machine.linux.unwrap();
             assert_eq!(linux.release, "6.99.0-test");
@@ -137,7 +137,7 @@ fn a_kernels_file_is_compared_with_the_running_kernel() {
         fs::write(&path, &file).unwrap();
         let options = ["--kernel", path.to_str().unwrap()];
         for capture in CAPTURES {
-            let attached = Attached::start_with(&vmm, capture, options);
+            let attached = Attachment::start_with(&vmm, capture, options);
             attached.until_sampled(100);
             let (ran, samples) = attached.stop();
             assert_eq!(ran.stderr, "");
@@ -342,7 +342,7 @@ fn names_and_descriptors_are_only_displayed() {
         let mut guests = document["guests"].as_array().unwrap().iter();
         let guest = guests.find(|guest| guest["pid"] == vmm.pid()).unwrap();
         assert_eq!(guest["name"], evil);
-        let attached = Attached::start(&vmm, "ptrace");
+        let attached = Attachment::start(&vmm, "ptrace");
         attached.until_sampled(50);
         let (_, samples) = attached.stop();
         check_samples(&samples);

@@ -3,7 +3,7 @@
 use kvmprof_tests::{on_kvm, until};
 
 use super::vmm::Vmm;
-use super::{Attached, CAPTURES, check_samples, sampled};
+use super::{Attachment, CAPTURES, check_samples, sampled};
 
 /// No system call is made in the program that has the thread's number then.
 #[test]
@@ -12,7 +12,7 @@ fn a_vmm_whose_main_thread_is_a_vcpu_executes_another_program() {
         for capture in CAPTURES {
             let mut vmm = Vmm::start();
             vmm.tell("main-thread");
-            let mut attached = Attached::start(&vmm, capture);
+            let mut attached = Attachment::start(&vmm, capture);
             attached.until_sampled(100);
             vmm.begin("exec sleep 1000");
             let (ran, samples) = attached.wait();

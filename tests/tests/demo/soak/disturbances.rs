@@ -183,7 +183,7 @@ pub fn signals(soak: &mut Soak) -> Option<&'static str> {
 
 /// Sends some thousand signals. Returns the number that the host's kernel has queued; equal ones of the process become one while they are pending.
 fn send_signals(guest: &Guest) -> u32 {
-    let kicked = Kicked::new(guest.pid());
+    let kicked = KickedThreads::new(guest.pid());
     let mut sent = 0;
     for _ in 0..20 {
         for _ in 0..50 {
@@ -200,13 +200,13 @@ fn send_signals(guest: &Guest) -> u32 {
 }
 
 /// The threads of vCPUs, which are kicked in turn.
-struct Kicked {
+struct KickedThreads {
     process: libc::pid_t,
     threads: Vec<libc::pid_t>,
     next: Cell<usize>,
 }
 
-impl Kicked {
+impl KickedThreads {
     fn new(pid: u32) -> Self {
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
         let is_vcpu = |folder: &Path| {

@@ -6,7 +6,7 @@ use kvmprof_tests::linux::{
 };
 
 /// A guest of the scenario, and its expected configuration.
-struct Expected {
+struct ExpectedGuest {
     name: &'static str,
     cpus: i32,
     memory_mib: i32,
@@ -16,29 +16,29 @@ struct Expected {
     moved: bool,
 }
 
-const GUESTS: [Expected; 4] = [
-    Expected {
+const GUESTS: [ExpectedGuest; 4] = [
+    ExpectedGuest {
         name: "elf",
         cpus: 1,
         memory_mib: 128,
         kept_mib: 70,
         moved: false,
     },
-    Expected {
+    ExpectedGuest {
         name: "pvh",
         cpus: 4,
         memory_mib: 5120,
         kept_mib: 300,
         moved: false,
     },
-    Expected {
+    ExpectedGuest {
         name: "image",
         cpus: 2,
         memory_mib: 512,
         kept_mib: 100,
         moved: true,
     },
-    Expected {
+    ExpectedGuest {
         name: "shallow",
         cpus: 1,
         memory_mib: 256,
@@ -95,11 +95,11 @@ macro_rules! tests {
 
 tests! { elf pvh image shallow }
 
-fn expected(name: &str) -> &'static Expected {
+fn expected(name: &str) -> &'static ExpectedGuest {
     GUESTS.iter().find(|guest| guest.name == name).unwrap()
 }
 
-fn check_machine(run: &Finished, expected: &Expected) {
+fn check_machine(run: &Finished, expected: &ExpectedGuest) {
     let name = expected.name;
     assert_eq!(
         run.status(name),

@@ -53,13 +53,13 @@ fn run(series: &str) -> Finished {
 }
 
 /// A command's output.
-struct Profiled {
+struct CommandOutput {
     text: String,
     stderr: String,
     status: u8,
 }
 
-impl Profiled {
+impl CommandOutput {
     fn of(run: &Finished, name: &str) -> Self {
         let profiled = Self {
             text: run.text(&format!("{name}.stdout")),
@@ -143,7 +143,7 @@ fn functions_have_the_shares_that_the_programs_count(run: &Finished) {
         ("fixed_samples", "fixed"),
         ("pie_samples", "pie"),
     ] {
-        let profiled = Profiled::good(run, name, "");
+        let profiled = CommandOutput::good(run, name, "");
         let [light, heavy] = ["light", "heavy"].map(|function| profiled.ticks_of(function));
         check_share(name, light, light + heavy, truth(run, program));
         let (all, stored) = profiled.account(" stored");
@@ -155,14 +155,14 @@ fn functions_have_the_shares_that_the_programs_count(run: &Finished) {
         );
     }
     for name in ["fixed_samples", "pie_samples"] {
-        assert_eq!(Profiled::of(run, name).account(" stored"), (400, 400));
+        assert_eq!(CommandOutput::of(run, name).account(" stored"), (400, 400));
     }
 }
 
 /// The last counted tick belongs to the previous program.
 fn an_exec_is_noticed_and_nothing_of_the_new_program_counts(run: &Finished) {
     let said = "kvmprof: ended early: the process has executed another program";
-    let profiled = Profiled::good(run, "after", said);
+    let profiled = CommandOutput::good(run, "after", said);
     let (all, stored) = profiled.account(" stored");
     assert!(all >= 50 && stored > 0);
     for function in ["light", "heavy"] {
@@ -176,7 +176,7 @@ fn an_exec_is_noticed_and_nothing_of_the_new_program_counts(run: &Finished) {
     for row in rows {
         assert!(row.contains(" busybox "), "{row}");
     }
-    let raw = Profiled::good(run, "after_raw", said);
+    let raw = CommandOutput::good(run, "after_raw", said);
     let after = guest_program("shares.c", AFTER, &[]).text;
     let samples = raw.text.lines().map(|line| {
         let digits = line.strip_prefix("0x").unwrap();
@@ -191,10 +191,10 @@ fn an_exec_is_noticed_and_nothing_of_the_new_program_counts(run: &Finished) {
 fn the_end_is_noticed_with_all_earlier_ticks(run: &Finished) {
     let said = "kvmprof: ended early: the process has ended";
     for name in ["leaving", "leaving_samples"] {
-        let (all, stored) = Profiled::good(run, name, said).account(" stored");
+        let (all, stored) = CommandOutput::good(run, name, said).account(" stored");
         assert!(all >= 50 && stored > 0, "{name}");
     }
-    let last = Profiled::good(run, "last", said);
+    let last = CommandOutput::good(run, "last", said);
     let document: serde_json::Value = serde_json::from_str(&last.text).unwrap();
     assert_eq!(document["ended"], "ended");
     let count = |member: &str| document[member].as_u64().unwrap();
@@ -215,7 +215,7 @@ fn a_missing_process_is_reported(run: &Finished) {
             "Process 30000 has ended before a tick found it",
         ),
     ] {
-        let profiled = Profiled::of(run, name);
+        let profiled = CommandOutput::of(run, name);
         assert_eq!((profiled.status, profiled.text.as_str()), (1, ""));
         assert!(profiled.stderr.contains(expected));
     }

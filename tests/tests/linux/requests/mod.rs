@@ -35,7 +35,7 @@ fn counts(run: &Finished, name: &str) -> BTreeMap<String, u64> {
 }
 
 /// The increase of each count by one request of `processes` at a time.
-fn each(run: &Finished, guest: &str, (requests, processes): (u64, u64)) -> BTreeMap<String, f64> {
+fn each(run: &Finished, guest: &str, requests: u64, processes: u64) -> BTreeMap<String, f64> {
     let before = counts(run, &format!("{guest}.{processes}.before"));
     let after = counts(run, &format!("{guest}.{processes}.after"));
     let requests = requests * processes;
@@ -53,11 +53,12 @@ fn each(run: &Finished, guest: &str, (requests, processes): (u64, u64)) -> BTree
 #[test]
 fn requests_take_no_more_exits_than_with_qemu() {
     let run = run();
-    for load in LOADS {
-        let [ours, mmio, pci] = ["kvmprof", "microvm", "pc"].map(|guest| each(&run, guest, load));
+    for (requests, processes) in LOADS {
+        let [ours, mmio, pci] =
+            ["kvmprof", "microvm", "pc"].map(|guest| each(&run, guest, requests, processes));
         println!(
             "{} at a time: {ours:.2?}\nQEMU, virtio-mmio: {mmio:.2?}\nQEMU, PCI: {pci:.2?}",
-            load.1
+            processes
         );
         assert!(ours["exits"] <= 1.1 * mmio["exits"], "{ours:?} {mmio:?}");
     }

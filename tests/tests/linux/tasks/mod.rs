@@ -23,7 +23,7 @@ const LEAST: f64 = 0.99;
 
 /// The guest's data of a waiting task.
 #[derive(Debug, Default)]
-struct Truth {
+struct GuestWait {
     tid: i32,
     state: char,
     /// The function in which it waits, from wchan.
@@ -71,8 +71,8 @@ fn file_system() -> Vec<u8> {
 }
 
 /// The guest's data of its waiters, by name.
-fn truth(run: &Finished) -> BTreeMap<String, Truth> {
-    let mut all: BTreeMap<String, Truth> = BTreeMap::new();
+fn truth(run: &Finished) -> BTreeMap<String, GuestWait> {
+    let mut all: BTreeMap<String, GuestWait> = BTreeMap::new();
     let console = std::fs::read_to_string(run.path("guest.console")).unwrap();
     for line in console.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();

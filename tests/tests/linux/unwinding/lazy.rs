@@ -2,7 +2,7 @@
 
 use kvmprof_recording::StackEnd;
 
-use super::named::{Named, NamedSample, read};
+use super::named::{NamedFrame, NamedSample, read};
 use super::run;
 
 const LINKER: &str = "ld-linux-x86-64.so.2";
@@ -16,13 +16,13 @@ fn seen() -> Vec<NamedSample> {
     seen
 }
 
-fn functions(frames: &[Named]) -> Vec<&str> {
+fn functions(frames: &[NamedFrame]) -> Vec<&str> {
     frames.iter().map(|frame| frame.function.as_str()).collect()
 }
 
 /// Checks that `callers` are the first of `frames`, which follow the function that `seen` is searched for. A truncated stack may lack some.
 /// Returns whether all are there.
-fn leads_to(seen: &NamedSample, frames: &[Named], callers: &[&str]) -> bool {
+fn leads_to(seen: &NamedSample, frames: &[NamedFrame], callers: &[&str]) -> bool {
     let found = functions(frames);
     let is_whole = found.starts_with(callers);
     let is_cut = seen.sample.stack.user_end != StackEnd::Complete && callers.starts_with(&found);

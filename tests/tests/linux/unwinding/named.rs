@@ -7,7 +7,7 @@ use kvmprof_tests::linux::Finished;
 
 /// A frame's function, and its file or module.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named {
+pub struct NamedFrame {
     pub function: String,
     pub module: String,
 }
@@ -16,8 +16,8 @@ pub struct Named {
 #[derive(Debug)]
 pub struct NamedSample {
     pub sample: Sample,
-    pub kernel: Vec<Named>,
-    pub user: Vec<Named>,
+    pub kernel: Vec<NamedFrame>,
+    pub user: Vec<NamedFrame>,
 }
 
 impl NamedSample {
@@ -40,7 +40,7 @@ pub fn read(run: &Finished, name: &str) -> (Contents, Vec<NamedSample>) {
                 is_kernel,
             });
             let frame = resolved.frames.last().unwrap();
-            Named {
+            NamedFrame {
                 function: frame.function.as_ref().to_owned(),
                 module: frame.module.as_ref().to_owned(),
             }

@@ -10,13 +10,13 @@ pub const MODULES: [&str; 2] = ["brd", "null_blk"];
 
 /// The processes that worked with each module, and the addresses at which it was.
 #[derive(Debug, Default)]
-struct Said {
+struct ModuleRuns {
     processes: BTreeMap<i32, String>,
     places: BTreeMap<String, Vec<String>>,
 }
 
-fn said() -> Said {
-    let mut said = Said::default();
+fn said() -> ModuleRuns {
+    let mut said = ModuleRuns::default();
     for line in run().console("modules").text().lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
