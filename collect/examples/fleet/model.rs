@@ -224,7 +224,7 @@ impl Host<'_> {
                             sum.0 += ticks;
                             sum.1 += self.interrupts_off(kind, *ticks).unwrap_or_default();
                         }
-                        self.window(guest, start, (&ticks, idle), &mut tables)
+                        self.window(guest, start, &ticks, idle, &mut tables)
                     })
                     .collect();
                 let mut batch = Batch {
@@ -247,7 +247,8 @@ impl Host<'_> {
         &self,
         guest: usize,
         start: u64,
-        (ticks, idle): (&[u64], u64),
+        ticks: &[u64],
+        idle: u64,
         tables: &mut Tables,
     ) -> Window {
         let role = self.role(guest);
