@@ -22,7 +22,7 @@ fn machine() -> Machine {
     machine
 }
 
-/// The processes of `kvmprof attach` that are attached to this one, without their tracers.
+/// The processes of `kvmprof attach` that are attached to this one, without those that they start.
 fn attachers() -> Vec<PathBuf> {
     // The start time follows.
     let pid = format!("{}:", process::id());
@@ -34,11 +34,19 @@ fn attachers() -> Vec<PathBuf> {
             && words
                 .get(2)
                 .is_some_and(|word| word.starts_with(pid.as_bytes()))
-            && name.trim_end() != "kvmprof-tracer"
+            && !name.starts_with("kvmprof-")
+    };
+    let parent = |path: &PathBuf| {
+        let status = fs::read_to_string(path.join("status")).ok()?;
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+        Some(PathBuf::from("/proc").join(parent.trim()))
     };
     let folder = fs::read_dir("/proc").unwrap();
     let paths = folder.map(|entry| entry.unwrap().path());
-    paths.filter(is_attacher).collect()
+    let all: Vec<PathBuf> = paths.filter(is_attacher).collect();
+    // The processes that attach starts have its command line, and for a moment its name.
+    let is_first = |path: &&PathBuf| parent(path).is_some_and(|parent| !all.contains(&parent));
+    all.iter().filter(is_first).cloned().collect()
 }
 
 /// The shares of user mode, the kernel and idle.

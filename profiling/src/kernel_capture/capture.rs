@@ -12,7 +12,7 @@ use kvmprof_recording::StackParts;
 use super::error::KernelCaptureError;
 use super::opener::CaptureOpener;
 use super::ring::{Entry, LARGE_RING_BYTES, LARGEST_RING_BYTES, PerfRing, RING_BYTES, has_room};
-use crate::perf_event::Event;
+use crate::perf_event::{self, Event};
 
 const IOC_ENABLE: libc::Ioctl = 0x2400;
 const IOC_SET_BPF: libc::Ioctl = 0x4004_2408;
@@ -39,7 +39,7 @@ pub struct Contents<'a> {
 #[derive(Debug)]
 pub struct Capture {
     // The order of the fields matters: the clock has to be closed before the ring to which it writes.
-    _clock: File,
+    clock: File,
     _program: Vec<OwnedFd>,
     ring: PerfRing,
     _output: File,
@@ -105,7 +105,7 @@ impl Capture {
         let ring = ring.map_err(KernelCaptureError::Ring)?;
         request(&files.clock, IOC_ENABLE, 0).map_err(KernelCaptureError::Event)?;
         Ok(Self {
-            _clock: files.clock,
+            clock: files.clock,
             _program: files.program,
             room: (ring.bytes() / bytes) as u64,
             ring,
@@ -116,6 +116,12 @@ impl Capture {
     /// Returns the minimum number of samples that fit in the ring.
     pub fn room(&self) -> u64 {
         self.room
+    }
+
+    /// Returns the time in ns for which the host's kernel has had the thread on a processor since the samples began; `None` if the kernel doesn't
+    /// return it.
+    pub fn run_time(&self) -> Option<u64> {
+        perf_event::count(&self.clock)
     }
 
     /// Calls `each` with every entry that the ring has now, and removes the entries.

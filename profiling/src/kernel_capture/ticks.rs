@@ -14,6 +14,7 @@ use kvmprof_recording::Ticks;
 pub struct KernelTicks {
     grid: Grid,
     account: RunTimeAccount,
+    run_time: RunTime,
     /// The samples of the host's kernel; `None` if it refuses them, so that ticks are lost.
     capture: Option<Capture>,
     /// The numbers of samples that were sent, and that were lost, since the other ticks were last accounted for.
@@ -27,7 +28,12 @@ impl KernelTicks {
     /// The ticks of `grid`, none of which has passed at `now` (ns), when the times of the vCPU's thread are `times`.
     pub fn new(grid: Grid, now: u64, times: ThreadTimes, capture: Option<Capture>) -> Self {
         Self {
-            account: RunTimeAccount::new(grid.period(), now, times),
+            account: RunTimeAccount::new(grid.period(), now, ThreadTimes { run: 0, ..times }),
+            run_time: RunTime {
+                total: 0,
+                counted: capture.as_ref().and_then(Capture::run_time),
+                scheduled: times.run,
+            },
             grid,
             capture,
             sampled: 0,
@@ -43,6 +49,7 @@ impl KernelTicks {
 
     /// Replaces the samples of the host's kernel. All former samples have been taken before.
     pub fn replace(&mut self, capture: Option<Capture>) {
+        self.run_time.counted = capture.as_ref().and_then(Capture::run_time);
         self.capture = capture;
         // A stack without its sample doesn't belong to the new samples.
         self.host_frames.clear();
@@ -89,6 +96,11 @@ impl KernelTicks {
             });
         }
         let times = times()?;
+        let counted = self.capture.as_ref().and_then(Capture::run_time);
+        let times = ThreadTimes {
+            run: self.run_time.advance(counted, times.run),
+            ..times
+        };
         let now = monotonic_ns();
         let passed = self.grid.take(now);
         let [sampled, lost] = [&mut self.sampled, &mut self.lost].map(std::mem::take);
@@ -102,6 +114,32 @@ impl KernelTicks {
         };
         sender.send(&ticks, &[]);
         Ok(())
+    }
+}
+
+/// The time for which the host's kernel had a vCPU's thread on a processor, in ns.
+///
+/// The clock of the samples counts all of it. The scheduler's run time lacks interrupts (`CONFIG_IRQ_TIME_ACCOUNTING`), and on a host that is a
+/// guest itself what its hypervisor took (`CONFIG_PARAVIRT_TIME_ACCOUNTING`): `update_rq_clock_task` in kernel/sched/core.c. The account would take both
+/// for sleep.
+#[derive(Debug)]
+struct RunTime {
+    total: u64,
+    /// The last count of the samples' clock; `None` without one.
+    counted: Option<u64>,
+    /// The last run time of the scheduler, which serves while there are no samples.
+    scheduled: u64,
+}
+
+impl RunTime {
+    /// Returns the time since the start, when the samples' clock has `counted` this much, and the scheduler says `scheduled`.
+    fn advance(&mut self, counted: Option<u64>, scheduled: u64) -> u64 {
+        self.total += match (counted, self.counted) {
+            (Some(now), Some(before)) => now.saturating_sub(before),
+            _ => scheduled.saturating_sub(self.scheduled),
+        };
+        (self.counted, self.scheduled) = (counted, scheduled);
+        self.total
     }
 }
 
@@ -151,5 +189,21 @@ mod tests {
             format!("{:?}", receiver.present()),
             "Present { ticks: 0, maps: 0 }"
         );
+    }
+    /// A hypervisor below the host takes 3 of 10 ms for which the host's kernel has the thread on a processor.
+    #[test]
+    fn time_that_is_taken_from_a_running_thread_is_no_sleep() {
+        let mut run_time = RunTime {
+            total: 0,
+            counted: Some(5),
+            scheduled: 100,
+        };
+        assert_eq!(run_time.advance(Some(15), 107), 10);
+        // Without the samples' clock there is only the scheduler's time.
+        assert_eq!(run_time.advance(None, 117), 20);
+        assert_eq!(run_time.advance(None, 120), 23);
+        // The count of a new clock begins at 0.
+        run_time.counted = Some(0);
+        assert_eq!(run_time.advance(Some(4), 130), 27);
     }
 }

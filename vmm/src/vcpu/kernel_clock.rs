@@ -17,7 +17,7 @@ use super::access::Presence;
 use super::batches::{batch_ns, pause_ns};
 use super::kernel_sampling::KernelSampling;
 use kvmprof_profiling::clock::{
-    ClockSetting, Grid, RunTimeAlarm, ThreadTimes, aligned_start, monotonic_ns, thread_cpu_ns,
+    ClockSetting, Grid, RunTimeAlarm, ThreadTimes, aligned_start, monotonic_ns,
 };
 use kvmprof_profiling::kernel_capture::{
     Capture, CaptureOpener, Contents, KernelTicks, Reader, VcpuThreadId,
@@ -385,17 +385,8 @@ impl KernelClock {
         }
     }
 
-    /// The thread's times. The run time of this process's own thread is exact.
     fn times(&self) -> io::Result<ThreadTimes> {
-        let times = ThreadTimes::read(&self.schedstat)?;
-        let run = self
-            .on_vcpu
-            .as_ref()
-            .and_then(|_| thread_cpu_ns(self.thread.tid));
-        Ok(ThreadTimes {
-            run: run.unwrap_or(times.run),
-            ..times
-        })
+        ThreadTimes::read(&self.schedstat)
     }
 }
 
