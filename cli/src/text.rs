@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn json_says_the_same() {
+    fn json_has_the_same_data() {
         let json = serde_json::json!({ "name": HOSTILE, "other": "\u{10fffe}" }).to_string();
         let escaped = visible_json(&json);
         assert!(escaped.is_ascii(), "{escaped}");

@@ -358,7 +358,7 @@ fn the_kernels_value_starts_at_its_allocation() {
 }
 
 #[test]
-fn profiling_takes_a_counter_that_nobody_uses() {
+fn profiling_takes_an_unused_counter() {
     let mut pmc = Pmc::default();
     use Function::{AllocKernel, FreeKernel, StartProfiling, StopProfiling};
     let start_with = |reset_value, id| Call {

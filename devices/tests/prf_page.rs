@@ -179,7 +179,7 @@ fn commands_and_their_arguments() {
 }
 
 #[test]
-fn a_vcpu_and_all_of_them_have_minors_and_nothing_else() {
+fn only_vcpus_and_all_of_them_have_minors() {
     let mut prf = Prf::new(2, 1000);
     for minor in [0, 1, ALL_VCPUS] {
         assert_eq!(prf.check_minor(minor), Ok(()));

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_misleading_loss_gives_a_warning_and_a_small_one_does_not() {
+    fn only_a_misleading_loss_gives_a_warning() {
         assert_eq!(loss_warning(1000, 20, 29), None);
         assert_eq!(loss_warning(0, 0, 0), None);
         let warning = loss_warning(1000, 520, 30).unwrap();

@@ -73,7 +73,7 @@ fn turns(path: &Path, copying: u64) -> (Profile, Counts) {
 /// The same number of ticks is stronger evidence if they are of many times: one stretch may be longer or shorter in any
 /// recording.
 #[test]
-fn what_runs_many_times_has_changed() {
+fn changes_of_frequent_runs_are_significant() {
     let folder = tempfile::tempdir().unwrap();
     let [before, after] = [2, 4].map(|copying| {
         let path = folder.path().join(copying.to_string());

@@ -150,7 +150,7 @@ fn read(runs: &[Run]) -> (Profile, Stalls) {
 
 /// A wait counts as beside stolen ticks while the host doesn't run another vCPU, unless that is halted.
 #[test]
-fn waits_beside_stolen_ticks_are_counted_with_what_that_vcpu_ran() {
+fn waits_beside_stolen_ticks_have_the_other_vcpus_activity() {
     let wait = |at| Run {
         at,
         stack: WAITING,

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_has_the_name_of_the_function_that_begins_before_it() {
+    fn an_address_has_the_name_of_the_function_before_it() {
         let text = "ffffffff81000000 T _text\nffffffff81000000 T startup_64\nffffffff81000100 D data\n\
                     ffffffff81000200 t work\nffffffffc0001000 t kvm_vcpu_ioctl\t[kvm]\n";
         let functions = KernelFunctions::parse(text.as_bytes().to_vec());

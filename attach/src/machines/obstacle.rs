@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_has_only_private_memory_is_not_read() {
+    fn a_guest_with_only_private_memory_is_not_read() {
         let kind = KVM_X86_SW_PROTECTED_VM;
         assert_eq!(of(kind, 0, 1 << 30), Some(Obstacle::Private));
         assert_eq!(of(kind, 0, 0), Some(Obstacle::NoMemory));

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_path_is_none() {
+    fn an_empty_path_selects_no_socket() {
         assert_eq!(path(&["--socket", ""]), None);
         for option in ["--socket", "-s"] {
             assert_eq!(path(&[option, "/run/guest"]), Some("/run/guest".into()));

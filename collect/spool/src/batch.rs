@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_lead_to_names() {
+    fn rows_refer_to_names() {
         let batch = batch(100, &["a", "b"], 7);
         assert_eq!((batch.ticks(), batch.end()), (20, 110));
         let row = batch.windows[1].rows[0];

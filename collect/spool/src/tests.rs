@@ -196,7 +196,7 @@ fn a_closed_spool_keeps_waiting_batches() {
 }
 
 #[test]
-fn a_damaged_file_is_lost_and_nothing_else() {
+fn only_a_damaged_file_is_lost() {
     let folder = SpoolFolder::new();
     let spool = folder.open(LARGE, &["a"]);
     for start in [10, 20, 30] {

@@ -67,7 +67,7 @@ fn a_look_at_a_guest_of_another_vmm_agrees_with_its_count() {
 
 /// The host's kernel takes the samples: user mode is as the guest counted it; interrupts off (RFLAGS) isn't known.
 #[test]
-fn a_look_by_the_hosts_kernel_agrees_with_what_a_guest_counted() {
+fn a_look_by_the_hosts_kernel_agrees_with_a_guests_count() {
     on_kvm_with_collector(|| {
         look_agrees(
             "kernel",

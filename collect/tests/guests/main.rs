@@ -152,7 +152,7 @@ fn check_interrupts_off(batch: &Batch, row: &kvmprof_collect::batch::Row) -> u64
 }
 
 #[test]
-fn a_look_agrees_with_what_each_guest_counted() {
+fn a_look_agrees_with_each_guests_count() {
     on_kvm_with_collector(|| {
         let clock = Clock {
             hz: sampling_rate(CLOCK.hz),

@@ -119,7 +119,7 @@ fn otlp(address: &str) -> String {
 }
 
 #[test]
-fn a_sink_that_is_down_loses_nothing() {
+fn a_sink_that_is_down_loses_no_windows() {
     on_kvm_with_collector(|| {
         let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
         let fleet = Fleet::new(&[("first", guest.socket())]);

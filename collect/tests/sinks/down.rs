@@ -132,7 +132,7 @@ fn is_whole(request: &[u8]) -> bool {
 
 /// The spool has room for five batches. It counts each batch that it removes, and all others arrive.
 #[test]
-fn what_a_full_spool_loses_is_counted_exactly() {
+fn losses_of_a_full_spool_are_counted_exactly() {
     let folder = tempfile::tempdir().unwrap();
     let spool = Spool::open(&folder.path().join("spool"), 1 << 30, &[]).unwrap();
     spool.push(&batches(1, 1)[0]).unwrap();

@@ -326,7 +326,7 @@ fn the_call_of_pmc_has_the_layout_of_the_wire() {
 }
 
 #[test]
-fn pages_are_kept_present_and_nothing_is_harmed_by_it() {
+fn pages_are_kept_present_without_side_effects() {
     let source = format!("-I{}", here("source").display());
     let options = ["-D_GNU_SOURCE", &source, STATIC];
     let program = compile(LANGUAGES[1], "presence.c", &options);

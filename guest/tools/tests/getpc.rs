@@ -195,7 +195,7 @@ fn everything() -> Plan {
 }
 
 #[test]
-fn a_stream_begins_and_ends_as_the_page_says() {
+fn a_stream_starts_and_ends_as_documented() {
     let device = Device::open(2);
     let (result, stream) = run_with(&device, &everything(), Device::end_machine);
     let summary = result.unwrap();

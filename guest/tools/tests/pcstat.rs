@@ -119,7 +119,7 @@ fn a_classic_stream_has_no_loss_and_no_rate() {
 }
 
 #[test]
-fn json_says_the_same() {
+fn json_has_the_same_data() {
     let json = to_json(&read(&stream(Format::Native)), 1);
     assert_eq!(json["ledger"]["stolen"], 12);
     assert_eq!(json["types"]["USER"], 450);
@@ -301,7 +301,7 @@ fn missing_records_show_in_the_account() {
 }
 
 #[test]
-fn an_input_that_is_no_stream_is_refused() {
+fn other_inputs_are_refused_as_streams() {
     for (bytes, expected) in [
         (b"".as_slice(), "the stream is empty"),
         (b"\x7fELF and more", "no stream of getpc"),

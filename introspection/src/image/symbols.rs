@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_symbol_of_its_own_is_a_gap() {
+    fn code_without_a_symbol_is_a_gap() {
         let symbols = sized(
             &[
                 (0x1000, 0x20, b"first"),

@@ -51,7 +51,7 @@ fn in_folder(folder: &Folder, words: &[&str]) -> Command {
 }
 
 #[test]
-fn a_closed_output_pipe_is_no_error() {
+fn a_closed_output_pipe_is_not_an_error() {
     let folder = Folder::new();
     for (words, status) in PRINTING {
         let mut command = in_folder(&folder, words);
@@ -109,7 +109,7 @@ fn a_closed_standard_error_changes_nothing() {
 }
 
 #[test]
-fn a_recording_comes_through_a_pipe_packed_or_not() {
+fn a_recording_is_read_from_a_pipe_compressed_or_not() {
     let folder = Folder::new();
     let expected = folder.run(&["report", "before", "--json"]).stdout;
     assert!(expected.contains("copy_page"));

@@ -5,7 +5,7 @@ use super::own_run::with_own_run;
 use super::{FAILURE, SUCCESS, USAGE, kvmprof, run};
 
 #[test]
-fn wrong_options_end_with_the_status_that_the_help_says() {
+fn wrong_options_end_with_the_documented_status() {
     for (words, expected) in [
         (&["run"][..], "--kernel <FILE>"),
         (

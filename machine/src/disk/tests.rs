@@ -340,7 +340,7 @@ fn zeroing_and_discarding_leave_the_rest() {
 }
 
 #[test]
-fn a_last_sector_that_isnt_whole_ends_with_zeroes() {
+fn an_incomplete_last_sector_is_padded_with_zeroes() {
     let images = Images::new();
     let path = images.raw("raw", &[5; 700]);
     let disk = images.open("raw").unwrap();
@@ -394,7 +394,7 @@ const CHILD: &str = "KVMPROF_TEST_READ_DISK";
 /// The thread that reads the guest's programs also writes. When imago's cache of tables is full, a table that the guest has changed is
 /// written back; all remaining ones are written at the end, if the thread is the last owner of the image.
 #[test]
-fn the_filter_of_who_reads_programs_allows_what_images_need() {
+fn the_filter_of_the_program_reader_allows_disk_images() {
     const CLUSTER: usize = 512;
     /// Number of bytes of the disk whose places are in one table.
     const OF_A_TABLE: u64 = 64 * 512;
@@ -421,7 +421,7 @@ fn the_filter_of_who_reads_programs_allows_what_images_need() {
     });
     let ran = Command::new(env::current_exe().unwrap())
         .args(["--exact", "--nocapture"])
-        .arg("disk::tests::the_filter_of_who_reads_programs_allows_what_images_need")
+        .arg("disk::tests::the_filter_of_the_program_reader_allows_disk_images")
         .env(CHILD, path)
         .output()
         .unwrap();

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emulation_failure_says_where_what_and_why() {
+    fn an_emulation_failure_has_address_instruction_and_reason() {
         let text = emulation_failure(false).to_string();
         assert!(text.contains("on vCPU 1"), "{text}");
         assert!(text.contains("rip 0xffffffff81000000, CPL 0"), "{text}");

@@ -137,7 +137,7 @@ fn other_files_are_no_kernels() {
 }
 
 #[test]
-fn elf_files_for_other_machines_are_no_kernels() {
+fn elf_files_for_other_machines_are_refused() {
     let mut file = elf(0x10_0000, &[]);
     file[18..20].copy_from_slice(&EM_386.0.to_le_bytes());
     assert!(message(&file).contains("not a bzImage or an ELF file"));

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_reads_nothing_is_full_and_frames_stay_whole() {
+    fn frames_to_a_peer_that_does_not_read_stay_complete() {
         let mut bench = Bench::new();
         let mut other = bench.accept();
         let mut sent = 0;
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_at_the_path_is_a_link_that_is_down() {
+    fn a_path_without_a_listener_is_a_link_that_is_down() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let mut peer = SocketPeer::new(path.clone(), None);

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn file_is_private_and_goes_with_the_listener() {
+    fn the_file_is_private_and_removed_with_the_listener() {
         let folder = folder();
         let path = folder.path().join("socket");
         let listener = SocketListener::bind(&path).unwrap();

@@ -113,7 +113,7 @@ mod tests {
 
     /// Other users can hold the locks of files that they can open.
     #[test]
-    fn a_lock_that_others_may_hold_is_refused_at_once() {
+    fn a_lock_file_of_other_users_is_refused_at_once() {
         let open_to_all = |path: &Path| {
             fs::write(path, "").unwrap();
             fs::set_permissions(path, fs::Permissions::from_mode(0o666)).unwrap();

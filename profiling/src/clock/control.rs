@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn generations_start_anew() {
+    fn generations_restart() {
         let control = ClockControl::default();
         let setting = ClockSetting::default();
         let mut last = control.request(setting);

@@ -124,7 +124,7 @@ fn is_on(process: &Arc<ProfiledProcess>) -> bool {
 }
 
 #[test]
-fn a_call_that_comes_before_any_tick_finds_what_was_inherited() {
+fn a_call_before_any_tick_finds_the_inherited_profile() {
     let processes = sampled();
     let all = [parent(), child()];
     // The number of samples that its parent had stored.
@@ -229,7 +229,7 @@ fn a_child_does_not_inherit_a_stopped_profile() {
 }
 
 #[test]
-fn a_program_that_was_executed_inherits_nothing() {
+fn an_executed_program_inherits_no_profile() {
     let processes = sampled();
     let mut executed = child();
     executed.process.programs += 1;

@@ -235,7 +235,7 @@ mod tests {
 
     /// The number of independent ones among them is unknown.
     #[test]
-    fn ticks_without_times_dont_say_what_is_chance() {
+    fn ticks_without_times_give_no_probability() {
         let found = change([0, 900], [1000, 1000]);
         assert_eq!((found.p, found.is_significant()), (None, false));
     }

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_become_text() {
+    fn numbers_are_encoded_as_text() {
         let text = |numbers: &[u64]| {
             let mut packed = PackedNumbers::default();
             numbers.iter().for_each(|number| packed.push(*number));

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn stacks_are_numbered_as_they_come() {
+    fn stacks_are_numbered_in_order_of_appearance() {
         let sample = Sample {
             pc: 3,
             ..Sample::default()

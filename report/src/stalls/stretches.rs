@@ -356,7 +356,7 @@ mod tests {
 
     /// Samples before the selected time aren't read, so nothing is known of them.
     #[test]
-    fn a_stretch_begins_in_the_selected_time() {
+    fn a_stretch_starts_in_the_selected_time() {
         let selection = Selection {
             time: "3.6:".parse().unwrap(),
             ..Selection::default()

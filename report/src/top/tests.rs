@@ -129,7 +129,7 @@ fn colours_are_used_only_where_they_may() {
 }
 
 #[test]
-fn any_size_can_be_drawn_and_a_resize_leaves_nothing_behind() {
+fn any_size_can_be_drawn_and_a_resize_clears_the_screen() {
     let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
     let tables = [view(&[]), view(&[KeyCode::Tab]), view(&[KeyCode::Enter])];
     let first = screen(&mut terminal, &tables[0], false);

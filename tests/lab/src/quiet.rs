@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiting_for_a_processor_is_not_silence() {
+    fn run_delay_is_not_silence() {
         let seconds = |delays: &[(u32, u64)]| -> RunDelays {
             let ns = |(thread, delay): &(u32, u64)| (*thread, delay * 1_000_000_000);
             delays.iter().map(ns).collect()

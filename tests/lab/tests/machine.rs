@@ -235,7 +235,7 @@ fn more_files_than_memory_are_refused_before_the_start() {
 }
 
 #[test]
-fn a_kernel_without_modules_says_where_they_would_be() {
+fn errors_of_a_kernel_without_modules_have_the_searched_paths() {
     let kernel = kernels().unwrap().remove(0);
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("vmlinuz");

@@ -155,7 +155,7 @@ fn a_held_guest_can_be_paused() {
 
 /// A recording of a guest that was paused has the ticks before and after, and a balanced account.
 #[test]
-fn a_recording_goes_on_over_a_pause() {
+fn a_recording_continues_over_a_pause() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("paused.kvmprof");

@@ -136,7 +136,7 @@ fn check_flushed(content: &[u8], flushed: u64) {
 }
 
 #[test]
-fn what_was_flushed_survives_the_sudden_end_of_kvmprof() {
+fn flushed_writes_survive_a_kill_of_kvmprof() {
     let kills = std::env::var(KILLS_VARIABLE).map_or(KILLS, |number| number.parse().unwrap());
     on_kvm(|| {
         for round in 0..kills {

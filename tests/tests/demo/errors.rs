@@ -127,7 +127,7 @@ fn impossible_machines_are_refused() {
 
 /// A kernel that is neither Linux nor has a note runs nevertheless, its processes unknown.
 #[test]
-fn a_guest_that_says_nothing_is_sampled_with_pid_minus_one() {
+fn a_guest_without_a_note_is_sampled_with_pid_minus_one() {
     on_kvm(|| {
         check_guest_without_note("thread");
         if is_kernel_clock_for_demo() {

@@ -196,7 +196,7 @@ fn an_event_is_chosen_before_the_start() {
 
 /// What interrupts the guest from outside isn't an exit of its own.
 #[test]
-fn kicks_are_no_events() {
+fn kicks_are_not_events() {
     on_kvm(|| {
         let boot = Boot::Test("workload=spin");
         let machine = Machine::start_with_ports(boot, 2, Clock::default(), GuestAccess::None);

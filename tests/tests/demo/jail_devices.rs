@@ -173,7 +173,7 @@ fn a_jail_has_a_tap() {
 
 /// The command ends, its jail continues, and ends by a signal to the process that it has named.
 #[test]
-fn a_jail_goes_into_the_background() {
+fn a_jail_can_run_in_the_background() {
     on_kvm(|| {
         let place = Place::new();
         let (socket, recording) = (place.file("jail/socket"), place.file("jail/recording"));

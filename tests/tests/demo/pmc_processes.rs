@@ -120,7 +120,7 @@ fn process_of(row: &Row) -> Option<i32> {
 
 /// Processor time is an estimate by ticks: each process has its share by the guest's own count.
 #[test]
-fn processor_time_is_shared_as_the_guest_says() {
+fn processor_time_agrees_with_the_guests_count() {
     on_kvm(|| {
         const TICKS: u64 = 3000;
         let clock = Clock {

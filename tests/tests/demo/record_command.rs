@@ -174,7 +174,7 @@ fn signals_end_a_recording_and_close_its_file() {
 
 /// Standard output gets the recording, and messages go elsewhere.
 #[test]
-fn a_recording_goes_through_a_pipe() {
+fn a_recording_is_written_to_a_pipe() {
     on_kvm(|| {
         let guest = guest();
         let mut command = Command::new(kvmprof());

@@ -34,7 +34,7 @@ fn resources(guest: &Guest) -> (u64, usize) {
 
 /// The guest prints its greeting once for each start; ticks continue in the same account, on each clock and vCPU.
 #[test]
-fn a_reset_guest_starts_anew_and_is_profiled_on() {
+fn a_reset_guest_restarts_and_profiling_continues() {
     on_kvm(|| {
         for clock in ["thread", "kernel"] {
             if clock == "kernel" && !is_kernel_clock_for_demo() {
@@ -119,7 +119,7 @@ fn a_guest_that_resets_itself_in_a_loop_is_bounded() {
 
 /// The recording continues over a reset, is complete, and has its time.
 #[test]
-fn a_recording_says_where_a_reset_was() {
+fn a_recording_has_the_time_of_a_reset() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("reset.kvmprof");

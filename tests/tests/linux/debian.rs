@@ -108,7 +108,7 @@ fn check_recording(path: &Path) {
 }
 
 #[test]
-fn a_whole_system_is_used_and_recorded() {
+fn a_debian_system_is_used_and_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let recording = folder.path().join("boot.kvmprof");
     let lab = kvmprof_lab::build_program("kvmprof-lab").unwrap();

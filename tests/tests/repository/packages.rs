@@ -137,7 +137,7 @@ fn package(folder: &Path, name: &str) -> PathBuf {
 fn packages_can_be_installed_used_and_removed() {
     let debs = tempfile::tempdir().unwrap();
     build(debs.path());
-    what_packages_need_is_said(debs.path());
+    dependencies_of_packages_are_declared(debs.path());
     let root = Root::new();
     let files = PACKAGES.map(|name| package(debs.path(), name));
     let install = PathBuf::from("--install");
@@ -171,7 +171,7 @@ fn packages_can_be_installed_used_and_removed() {
 
 /// The files of other packages that the package's programs run or read. They are static, so that nothing else is
 /// needed.
-fn what_packages_need_is_said(folder: &Path) {
+fn dependencies_of_packages_are_declared(folder: &Path) {
     for (name, needed) in [
         ("kvmprof", "kvmprof-tools"),
         ("kvmprof-collect", "ca-certificates, kvmprof"),

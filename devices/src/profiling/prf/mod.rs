@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_has_room_for_what_its_comment_says() {
+    fn the_limit_fits_the_sizes_in_its_comment() {
         assert!(65 * Table::memory(65_536) < 72_000_000);
         assert_eq!(MAX_MEMORY / Table::memory(MAX_ADDRESSES), 30);
     }

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn one_user_leaves_turns_to_others() {
+    fn turns_of_one_user_are_limited() {
         let mut queue = queue();
         for unique in 0..10 {
             queue.add(7, unique);

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_device_refuses_ioctls() {
+    fn ordinary_files_refuse_ioctls() {
         let node = open("/dev/null").unwrap();
         assert!(node.read(10).unwrap().is_empty());
         assert_eq!(node.write(b"four").unwrap(), 4);

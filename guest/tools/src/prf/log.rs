@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_log_is_refused_and_unchanged() {
+    fn other_files_are_refused_as_logs_and_unchanged() {
         let absurd = words(&[u64::MAX, 0, 16, 32]);
         for (bytes, reason) in [
             (vec![], "it is empty"),

@@ -221,7 +221,7 @@ idle           25.00
     }
 
     #[test]
-    fn equal_counters_are_no_samples() {
+    fn equal_counters_give_no_samples() {
         assert_eq!(rows(&[3; 6], &[3; 6], 1.0), "no samples\n");
     }
 

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn help_is_no_error() {
+    fn help_is_not_an_error() {
         for arguments in [
             &["kvmprof", "--help"][..],
             &["prfld", "-h"],

@@ -6,7 +6,7 @@ use crate::testing::kernel::task;
 
 /// The known parts are used: function names, and the distinction of user mode and kernel mode.
 #[test]
-fn a_kernel_without_btf_has_names_and_modes_and_says_what_is_missing() {
+fn a_kernel_without_btf_has_names_and_modes_and_names_missing_facts() {
     let guest = LinuxGuest::new(Kernel { btf: false, ..OLD });
     let (user, kernel) = (
         guest.identify(0, &guest.user()),

@@ -174,7 +174,7 @@ fn check_system_call(orc: &OrcTable) {
 }
 
 #[test]
-fn an_interrupt_is_crossed_to_what_it_interrupted() {
+fn stacks_cross_an_interrupt() {
     check_interrupt(&table(&ROWS, "6.12.9").unwrap());
     check_interrupt(&table(&renumbered(), "7.2.13").unwrap());
 }

@@ -92,7 +92,7 @@ fn a_thunk_without_an_orc_entry_has_a_caller() {
 }
 
 #[test]
-fn other_code_is_no_thunk() {
+fn other_code_is_not_taken_for_a_thunk() {
     // A return to the caller, from a function that has stored another value.
     let code = [0x48, 0x89, 0x04, 0x25, 0xc3, 0xcc, 0xcc, 0xcc];
     let (seen, _) = frames(&code, 4, CALLED, &[BACK, TARGET]);

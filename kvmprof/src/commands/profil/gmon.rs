@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_of_an_event_are_no_seconds() {
+    fn ticks_of_an_event_are_not_converted_to_seconds() {
         let gmon = Gmon::new(&layout(0x4000, false), 0x1000, None).unwrap();
         let mut file = Vec::new();
         gmon.write(&[1, 0, 2], &mut file).unwrap();

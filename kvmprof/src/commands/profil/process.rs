@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn code_is_known_when_a_sample_is_in_a_mapping() {
+    fn code_is_known_once_a_sample_is_in_a_mapping() {
         let seen = || sample(PID, SPACE, CODE);
         let own = || mappings(PID, SPACE);
         for (blocks, expected) in [

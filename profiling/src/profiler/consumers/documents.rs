@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_takes_no_memory_beyond_its_share() {
+    fn documents_stay_within_their_memory_limit() {
         let mut documents = Documents::default();
         let mut bytes = Vec::with_capacity(1 << 20);
         bytes.extend_from_slice(b"abcde");

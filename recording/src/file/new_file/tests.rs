@@ -152,7 +152,7 @@ fn no_more_than_the_start_of_a_packed_file_is_unpacked() {
 }
 
 #[test]
-fn a_file_that_is_not_kept_leaves_nothing() {
+fn a_dropped_file_leaves_no_temporary_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out");
     let mut file = NewFile::create(&path).unwrap();

@@ -219,7 +219,7 @@ fn later_formats_are_refused() {
 }
 
 #[test]
-fn a_whole_block_of_nonsense_is_an_error() {
+fn a_complete_block_with_invalid_contents_is_an_error() {
     let mut bytes = header().to_vec();
     bytes.extend(Block::encode(Kind::Samples, &[0xff; 9]).unwrap());
     let error = read(&bytes).unwrap_err();

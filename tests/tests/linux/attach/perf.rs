@@ -123,7 +123,7 @@ fn check_page(run: &Finished) {
 }
 
 #[test]
-fn perf_in_the_host_agrees_and_knows_neither_processes_nor_stacks() {
+fn perf_in_the_host_agrees_but_lacks_processes_and_stacks() {
     let run = run();
     let perf = by_perf(&run);
     let (known, all) = shares(perf.iter().map(|sample| sample.pc));

@@ -68,7 +68,7 @@ fn a_pause_makes_no_ticks_and_no_lockups() {
 
 /// After each reset the kernel is searched again, and the recording names its functions.
 #[test]
-fn a_recording_goes_on_over_resets() {
+fn a_recording_continues_over_resets() {
     let run = run();
     let (contents, samples) = run.recording("control.kvmprof");
     assert_eq!(contents.closed, Some(contents.account));

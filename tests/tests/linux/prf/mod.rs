@@ -92,7 +92,7 @@ macro_rules! tests {
 }
 
 tests! {
-    functions_are_where_the_kernel_says
+    functions_are_at_the_kernels_addresses
     the_kernels_address_was_unknown
     stacks_through_modules_are_whole
 }
@@ -127,7 +127,7 @@ fn said(text: &str) -> Vec<(&str, u64)> {
 }
 
 /// Every function is at the address that the kernel itself prints.
-fn functions_are_where_the_kernel_says(run: &Finished, release: &str) {
+fn functions_are_at_the_kernels_addresses(run: &Finished, release: &str) {
     let symbols = run.text(&format!("{release}.symbols"));
     let console = run.console(release).text();
     assert!(symbols.lines().count() > 10_000, "{symbols}");

@@ -19,7 +19,7 @@ const TICKS: u64 = 300;
 kvmprof_tests::in_each_kernel! {
     a_missing_process_is_reported
     the_end_is_noticed_with_all_earlier_ticks
-    an_exec_is_noticed_and_nothing_of_the_new_program_counts
+    an_exec_ends_counting
     functions_have_the_shares_that_the_programs_count
 }
 
@@ -160,7 +160,7 @@ fn functions_have_the_shares_that_the_programs_count(run: &Finished) {
 }
 
 /// The last counted tick belongs to the previous program.
-fn an_exec_is_noticed_and_nothing_of_the_new_program_counts(run: &Finished) {
+fn an_exec_ends_counting(run: &Finished) {
     let said = "kvmprof: ended early: the process has executed another program";
     let profiled = CommandOutput::good(run, "after", said);
     let (all, stored) = profiled.account(" stored");

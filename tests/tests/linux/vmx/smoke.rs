@@ -64,7 +64,7 @@ fn each_sample_of_the_demo_guest_is_in_its_row() {
 }
 
 #[test]
-fn the_account_holds_and_the_guest_ends_well() {
+fn the_account_balances_and_the_guest_ends_without_errors() {
     let run = run();
     assert_eq!(run.status("guest"), 0, "{}", run.text("guest.stderr"));
     assert_eq!(run.status_document("guest.json").clock.source, "thread");

@@ -137,7 +137,7 @@ fn nodes_do_not_cancel_each_others_requests() {
 
 /// Both nodes share the limits.
 #[test]
-fn one_users_calls_of_both_nodes_leave_room_for_others() {
+fn calls_of_one_user_to_both_nodes_are_limited() {
     let mut bench = Bench::new();
     let file = bench.open(PMC);
     bench.user = 1000;

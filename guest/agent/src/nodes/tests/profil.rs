@@ -172,7 +172,7 @@ fn a_call_with_an_unreadable_caller_can_be_killed() {
 }
 
 #[test]
-fn one_users_calls_leave_room_for_others() {
+fn calls_of_one_user_are_limited() {
     let mut bench = Bench::new();
     let file = bench.open(PROFIL);
     bench.user = 1000;
@@ -205,7 +205,7 @@ fn one_users_calls_leave_room_for_others() {
 }
 
 #[test]
-fn one_users_files_leave_room_for_others() {
+fn files_of_one_user_are_limited() {
     let mut bench = Bench::new();
     bench.user = 1000;
     let files: Vec<u64> = (0..FILES_OF_USER).map(|_| bench.open(PROFIL)).collect();
