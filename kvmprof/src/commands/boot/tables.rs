@@ -132,7 +132,10 @@ fn add_row(text: &mut String, row: &Row, more: &str) {
         text,
         "{:>10.1} {:>19}{}  {}",
         row.time.mean_ns / NS_PER_MS,
-        row.time.interval_ns.map(range).unwrap_or_default(),
+        row.time
+            .interval_ns
+            .map(|(low, high)| range(low, high))
+            .unwrap_or_default(),
         third(more),
         name(&row.name, &row.level)
     );
