@@ -10,7 +10,7 @@ use kvmprof_abi::wire::device;
 use kvmprof_client::{Connection, RemoteDevice};
 use kvmprof_demo_guest::{Mode as GuestMode, row_of, rows};
 use kvmprof_machine::virtio::GuestAccess;
-use kvmprof_profiling::kernel_events::missing;
+use kvmprof_profiling::kernel_events::unavailable;
 use kvmprof_recording::file::Contents;
 use kvmprof_recording::{ConsumerLedger, EventKind, Mode, Sample, SamplingEvent};
 use kvmprof_test_guest::{EXIT_ROUNDS, HALT_ROUNDS, IMAGE, TOUCH_ROUNDS, TURNS};
@@ -226,7 +226,7 @@ fn sample_each_event_as_often_as_possible() {
     let machine = Machine::start_with_ports(boot, 2, Clock::default(), GuestAccess::None);
     let connection = machine.connect();
     for kind in EventKind::ALL {
-        if let Some(why) = missing(kind) {
+        if let Some(why) = unavailable(kind) {
             println!("{}: {why}", kind.name());
             continue;
         }
@@ -286,7 +286,7 @@ fn events_that_the_host_does_not_count_are_refused_with_the_reason() {
             let event = SamplingEvent::new(kind, kind.least_period()).unwrap();
             let period = i64::try_from(event.period()).unwrap();
             let chosen = recorder.ioctl_with(REC_EVENT, period, &kind.number().to_le_bytes(), 0);
-            let Some(why) = missing(kind) else {
+            let Some(why) = unavailable(kind) else {
                 chosen.unwrap();
                 continue;
             };
