@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_is_not_told_to_be_root() {
+    fn root_is_not_advised_to_be_root() {
         let missing = ["CAP_BPF", "CAP_PERFMON"];
         let (root, other) = (words(&missing, true), words(&missing, false));
         for words in [&root, &other] {
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lacks_is_named() {
+    fn missing_capabilities_are_named() {
         let status = "Name:\tx\nCapEff:\t0000008000000000\nCapBnd:\t000001ffffffffff\n";
         assert_eq!(effective(status), Some(1 << 39));
         assert_eq!(missing_of(1 << 39, &EBPF), ["CAP_PERFMON"]);

@@ -131,8 +131,7 @@ impl AttachedMemory {
 }
 
 impl PhysicalMemory for AttachedMemory {
-    /// Makes one system call for each slot that the range lies in. The host's kernel brings in pages that aren't there yet, as for any read of
-    /// the VMM.
+    /// Makes one system call for each slot of the range. The host's kernel faults absent pages in, as for any read of the VMM.
     fn read_physical(&self, address: GuestAddress, buffer: &mut [u8]) -> Option<()> {
         let mut address = address.0;
         let mut rest = buffer;

@@ -47,7 +47,7 @@ impl Slot {
 /// Identifies a state of a guest's slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Version {
-    /// The address of the `struct kvm_memslots`: KVM uses two by turns.
+    /// The address of the `struct kvm_memslots`: KVM alternates between two.
     table: u64,
     generation: u64,
 }
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_found_in_their_slots_and_not_in_holes() {
+    fn only_addresses_in_slots_are_found() {
         let high = slot(1 << 32, 0x2000, 0x7000_0000);
         let low = slot(0x1000, 0x3000, 0x5000_0000);
         let next = slot(0x4000, 0x1000, 0x6000_0000);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_what_its_flags_say() {
+    fn flags_give_the_kind_of_a_slot() {
         let parse =
             |frame, pages, host, flags, id| entry(&bytes(frame, pages, host, flags, id), &LAYOUT);
         let usable = Slot {
@@ -334,9 +334,9 @@ mod tests {
     }
 
     proptest! {
-        /// Looking up an address finds the slot that a search through all of them finds.
+        /// The lookup of an address finds the same slot as a linear search.
         #[test]
-        fn look_ups_agree_with_a_search(
+        fn lookups_agree_with_a_linear_search(
             gaps in prop::collection::vec((0_u64..4, 1_u64..4), 0..20),
             address in 0_u64..130,
         ) {

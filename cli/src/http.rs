@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_as_long_as_they_say() {
+    fn bodies_have_their_content_length() {
         let ask = |length: &str, body: &str, limit: usize| {
             let text = format!("POST /a HTTP/1.1\r\nHost: a\r\n{length}\r\n{body}");
             let mut stream = text.as_bytes();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_refused() {
+    fn invalid_requests_are_refused() {
         let long = format!("GET /{} HTTP/1.1\r\n", "a".repeat(HEAD_MAX));
         let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(100));
         for text in [

@@ -20,7 +20,7 @@ enum State {
 
 /// Why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Woken {
+pub enum WaitEnd {
     /// There was an interrupt, or the time has passed.
     Stop,
     /// The work is done.
@@ -81,12 +81,12 @@ impl Interrupt {
     }
 
     /// Waits for an interrupt, for [`done`](Self::done), or until `timeout` has passed.
-    pub fn wait(&self, timeout: Option<Duration>) -> Woken {
+    pub fn wait(&self, timeout: Option<Duration>) -> WaitEnd {
         // A time that the clock can't represent never comes.
         self.wait_until(timeout.and_then(|timeout| Instant::now().checked_add(timeout)));
         match self.state() {
-            State::Done => Woken::Done,
-            State::Working | State::Interrupted => Woken::Stop,
+            State::Done => WaitEnd::Done,
+            State::Working | State::Interrupted => WaitEnd::Stop,
         }
     }
 
@@ -170,11 +170,11 @@ mod tests {
     #[test]
     fn a_wait_ends_by_an_interrupt_or_in_time() {
         let interrupt = Interrupt::default();
-        assert_eq!(interrupt.wait(Some(Duration::ZERO)), Woken::Stop);
+        assert_eq!(interrupt.wait(Some(Duration::ZERO)), WaitEnd::Stop);
         assert!(!interrupt.is_raised());
         let stopper = interrupt.stopper();
         let thread = std::thread::spawn(move || stopper.stop());
-        assert_eq!(interrupt.wait(None), Woken::Stop);
+        assert_eq!(interrupt.wait(None), WaitEnd::Stop);
         thread.join().unwrap();
         assert!(interrupt.is_raised());
     }
@@ -184,12 +184,12 @@ mod tests {
         let interrupt = Interrupt::default();
         interrupt.done();
         interrupt.stopper().stop();
-        assert_eq!(interrupt.wait(None), Woken::Done);
+        assert_eq!(interrupt.wait(None), WaitEnd::Done);
         assert!(!interrupt.is_raised());
     }
 
     #[test]
-    fn a_moment_comes_unless_an_interrupt_does() {
+    fn a_wait_ends_at_its_deadline_or_an_interrupt() {
         let interrupt = Interrupt::default();
         assert!(!interrupt.comes_before(Some(Instant::now())));
         interrupt.stopper().stop();

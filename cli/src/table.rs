@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_of_nothing_are_none() {
+    fn shares_of_zero_are_not_shown() {
         assert_eq!(percent(0, 0), "-");
         assert_eq!(percent(1, 3), "33.3 %");
     }

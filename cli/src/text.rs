@@ -58,7 +58,7 @@ mod tests {
     const HOSTILE: &str = "a\x1b[2J\u{9b}b\u{202e}c\u{200b}";
 
     #[test]
-    fn nothing_that_acts_is_left() {
+    fn no_control_characters_are_left() {
         assert_eq!(message(HOSTILE), "a\u{fffd}[2J\u{fffd}b\u{fffd}c\u{fffd}");
         assert_eq!(message("one\ttwo\nthree\r"), "one\ttwo\n  three\u{fffd}");
     }
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn json_says_the_same() {
+    fn json_has_the_same_data() {
         let json = serde_json::json!({ "name": HOSTILE, "other": "\u{10fffe}" }).to_string();
         let escaped = visible_json(&json);
         assert!(escaped.is_ascii(), "{escaped}");

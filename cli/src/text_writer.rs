@@ -9,11 +9,11 @@ const STYLES: [&str; 6] = [
     "\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[33m", "\x1b[34m",
 ];
 
-/// Passes text on with U+FFFD in place of all that acts on a terminal, whoever has written it: invisible characters ([`is_visible`]), except for tabs, line
-/// ends and [`STYLES`], and bytes that are no text.
+/// Passes text on with U+FFFD in place of everything that acts on a terminal: invisible characters ([`is_visible`]), except for tabs, line ends and
+/// [`STYLES`], and invalid UTF-8.
 pub struct TextWriter<'a> {
     out: &'a mut dyn Write,
-    /// The begin of a character whose other bytes have yet to come.
+    /// The first bytes of a character whose other bytes have yet to come.
     begun: Vec<u8>,
 }
 
@@ -99,12 +99,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_passes_that_acts() {
+    fn no_control_characters_pass() {
         let hostile = "a\x1b]0;x\x07\x1b[2J\u{9b}2J\u{202e}\x1b[8m\x1b\r\0";
         let expected =
             "a\u{fffd}]0;x\u{fffd}\u{fffd}[2J\u{fffd}2J\u{fffd}\u{fffd}[8m\u{fffd}\u{fffd}\u{fffd}";
         assert_eq!(shown(&[hostile.as_bytes()]), expected);
-        // Nor in parts.
+        // Nor in pieces.
         let parts: Vec<&[u8]> = hostile.as_bytes().chunks(1).collect();
         assert_eq!(shown(&parts), expected);
         assert_eq!(shown(&[b"a\xffb", b"\xc3"]), "a\u{fffd}b\u{fffd}");

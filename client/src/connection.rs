@@ -20,7 +20,7 @@ const KEPT: usize = 16 << 10;
 
 /// A reply that owns its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum OwnedReply {
     Hello(HelloReply),
     /// A handle, a count or events, depending on the request.
     Number(u32),
@@ -32,7 +32,7 @@ pub(super) enum Answer {
     Nothing,
 }
 
-impl From<Reply<'_>> for Answer {
+impl From<Reply<'_>> for OwnedReply {
     fn from(reply: Reply<'_>) -> Self {
         match reply {
             Reply::Hello(hello) => Self::Hello(hello),
@@ -49,10 +49,10 @@ impl From<Reply<'_>> for Answer {
     }
 }
 
-type Outcome = Result<Answer, Errno>;
+type Outcome = Result<OwnedReply, Errno>;
 
 /// The receivers of replies, by tag.
-struct Expected {
+struct PendingReplies {
     kind: Kind,
     sender: SyncSender<Outcome>,
 }
@@ -63,7 +63,7 @@ pub(super) struct Shared {
     /// Held while a frame is written, so that frames don't mix.
     sending: Mutex<()>,
     /// `None` when nothing can be received any more.
-    expected: Mutex<Option<HashMap<u32, Expected>>>,
+    expected: Mutex<Option<HashMap<u32, PendingReplies>>>,
     /// The error that ended receiving; `None` if the server closed the connection.
     failure: Mutex<Option<ClientError>>,
     last_tag: Mutex<u32>,
@@ -99,7 +99,7 @@ impl Shared {
     pub fn send(self: &Arc<Self>, request: Request<'_>) -> Result<PendingReply, ClientError> {
         let (sender, receiver) = sync_channel(1);
         let kind = request.kind();
-        let tag = self.expect(Expected { kind, sender })?;
+        let tag = self.expect(PendingReplies { kind, sender })?;
         let result = self.send_frame(&RequestFrame { tag, request });
         if let Err(error) = result {
             if let Some(expected) = lock(&self.expected).as_mut() {
@@ -119,13 +119,13 @@ impl Shared {
         self: &Arc<Self>,
         operation: &'static str,
         request: Request<'_>,
-    ) -> Result<Answer, ClientError> {
+    ) -> Result<OwnedReply, ClientError> {
         self.send(request)?
             .wait()?
             .map_err(|errno| ClientError::Refused { operation, errno })
     }
 
-    fn expect(&self, expected: Expected) -> Result<u32, ClientError> {
+    fn expect(&self, expected: PendingReplies) -> Result<u32, ClientError> {
         let mut last_tag = lock(&self.last_tag);
         let mut all = lock(&self.expected);
         let Some(all) = all.as_mut() else {
@@ -200,7 +200,7 @@ impl Shared {
         match expected {
             Some(expected) if expected.kind == frame.kind => {
                 // It fails if the PendingReply was dropped.
-                let _ = expected.sender.send(frame.result.map(Answer::from));
+                let _ = expected.sender.send(frame.result.map(OwnedReply::from));
                 Ok(())
             }
             _ => Err(ClientError::WrongReply),
@@ -281,8 +281,8 @@ impl Connection {
             highest: VERSION,
         };
         match shared.0.call("agree on a version", hello)? {
-            Answer::Hello(hello) if hello.version == VERSION => Ok(Self { shared, hello }),
-            Answer::Hello(hello) => Err(ClientError::Version {
+            OwnedReply::Hello(hello) if hello.version == VERSION => Ok(Self { shared, hello }),
+            OwnedReply::Hello(hello) => Err(ClientError::Version {
                 lowest: hello.lowest,
                 highest: hello.highest,
                 ours: VERSION,
@@ -308,7 +308,7 @@ impl Connection {
             flags: 0,
         };
         match self.shared.0.call("open the device", request)? {
-            Answer::Number(handle) => Ok(RemoteDevice::new(Arc::clone(&self.shared), handle)),
+            OwnedReply::Number(handle) => Ok(RemoteDevice::new(Arc::clone(&self.shared), handle)),
             _ => Err(ClientError::WrongReply),
         }
     }
@@ -333,8 +333,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends the connection at once, from any thread: whoever waits for a reply gets
-    /// [`ClientError::Closed`], and kvmprof frees what was open.
+    /// Ends the connection at once, from any thread: callers that wait for a reply get [`ClientError::Closed`], and kvmprof frees what
+    /// was open.
     pub fn disconnect(&self) {
         let _ = self.shared.0.stream.shutdown(Shutdown::Both);
     }

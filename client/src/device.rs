@@ -8,7 +8,7 @@ use kvmprof_abi::wire::{HANG_UP, MAX_DATA, NONBLOCKING, READABLE, Request, WRITA
 use super::ClientError;
 #[cfg(doc)]
 use super::Connection;
-use super::connection::{Answer, Closing, PendingReply};
+use super::connection::{Closing, OwnedReply, PendingReply};
 
 /// What a device is ready for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl PendingRead {
     pub fn wait(self) -> Result<Vec<u8>, ClientError> {
         let operation = "read";
         match self.0.wait()? {
-            Ok(Answer::Data(data)) => Ok(data),
+            Ok(OwnedReply::Data(data)) => Ok(data),
             Ok(_) => Err(ClientError::WrongReply),
             Err(errno) => Err(ClientError::Refused { operation, errno }),
         }
@@ -131,7 +131,7 @@ impl RemoteDevice {
             data,
         };
         match self.connection.0.call("write", request)? {
-            Answer::Number(count) => Ok(usize::try_from(count).unwrap_or(usize::MAX)),
+            OwnedReply::Number(count) => Ok(usize::try_from(count).unwrap_or(usize::MAX)),
             _ => Err(ClientError::WrongReply),
         }
     }
@@ -165,12 +165,12 @@ impl RemoteDevice {
             data,
         };
         match self.connection.0.call("carry out the command", request)? {
-            Answer::Ioctl { value, data } => Ok((value, data)),
+            OwnedReply::Ioctl { value, data } => Ok((value, data)),
             _ => Err(ClientError::WrongReply),
         }
     }
 
-    /// Waits until the device is ready for one of `wanted`, or gone; returns what it is ready for.
+    /// Waits until the device is ready for one of `wanted`, or gone. Returns what it is ready for.
     ///
     /// # Errors
     /// [`ClientError::Refused`] with EINTR when cancelled; or what ended the connection.
@@ -193,7 +193,7 @@ impl RemoteDevice {
             flags,
         };
         match self.connection.0.call("poll", request)? {
-            Answer::Number(events) => Ok(Readiness {
+            OwnedReply::Number(events) => Ok(Readiness {
                 readable: events & READABLE != 0,
                 writable: events & WRITABLE != 0,
                 hang_up: events & HANG_UP != 0,

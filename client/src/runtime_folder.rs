@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn names_lead_nowhere_else() {
+    fn names_cannot_leave_the_folder() {
         let place = tempfile::tempdir().unwrap();
         for name in [
             "",

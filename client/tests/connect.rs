@@ -1,4 +1,4 @@
-//! Why there is no connection.
+//! Causes of failed connections.
 
 #[path = "../../tests/shared/not_run.rs"]
 mod not_run;
@@ -11,7 +11,7 @@ use kvmprof_client::{ClientError, Connection};
 use rustix::process::Uid;
 
 #[test]
-fn each_reason_has_its_error() {
+fn each_cause_has_its_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let connect = || Connection::connect(&path).err().unwrap();
@@ -25,7 +25,7 @@ fn each_reason_has_its_error() {
     server.join().unwrap();
 }
 
-/// In a folder like /tmp a stranger may have made the socket, who isn't asked anything.
+/// In a folder like /tmp another user may have made the socket; no request is sent to it.
 #[test]
 fn a_server_of_another_user_is_refused_before_it_is_asked() {
     if !rustix::process::geteuid().is_root() {
@@ -37,7 +37,7 @@ fn a_server_of_another_user_is_refused_before_it_is_asked() {
     let listener = std::thread::scope(|scope| {
         let listen = scope.spawn(|| {
             let stranger = Uid::from_raw(65534);
-            // The credentials of this thread alone.
+            // The credentials of this thread only.
             rustix::thread::set_thread_res_uid(stranger, stranger, stranger).unwrap();
             UnixListener::bind(&path).unwrap()
         });
@@ -59,7 +59,7 @@ fn a_server_of_another_user_is_refused_before_it_is_asked() {
     std::io::Read::read_to_end(&mut client, &mut asked).unwrap();
     assert!(asked.is_empty(), "{asked:?}");
     let (refused, _) = listener.accept().unwrap();
-    // Of a user that was named it is asked.
+    // If that user was named, a request is sent.
     let server = std::thread::spawn(move || drop((refused, listener.accept().unwrap())));
     let error = Connection::connect_to(&path, Some(65534)).err().unwrap();
     assert!(matches!(error, ClientError::TurnedAway { .. }), "{error}");

@@ -102,7 +102,7 @@ impl Child {
         }
     }
 
-    /// Ends it at once, whatever it does.
+    /// Ends it at once.
     pub fn kill(&mut self) {
         // It may have ended already.
         let _ = self.child.kill();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_says_is_kept_to_a_bound() {
+    fn messages_of_a_child_are_bounded() {
         let mut child = shell("yes 12345678 | head -c 1000000 >&2; exit 3");
         let (status, said) = loop {
             if let Some(ended) = child.ended().unwrap() {
@@ -170,8 +170,8 @@ mod tests {
     }
 
     #[test]
-    fn it_is_asked_before_it_is_killed() {
-        // It says that it is ready: before, the signal would find no handler.
+    fn a_child_gets_sigterm_before_sigkill() {
+        // It reports that it is ready: before, the signal would find no handler.
         let folder = tempfile::tempdir().unwrap();
         let ready = folder.path().join("ready");
         let script = "trap 'echo asked >&2; exit 7' TERM; : >\"$0\"; while :; do sleep 0.05; done";
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_there_is_not_is_told() {
+    fn a_missing_program_is_reported() {
         let error = Child::start("/nowhere/program", [""; 0]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
         assert_eq!(program("no-such-program"), PathBuf::from("no-such-program"));

@@ -19,7 +19,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::attached::Attached;
 use crate::batch::{Batch, Window};
 use crate::config::Config;
-use crate::gather::{Gather, Now, Policy, State};
+use crate::gather::{Gather, Policy, State, WindowClock};
 use crate::names::{BatchNames, Names};
 use crate::sockets::{Followed, Message, Socket};
 use crate::watcher::Watcher;
@@ -175,7 +175,7 @@ impl<'a> Collector<'a> {
         self.close(host, true);
     }
 
-    fn now(&self) -> Now {
+    fn now(&self) -> WindowClock {
         let monotonic = clock_gettime(ClockId::Monotonic);
         let seconds = u64::try_from(monotonic.tv_sec).unwrap_or_default();
         let nanoseconds = u64::try_from(monotonic.tv_nsec).unwrap_or_default();
@@ -186,8 +186,8 @@ impl<'a> Collector<'a> {
     }
 
     /// The clock for windows at these times of CLOCK_REALTIME and CLOCK_MONOTONIC, in ns.
-    fn now_at(&self, real: u64, monotonic: u64) -> Now {
-        Now {
+    fn now_at(&self, real: u64, monotonic: u64) -> WindowClock {
+        WindowClock {
             real: real.max(self.closed.saturating_mul(SECOND)),
             monotonic,
             length: self.config.window,
@@ -241,7 +241,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    fn feed(&mut self, number: u64, bytes: &[u8], now: Now) {
+    fn feed(&mut self, number: u64, bytes: &[u8], now: WindowClock) {
         let Some(guest) = self.guests.get_mut(&number) else {
             return;
         };

@@ -147,7 +147,7 @@ impl CollectArguments {
         interrupt: &Interrupt,
         console: &mut Console<'_>,
     ) -> anyhow::Result<()> {
-        let mut once = Once {
+        let mut once = TimedCollection {
             interrupt,
             end: Instant::now() + Duration::from_secs(config.window.into()),
             batches: Vec::new(),
@@ -176,13 +176,13 @@ impl CollectArguments {
 }
 
 /// Collects for a limited time, for `--once`.
-struct Once<'a> {
+struct TimedCollection<'a> {
     interrupt: &'a Interrupt,
     end: Instant,
     batches: Vec<Batch>,
 }
 
-impl Host for Once<'_> {
+impl Host for TimedCollection<'_> {
     fn is_over(&self) -> bool {
         self.interrupt.is_raised() || Instant::now() >= self.end
     }

@@ -20,7 +20,7 @@ const MAX_FILE: u64 = 1 << 20;
 /// Maximum length of a label's name, and of its value, in bytes; maximum number of labels.
 const MAX_LABEL: usize = 128;
 const MAX_LABELS: usize = 32;
-/// The begin of the names of labels of samples in /metrics that are labels of processes.
+/// The start of the names of labels of samples in /metrics that are labels of processes.
 pub(crate) const OF_PROCESSES: &str = "label_";
 
 /// An error in a configuration.

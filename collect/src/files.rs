@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_read_whole_or_not_at_all() {
+    fn a_file_is_read_completely_or_not_at_all() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "12345").unwrap();
         assert_eq!(read_text_up_to(file.path(), 5).unwrap(), "12345");

@@ -78,7 +78,7 @@ pub enum State {
 
 /// A clock for windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Now {
+pub struct WindowClock {
     /// CLOCK_REALTIME, in ns since 1970.
     pub real: u64,
     /// CLOCK_MONOTONIC at the same moment, in ns: the clock of samples.
@@ -89,7 +89,7 @@ pub struct Now {
     pub first: u64,
 }
 
-impl Now {
+impl WindowClock {
     /// The start of the present window, in s since 1970.
     pub fn window(&self) -> u64 {
         self.window_of(self.real)
@@ -188,7 +188,7 @@ impl Gather {
     ///
     /// # Errors
     /// It isn't a recording of a known format, or is damaged.
-    pub fn feed(&mut self, bytes: &[u8], now: Now) -> Result<State, ReadError> {
+    pub fn feed(&mut self, bytes: &[u8], now: WindowClock) -> Result<State, ReadError> {
         self.reader.push(bytes);
         let mut has_ended = false;
         while let Some(block) = self.reader.next_block()? {
@@ -202,7 +202,7 @@ impl Gather {
     }
 
     /// Takes a block. True at the recording's end.
-    fn take(&mut self, block: Block, now: Now) -> Result<bool, ReadError> {
+    fn take(&mut self, block: Block, now: WindowClock) -> Result<bool, ReadError> {
         if matches!(
             block.kind,
             Some(Kind::Symbols | Kind::Mappings | Kind::Binary)
@@ -235,7 +235,7 @@ impl Gather {
 
     /// Adds ticks to windows. A sample counts for the window of its time. Ticks without a sample come before the next sample of their vCPU in the block, or, if
     /// there is none, before the present time.
-    fn add(&mut self, samples: &Samples, now: Now) -> Result<(), ReadError> {
+    fn add(&mut self, samples: &Samples, now: WindowClock) -> Result<(), ReadError> {
         let (resolver, stacks) = (&self.resolver, &mut self.stacks);
         let (open, hz) = (&mut self.open, self.info.hz);
         let mut gaps = Gaps::default();
@@ -320,7 +320,13 @@ fn part(open: &mut BTreeMap<u64, OpenWindow>, start: u64) -> &mut OpenWindow {
 }
 
 /// Adds the ticks of a vCPU without a sample, of which there are `hz` per second. The last one was right before the time `end` of CLOCK_MONOTONIC, in ns.
-fn add_gap(open: &mut BTreeMap<u64, OpenWindow>, mut gap: Account, hz: u32, now: Now, end: u64) {
+fn add_gap(
+    open: &mut BTreeMap<u64, OpenWindow>,
+    mut gap: Account,
+    hz: u32,
+    now: WindowClock,
+    end: u64,
+) {
     if gap.ticks == 0 {
         return;
     }

@@ -1,5 +1,5 @@
-//! Names that leave the host only as a keyed hash: all hosts with the same key make the same hash of a name, and nobody without the key can
-//! find the name by trying.
+//! Names that leave the host only as a keyed hash: all hosts with the same key make the same hash of a name, and without the key the name can't be
+//! found by trying.
 
 use std::fmt;
 use std::fs::File;
@@ -121,14 +121,14 @@ mod tests {
 
     /// Test case 1 of RFC 4231.
     #[test]
-    fn it_is_the_begin_of_the_hmac() {
+    fn a_hash_is_the_start_of_the_hmac() {
         assert_eq!(hashed(&[0x0b; 20]).of("Hi There"), "#b0344c61d8db3853");
         assert_ne!(hashed(&[0x0c; 20]).of("Hi There"), "#b0344c61d8db3853");
         assert!(hashed(&[]).covers("secret-1") && !hashed(&[]).covers("open"));
     }
 
     #[test]
-    fn keys_are_long_enough_and_ones_own() {
+    fn keys_have_a_minimum_length_and_belong_to_the_user() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
         let read = |bytes: &[u8], mode: u32| {

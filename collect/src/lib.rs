@@ -1,9 +1,8 @@
 //! Collects samples of all guests of a host, continuously and at a low rate, and delivers them to other systems: Prometheus,
 //! Parquet files, Pyroscope, Parca, OpenTelemetry.
 //!
-//! A [`collector`] is a client of the guests' sockets, and sums up their samples by window of time. All windows of
-//! the same time make one [`batch::Batch`], which waits in a [`spool`] on disk until each of the [`sinks`] has received it. docs/fleet.md describes its
-//! use.
+//! A [`collector`] is a client of the guests' sockets, and sums up their samples by window of time. All windows of the same time make one
+//! [`batch::Batch`], which waits in a [`spool`] on disk until each of the [`sinks`] has received it. docs/fleet.md describes its use.
 //!
 //! ```
 //! use kvmprof_collect::batch::{Batch, Row, Tables, Window};

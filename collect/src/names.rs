@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_stays_under_another_number() {
+    fn names_in_use_are_renumbered_not_dropped() {
         let mut stacks = GuestStacks::default();
         for pc in 0..1000 {
             assert_eq!(number(&mut stacks, pc).map(u64::from), Some(pc));
@@ -248,13 +248,13 @@ mod tests {
     }
 
     #[test]
-    fn names_are_found_again_until_they_take_too_much_room() {
+    fn names_are_reused_up_to_a_limit() {
         let resolver = Resolver::default();
         let mut names = Names::default();
         let mut stacks = GuestStacks::default();
         let first = number(&mut stacks, 0x1000).unwrap();
         let second = number(&mut stacks, 0x2000).unwrap();
-        // Each batch has only what its rows have.
+        // Each batch has only the names of its rows.
         let mut batch = BatchNames::new(&mut names);
         assert_eq!(stacks.place(second, &resolver, &mut batch), Some(0));
         assert_eq!(stacks.place(first, &resolver, &mut batch), Some(1));
@@ -265,7 +265,7 @@ mod tests {
         batch.tables.into_batch(&mut made);
         assert_eq!((made.stacks.len(), made.frames.len()), (1, 1));
         assert_eq!(made.name(made.frames[0].function), "0x1000");
-        // Another function takes the first one's number.
+        // Another function gets the first one's number.
         names.frames = MAX_NAMED + 1;
         let mut batch = BatchNames::new(&mut names);
         stacks.place(second, &resolver, &mut batch);

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_of_this_host_alone_answers_for_no_other_name() {
+    fn a_loopback_server_answers_for_no_other_host_name() {
         let local = "127.0.0.1:9464".parse().unwrap();
         for host in [
             "localhost",
@@ -203,7 +203,7 @@ mod tests {
             assert!(!is_for(host, local), "{host}");
         }
         assert!(!is_for("attacker.example", "[::1]:9464".parse().unwrap()));
-        // Other hosts know it by any name.
+        // Other hosts may use any name for it.
         assert!(is_for(
             "collector.example",
             "192.0.2.1:9464".parse().unwrap()
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_reader_holds_nobody_up_for_long() {
+    fn a_slow_reader_delays_others_for_a_bounded_time() {
         let folder = tempfile::tempdir().unwrap();
         let spool = Spool::open(&folder.path().join("spool"), 1 << 20, &[]).unwrap();
         let metrics = Metrics::new(&Config::default(), "host", Arc::new(spool));
@@ -225,7 +225,7 @@ mod tests {
         let address = "127.0.0.1:0".parse().unwrap();
         let page = Page::with_time(address, Arc::new(metrics), time).unwrap();
         let address = page.address();
-        // Each single write is in time, but not all of them together.
+        // Each single write is in time, but all of them together aren't.
         let slow = std::thread::spawn(move || {
             read(address, "/metrics", 64 << 10, Duration::from_millis(10)).len()
         });
@@ -234,7 +234,7 @@ mod tests {
         let taken = slow.join().unwrap();
         println!("{taken} of {whole} bytes");
         assert!(taken < whole);
-        // It ends although a client is connected that sends nothing.
+        // It ends although a silent client is connected.
         let _silent = TcpStream::connect(address).unwrap();
         drop(page);
     }

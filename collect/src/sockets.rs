@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_come_right_after_each_window() {
+    fn ticks_arrive_right_after_each_window() {
         for (window, interval) in [(1, 1), (7, 7), (10, 10), (11, 1), (60, 10), (3600, 10)] {
             let wanted = Wanted {
                 hz: 19,
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn guests_are_called_by_their_sockets() {
+    fn guests_are_named_after_their_sockets() {
         let socket = |path: &str, name: Option<&str>| Socket {
             path: path.into(),
             name: name.map(str::to_owned),

@@ -44,7 +44,7 @@ impl Watcher {
         Ok(watcher)
     }
 
-    /// Also watches the folders that were made since the last call, or were made anew.
+    /// Also watches the folders that were made, or replaced, since the last call.
     pub fn look(&self) {
         let events = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO;
         for folder in &self.folders {
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn new_sockets_are_told_of() {
+    fn new_sockets_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         let (sender, messages) = sync_channel(8);
         let pattern = folder.path().join("*.sock").display().to_string();
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_comes_later_is_watched() {
+    fn a_folder_created_later_is_watched() {
         let place = tempfile::tempdir().unwrap();
         let folder = place.path().join("later");
         let (sender, messages) = sync_channel(8);

@@ -143,7 +143,7 @@ pub fn run(
     interrupt: &Interrupt,
     reload: &Reload<'_>,
 ) -> anyhow::Result<()> {
-    let mut work = Some(Work::start(&present)?);
+    let mut work = Some(ActiveConfig::start(&present)?);
     while let Some(started) = work.take() {
         started.collect(&present.config, interrupt, reload);
         work = start_again(&mut present, interrupt, reload);
@@ -152,10 +152,14 @@ pub fn run(
 }
 
 /// Starts the configuration that was asked for, or else `present`, and tries again until one of them starts. `None` if there is an interrupt.
-fn start_again(present: &mut Prepared, interrupt: &Interrupt, reload: &Reload<'_>) -> Option<Work> {
+fn start_again(
+    present: &mut Prepared,
+    interrupt: &Interrupt,
+    reload: &Reload<'_>,
+) -> Option<ActiveConfig> {
     while !interrupt.is_raised() {
         if let Some(next) = reload.take() {
-            match Work::start(&next) {
+            match ActiveConfig::start(&next) {
                 Ok(work) => {
                     *present = next;
                     return Some(work);
@@ -163,7 +167,7 @@ fn start_again(present: &mut Prepared, interrupt: &Interrupt, reload: &Reload<'_
                 Err(error) => log::error!("{error:#}: the former configuration stays"),
             }
         }
-        match Work::start(present) {
+        match ActiveConfig::start(present) {
             Ok(work) => return Some(work),
             Err(error) => log::error!("{error:#}: it is tried again"),
         }
@@ -176,7 +180,7 @@ fn start_again(present: &mut Prepared, interrupt: &Interrupt, reload: &Reload<'_
 }
 
 /// A configuration that is in use.
-struct Work {
+struct ActiveConfig {
     sinks: Sinks,
     metrics: Arc<Metrics>,
     /// Only held, so that it ends with this.
@@ -184,7 +188,7 @@ struct Work {
     boot: String,
 }
 
-impl Work {
+impl ActiveConfig {
     fn start(prepared: &Prepared) -> anyhow::Result<Self> {
         let config = &prepared.config;
         let mut sinks = Sinks::open(prepared)?;
@@ -207,7 +211,7 @@ impl Work {
 
     /// Collects until a signal. Then the sinks end, and batches that wait for them stay in the spool.
     fn collect(self, config: &Config, interrupt: &Interrupt, reload: &Reload<'_>) {
-        let mut always = Always {
+        let mut always = SpoolCollection {
             interrupt,
             reload,
             spool: &self.sinks.spool,
@@ -219,7 +223,7 @@ impl Work {
 }
 
 /// Puts batches into the spool, for the sinks.
-struct Always<'a> {
+struct SpoolCollection<'a> {
     interrupt: &'a Interrupt,
     reload: &'a Reload<'a>,
     spool: &'a Spool,
@@ -227,7 +231,7 @@ struct Always<'a> {
     left_out: Cell<usize>,
 }
 
-impl Host for Always<'_> {
+impl Host for SpoolCollection<'_> {
     fn is_over(&self) -> bool {
         self.interrupt.is_raised() || self.reload.is_asked_for()
     }

@@ -1,4 +1,4 @@
-//! Measures prf's work for a kernel tick: the look-up of its program counter in the table, and the account.
+//! Measures prf's work for a kernel tick: the lookup of its program counter in the table, and the account.
 //!
 //! Tables are like a kernel's: address 0, then functions of random length at a kernel's addresses. Program counters are
 //! random, so that caches don't help: a guest that stays in a few functions is faster. The figure without a minor is
@@ -17,7 +17,7 @@ const ROUNDS: usize = 301;
 const TICKS: u32 = 2_000;
 /// Sizes of the table: the smallest limit, two typical kernels, and the largest.
 const SIZES: [usize; 4] = [1_024, 65_536, 131_072, MAX_ADDRESSES];
-/// The limit for a look-up among 65,536 addresses, in ns.
+/// The limit for a lookup among 65,536 addresses, in ns.
 const ALLOWED_NS: u32 = 100;
 /// The address of the kernel.
 const KERNEL: u64 = 0xffff_ffff_8100_0000;

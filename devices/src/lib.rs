@@ -14,7 +14,7 @@
 //! let sample = Sample { pid: 42, pc: 0x40_1000, mode: Mode::User, ..Sample::default() };
 //! pcs.feed(&Ticks { sample: Some(sample), ..Ticks::default() });
 //!
-//! // A buffer that isn't full is handed over when a client asks for it: a header of 8 bytes, then records.
+//! // A buffer that isn't full is delivered when a client asks for it: a header of 8 bytes, then records.
 //! pcs.ioctl(PCS_FLUSH, 0, &[])?;
 //! let mut buffer = Vec::new();
 //! pcs.read(1024, &mut buffer)?;

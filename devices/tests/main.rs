@@ -1,4 +1,5 @@
-//! Tests of the devices as plain state machines. They are one program: each would link the whole crate anew.
+//! Tests of the devices as plain state machines. They are one program: each would link the whole crate
+//! again.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod pcs_additions;
@@ -12,5 +13,5 @@ mod profil_page;
 mod support;
 mod virtio;
 
-// As the fuzz targets have it, which share a part.
+// Shared with the fuzz targets.
 use virtio::driver;

@@ -9,7 +9,7 @@ use kvmprof_abi::pcs::{
 use kvmprof_recording::{Mode, Ticks};
 
 #[test]
-fn flush_hands_over_the_partly_filled_buffer() {
+fn flush_delivers_the_partly_filled_buffer() {
     let mut client = Client::open(1);
     client.ioctl(PROF_ALL, 0).unwrap();
     client.feed(5, &tick(0, Mode::User, 70));
@@ -35,7 +35,7 @@ fn flush_of_nothing_does_nothing() {
 }
 
 #[test]
-fn flush_tells_of_lost_samples_even_without_a_record() {
+fn flush_reports_lost_samples_without_a_record() {
     let mut client = Client::open(1);
     client.ioctl(PROF_ALL, 0).unwrap();
     client.feed(
@@ -95,7 +95,7 @@ fn the_buffer_size_is_a_power_of_two_within_bounds() {
 }
 
 #[test]
-fn stop_hands_everything_over_and_ends_the_file() {
+fn stop_delivers_everything_and_ends_the_file() {
     let mut client = Client::open(1);
     client.ioctl(PROF_KERNEL, 0).unwrap();
     client.feed(10, &tick(0, Mode::Kernel, 70));
@@ -155,7 +155,7 @@ fn the_end_of_the_machine_is_a_stop() {
 }
 
 #[test]
-fn a_stop_before_anything_is_the_end_of_file() {
+fn a_stop_before_any_data_is_the_end_of_file() {
     let mut client = Client::open(1);
     client.feed(
         1,
@@ -169,7 +169,7 @@ fn a_stop_before_anything_is_the_end_of_file() {
 }
 
 #[test]
-fn after_a_stop_nothing_can_be_changed() {
+fn after_a_stop_settings_are_refused() {
     let mut client = Client::open(1);
     client.ioctl(PCS_STOP, 0).unwrap();
     for (command, argument) in [
@@ -193,7 +193,7 @@ fn after_a_stop_nothing_can_be_changed() {
 }
 
 #[test]
-fn merged_counts_pile_up_while_no_buffer_is_free() {
+fn merged_counts_accumulate_while_no_buffer_is_free() {
     let mut client = Client::open(1);
     client.ioctl(PROF_ALL, 0).unwrap();
     client.feed(3 * 63 + 11, &tick(0, Mode::User, 70));
@@ -213,7 +213,7 @@ fn merged_counts_pile_up_while_no_buffer_is_free() {
 }
 
 #[test]
-fn a_million_idle_ticks_come_by_the_hundred_while_there_is_room() {
+fn a_million_idle_ticks_are_emitted_by_the_hundred() {
     let mut client = Client::open(1);
     client.ioctl(PROF_ALL, 0).unwrap();
     client.feed(1, &idle(1_000_000));
@@ -253,7 +253,7 @@ fn stolen_and_lost_ticks_are_part_of_the_hundred() {
     assert_eq!(kinds(&client.records()), [(kind::IDLE, 10)]);
 }
 
-/// While an event makes the ticks, pcs is open as by a clock, but for the rate.
+/// With an event as the source of ticks, pcs opens as with a clock, except for the rate.
 #[test]
 fn an_event_has_no_rate() {
     let mut pcs = kvmprof_devices::profiling::Pcs::new(1);

@@ -105,7 +105,7 @@ fn headers_count_lost_records() {
 /// "For streams whose records are generated more slowly than the reading process' ability to
 /// consume them, this count should be 0."
 #[test]
-fn a_quick_reader_loses_nothing() {
+fn a_fast_reader_loses_nothing() {
     let mut client = Client::open(1);
     client.ioctl(PROF_ALL, 0).unwrap();
     for _ in 0..100 {
@@ -118,7 +118,7 @@ fn a_quick_reader_loses_nothing() {
 /// "... all system idle counts are stored internally and output every 100 clock cycles. The
 /// idle data is identified by sample type IDLE."
 #[test]
-fn idle_counts_come_every_hundred_ticks() {
+fn idle_counts_are_emitted_every_hundred_ticks() {
     let mut client = Client::open(1);
     client.ioctl(PROF_ALL, 0).unwrap();
     client.feed(99, &tick(0, Mode::Idle, 0));
@@ -138,7 +138,7 @@ fn idle_counts_come_every_hundred_ticks() {
 /// internally and also output every 100 clock cycles as MKERNEL, MKERNELI or MUSER type of
 /// sample."
 #[test]
-fn unmasked_for_data_comes_every_hundred_ticks() {
+fn unmasked_counts_are_emitted_every_hundred_ticks() {
     let mut client = Client::open(1);
     client.list(&[1, 1]).unwrap();
     for mode in [Mode::User, Mode::Kernel, Mode::Interrupt, Mode::Idle].repeat(50) {
@@ -171,7 +171,7 @@ fn interrupts_are_kerneli_or_mkerneli() {
 /// "At the end of sampling, any data that remains in a system buffer is thrown away. This means
 /// that as many as three buffers worth of data may be lost when the close routine is called."
 #[test]
-fn close_throws_away_what_is_left() {
+fn close_discards_unread_data() {
     let mut client = Client::open(1);
     client.ioctl(PROF_ALL, 0).unwrap();
     client.feed(3 * 63, &tick(0, Mode::User, 70));
@@ -197,7 +197,7 @@ fn close_throws_away_what_is_left() {
 /// interrupt priority level is included in the high 4 bits of sspace which again is only
 /// meaningful for kernel samples."
 #[test]
-fn samples_tell_process_program_counter_and_priority() {
+fn samples_have_process_program_counter_and_priority() {
     let mut client = Client::open(2);
     client.ioctl(PROF_ALL, 0).unwrap();
     for (mode, ipl) in [(Mode::User, 15), (Mode::Kernel, 2), (Mode::Interrupt, 15)] {

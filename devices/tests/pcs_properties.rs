@@ -216,7 +216,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_device_does_what_the_model_does(
+    fn the_device_agrees_with_the_model(
         classic: bool,
         early in 0..4_u8,
         steps in steps(),

@@ -11,7 +11,7 @@ const WRITES: CounterId = CounterId::PortWrites;
 const TIME: CounterId = CounterId::CpuTime;
 const CYCLES: CounterId = CounterId::Cycles;
 
-/// A host without a PMU, whose totals are all the same.
+/// A host without a PMU, whose totals are nevertheless.
 struct Host(u64);
 
 impl Totals for Host {
@@ -82,7 +82,7 @@ fn counted(process: ProcessKey, parent: Option<ProcessKey>, count: u64) -> Count
     }
 }
 
-/// The same of a process that its parent may have adopted.
+/// The same for a process that its parent may have adopted.
 fn adopted(process: ProcessKey, parent: ProcessKey, count: u64) -> Counted {
     Counted {
         parent: Some(Parent {
@@ -190,7 +190,7 @@ fn bad_counters_events_flags_and_processes_are_refused() {
 }
 
 #[test]
-fn a_saved_context_stands_still_and_the_kernels_counters_go_on() {
+fn a_saved_context_is_frozen_while_the_kernels_counters_run() {
     let mut pmc = Pmc::default();
     start(&mut pmc, 5);
     simple(&mut pmc, Function::AllocKernel, 0, TIME).unwrap();
@@ -204,7 +204,7 @@ fn a_saved_context_stands_still_and_the_kernels_counters_go_on() {
     simple(&mut pmc, Function::RestoreContext, 5, WRITES).unwrap();
     pmc.count(&counted(key(5), None, 3));
     assert_eq!(value(&mut pmc, 5, 0), Ok(6));
-    // Of a process without counters there is nothing to be saved.
+    // A process without counters has nothing to save.
     assert_eq!(simple(&mut pmc, Function::SaveContext, 77, WRITES), Ok(0));
 }
 
@@ -234,14 +234,14 @@ fn upon_a_fork_enabled_counters_are_inherited_and_zeroed() {
     // One that was forked before the counter was enabled.
     pmc.count(&counted(key(7), Some(key(5)), 4));
     assert_eq!(value(&mut pmc, 7, 0), Err(Errno::ENXIO));
-    // A process of somebody else.
+    // A process of another user.
     pmc.count(&counted(key(9), Some(key(8)), 4));
     assert_eq!(value(&mut pmc, 9, 0), Err(Errno::ENXIO));
 }
 
-/// The kernel gives the children of a process that has ended to another one, which may have counters that their real parent hadn't.
+/// The kernel gives the children of an ended process to another one, which may have counters that their real parent hadn't.
 #[test]
-fn who_may_be_adopted_inherits_only_what_all_of_the_family_have() {
+fn a_possible_orphan_inherits_only_what_the_whole_family_has() {
     let child = |pid| ProcessKey { pid, started: 2000 };
     let inherits = |pmc: &mut Pmc, pid| {
         pmc.count(&adopted(child(pid), key(5), 4));
@@ -256,14 +256,14 @@ fn who_may_be_adopted_inherits_only_what_all_of_the_family_have() {
         pmc.count(&counted(key(5), None, 1));
         pmc
     };
-    // All that live since the call are the process's own, or inherited the same from it.
+    // All processes that have lived since the call are its own, or inherited the same.
     assert!(inherits(&mut enabled(false), 6));
-    // One that was forked before the call may have forked the adopted one.
+    // One that was forked before the call may be the parent of the adopted one.
     assert!(!inherits(&mut enabled(true), 6));
     let mut pmc = enabled(true);
     pmc.count(&counted(child(7), Some(key(5)), 1));
     assert!(pmc.processes().any(|(pid, _)| pid == 7), "its own child");
-    // One of the family has turned its counters off since.
+    // One of the family has turned its counters off since then.
     let mut pmc = enabled(false);
     pmc.count(&counted(child(7), Some(key(5)), 1));
     pmc.count(&counted(child(8), Some(child(7)), 1));
@@ -275,7 +275,7 @@ fn who_may_be_adopted_inherits_only_what_all_of_the_family_have() {
     call(&mut pmc, off).unwrap();
     pmc.diverge(&off, false);
     assert!(!inherits(&mut pmc, 6));
-    // Another family doesn't matter.
+    // Other families don't matter.
     let mut pmc = enabled(false);
     start(&mut pmc, 9);
     pmc.diverge(&of(Function::Enable, 9, WRITES), true);
@@ -315,7 +315,7 @@ fn counts_can_be_accumulated_by_a_call() {
     assert_eq!(call(&mut pmc, accumulate), Ok(0));
     assert_eq!(value(&mut pmc, 5, VALUE_FLAGS_CHILDREN), Ok(10));
     assert_eq!(value(&mut pmc, 6, 0), Ok(0));
-    // Nobody counts there.
+    // No counter is on there.
     for (pid, parent) in [(6, 99), (99, 5)] {
         let call_of = Call {
             pid,
@@ -348,7 +348,7 @@ fn a_counter_of_the_kernel_isnt_available_to_processes() {
 }
 
 #[test]
-fn the_kernels_value_begins_when_it_is_allocated() {
+fn the_kernels_value_starts_at_its_allocation() {
     let mut pmc = Pmc::default();
     let read = |pmc: &mut Pmc, now| pmc.call(&of(Function::Value, KERNEL, TIME), &Host(now));
     assert_eq!(read(&mut pmc, 5), Err(Errno::ENXIO));
@@ -358,7 +358,7 @@ fn the_kernels_value_begins_when_it_is_allocated() {
 }
 
 #[test]
-fn profiling_takes_a_counter_that_nobody_uses() {
+fn profiling_takes_an_unused_counter() {
     let mut pmc = Pmc::default();
     use Function::{AllocKernel, FreeKernel, StartProfiling, StopProfiling};
     let start_with = |reset_value, id| Call {
@@ -391,7 +391,7 @@ fn profiling_takes_a_counter_that_nobody_uses() {
     assert_eq!(simple(&mut pmc, StopProfiling, 0, WRITES), Ok(0));
     assert_eq!(pmc.profiling(), None);
     start(&mut pmc, 5);
-    // A counter that is allocated isn't for profiling.
+    // An allocated counter isn't available for profiling.
     assert_eq!(simple(&mut pmc, AllocKernel, 0, TIME), Ok(0));
     assert_eq!(simple(&mut pmc, StopProfiling, 0, TIME), Err(Errno::ENXIO));
 }
@@ -407,7 +407,7 @@ fn another_process_under_the_same_pid_has_no_counters() {
     };
     pmc.count(&counted(later, None, 7));
     assert_eq!(pmc.processes().len(), 0);
-    // The same when the first one was never met.
+    // The same if the first one was never sampled.
     start(&mut pmc, 5);
     pmc.count(&counted(later, None, 7));
     assert_eq!(value(&mut pmc, 5, 0), Err(Errno::ENXIO));
@@ -448,7 +448,7 @@ fn an_account_has_all_processes_and_only_its_counters() {
 }
 
 proptest! {
-    /// Whatever the order in which processes of a family work and end, nothing is lost or counted twice.
+    /// In any order of counting and ending within a family, nothing is lost or counted twice.
     #[test]
     fn a_familys_counts_are_kept(steps in prop::collection::vec((0..6_i32, 0..1000_u64, any::<bool>()), 1..60)) {
         let mut pmc = Pmc::default();
@@ -461,19 +461,19 @@ proptest! {
         pmc.count(&counted(family(0), None, 0));
         for (index, count, ends) in steps {
             let at = usize::try_from(index).unwrap();
-            // A process whose parent has ended has another one, and no member comes back.
+            // A process whose parent has ended gets another one, and ended members stay ended.
             if ended[..=at].iter().any(|ended| *ended) {
                 continue;
             }
             if ends && index > 0 {
-                // Its children have ended before, here.
+                // Here, its children have ended before it.
                 for later in (at..6).rev() {
                     let key = family(i32::try_from(later).unwrap());
                     pmc.end(key.pid, Some(key.started));
                     ended[later] = true;
                 }
             } else {
-                // Each generation is met after the one before.
+                // Each generation is sampled after the previous one.
                 for generation in 1..=index {
                     pmc.count(&counted(family(generation), Some(family(generation - 1)), 0));
                 }

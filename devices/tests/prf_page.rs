@@ -127,7 +127,7 @@ fn writes_are_checked_in_order() {
 }
 
 #[test]
-fn an_invalid_table_leaves_none() {
+fn an_invalid_table_removes_the_previous_one() {
     let mut prf = counting(&[1, 2, 3]);
     prf.feed(&sampled(0, Mode::User, 0));
     prf.ioctl(0, PRF_SETSTATE, 0).unwrap();
@@ -146,7 +146,7 @@ fn an_invalid_table_leaves_none() {
 }
 
 #[test]
-fn reads_start_over_and_are_cut_anywhere() {
+fn reads_restart_and_split_anywhere() {
     let mut prf = counting(&[1, 2, 3]);
     prf.feed(&sampled(0, Mode::Kernel, 2));
     let whole = table(&[1, 2, 3, 0, 1, 0, 0, 0]);
@@ -179,7 +179,7 @@ fn commands_and_their_arguments() {
 }
 
 #[test]
-fn a_vcpu_and_all_of_them_have_minors_and_nothing_else() {
+fn only_vcpus_and_all_of_them_have_minors() {
     let mut prf = Prf::new(2, 1000);
     for minor in [0, 1, ALL_VCPUS] {
         assert_eq!(prf.check_minor(minor), Ok(()));
@@ -211,7 +211,7 @@ fn only_some_rates_can_be_counted() {
 
 /// The owner of the clock is informed before it is needed, and when it is no longer needed.
 #[test]
-fn a_switch_is_announced_before_it_takes_effect() {
+fn a_switch_is_returned_before_it_takes_effect() {
     let mut prf = Prf::new(1, 1000);
     prf.set_hz(100);
     assert_eq!(prf.switch(0, PRF_SETSTATE, 1), None, "no table");

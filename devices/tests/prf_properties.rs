@@ -287,7 +287,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_device_does_what_the_model_does(
+    fn the_device_agrees_with_the_model(
         hz in proptest::sample::select(vec![100, 300, 1000]),
         steps in steps(),
     ) {

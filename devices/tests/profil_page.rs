@@ -11,7 +11,7 @@ const TEXT: u64 = 0x40_0000;
 const BUFFER: u64 = 0x7000_0000;
 const PAGE: u64 = 4096;
 
-/// A process's memory: all of it can be written but some pages.
+/// A process's memory: all of it is writable except some pages.
 #[derive(Default)]
 struct Memory {
     bytes: BTreeMap<u64, u8>,
@@ -243,7 +243,7 @@ fn profil_and_pcsample_exclude_each_other() {
 }
 
 #[test]
-fn both_go_on_in_parent_and_child_after_fork() {
+fn both_continue_in_parent_and_child_after_fork() {
     for on in [profil(64, 2), aix(64, 2), pcsample(4)] {
         let (mut parent, mut memory) = (after(&on), Memory::default());
         parent.tick(TEXT, &mut memory);
@@ -259,7 +259,7 @@ fn both_go_on_in_parent_and_child_after_fork() {
         if on.function == Function::Pcsample {
             assert_eq!([1, 2].map(|at| copy.sample(at)), [TEXT, TEXT]);
             assert_eq!(memory.sample(2), 0);
-            // The child's call before was its parent's.
+            // The child's previous call was its parent's.
             assert_eq!(child.call(&pcsample(0), &[]), Ok(3));
         } else {
             assert_eq!((memory.count(0), copy.count(0)), (2, 3));
@@ -396,7 +396,7 @@ fn a_store_waits_for_its_page() {
 }
 
 #[test]
-fn only_so_many_stores_wait_and_the_rest_is_counted() {
+fn waiting_stores_are_bounded_and_the_rest_is_counted() {
     let (mut profile, mut memory) = (after(&profil(64, 2)), Memory::default());
     memory.absent.insert(BUFFER / PAGE);
     for _ in 0..MAX_WAITING + 5 {

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_can_be_mutated_too() {
+    fn an_empty_input_can_be_mutated() {
         let mut mutator = Mutator::new(1);
         let none: [&[u8]; 0] = [];
         assert!((0..100).any(|_| !mutator.mutate(&none).is_empty()));

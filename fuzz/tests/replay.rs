@@ -1,4 +1,4 @@
-//! Runs each target with its corpus, and with a fixed number of mutations of that, the same at every run.
+//! Runs each target with its corpus, and with a fixed number of mutations of it, the same at every run.
 //!
 //! `KVMPROF_FUZZ_TIMES` is by how much that number is multiplied, `KVMPROF_FUZZ_SEED` another seed, `KVMPROF_BLESS=1` writes the
 //! seeds into the corpus.
@@ -20,7 +20,7 @@ fn number(variable: &str) -> Option<u64> {
     )
 }
 
-/// Writes the seeds of `target` into the corpus if that was asked for, and checks that they are there as they are made.
+/// Writes the seeds of `target` into the corpus on request, and checks that the corpus has them unchanged.
 fn check_seeds(target: &Target) {
     let folder = corpus::inputs_folder(target.name);
     for (name, made) in (target.seeds)() {
@@ -38,7 +38,7 @@ fn check_seeds(target: &Target) {
     }
 }
 
-/// Runs `target` with `input`. If it fails, that is kept.
+/// Runs `target` with `input`. An input that fails is kept.
 fn run(target: &Target, name: &str, input: &[u8]) {
     if let Err(reason) = panic::catch_unwind(AssertUnwindSafe(|| (target.run)(input))) {
         let path = corpus::keep(target.name, name, input).unwrap();
@@ -76,12 +76,12 @@ macro_rules! tests {
 }
 for_each_target!(tests);
 
-/// What is cut out of real kernels is enough of one: symbols, types and banner go together.
+/// A part of a real kernel suffices: symbols, types and banner match.
 #[test]
-fn parts_of_real_kernels_are_understood() {
+fn parts_of_real_kernels_parse() {
     for name in ["debian-6.1", "debian-6.12"] {
         let input = fs::read(corpus::inputs_folder("kernel_image").join(name)).unwrap();
-        // The first byte says that the others are the file.
+        // The first byte selects the file.
         let knowledge = GuestKnowledge::from_image(&input[1..]).unwrap();
         let symbols = knowledge.symbols().unwrap();
         assert!(symbols.functions().count() > 100, "{name}");
@@ -109,7 +109,7 @@ fn entry(line: &str) -> Option<Vec<u8>> {
     (!bytes.is_empty()).then_some(bytes)
 }
 
-/// libFuzzer doesn't begin with one that it can't read.
+/// libFuzzer ends at one that it can't parse.
 #[test]
 fn each_target_has_a_dictionary() {
     for target in TARGETS {

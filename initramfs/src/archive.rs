@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_on_the_way_are_made_once() {
+    fn parent_folders_are_made_once() {
         let mut archive = Archive::new();
         archive.file("/x/y/one", 0o644, b"").unwrap();
         archive.file("/x/y/two", 0o644, b"").unwrap();
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_could_leave_the_machine_are_refused() {
+    fn names_that_leave_the_root_are_refused() {
         let long = format!("/{}", "n".repeat(NAME_MAX));
         for path in ["relative", "/", "/../etc", "/a/../b", "/a\0b", &long] {
             let refused = Archive::new().file(path, 0o644, b"");

@@ -38,15 +38,14 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// A kernel from a bzImage. Its modules are looked for where `dpkg -x`
-    /// would have put them beside it (`../lib/modules/VERSION`,
-    /// `../usr/lib/modules/VERSION`, or its own folder if that is named
-    /// `VERSION`), in `lib/modules/VERSION` and `modules/VERSION` next to it,
-    /// in `/lib/modules/VERSION`, and in the tree that the kernel was built in, if it lies there.
+    /// A kernel from a bzImage. Its modules are looked for where `dpkg -x` would have put them
+    /// beside it (`../lib/modules/VERSION`, `../usr/lib/modules/VERSION`, or its own folder if
+    /// that is named `VERSION`), in `lib/modules/VERSION` and `modules/VERSION` next to it, in
+    /// `/lib/modules/VERSION`, and in the tree that the kernel was built in, if it lies there.
     ///
     /// # Errors
-    /// [`InitramfsError::File`] when it cannot be read, [`InitramfsError::NotAKernel`] when
-    /// it is something else, [`InitramfsError::CutShort`] when its end is missing. Missing modules are no error here.
+    /// [`InitramfsError::File`] when it cannot be read, [`InitramfsError::NotAKernel`] when it is something else,
+    /// [`InitramfsError::CutShort`] when its end is missing. Missing modules are no error here.
     pub fn from_image(image: &Path) -> Result<Self, InitramfsError> {
         let version = image_version(image)?;
         let modules = module_places(image, &version)
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_modules_tells_where_they_were_looked_for() {
+    fn a_missing_module_folder_is_an_error_with_the_searched_paths() {
         let root = tempfile::tempdir().unwrap();
         let image = root.path().join("vmlinuz");
         std::fs::write(&image, setup_with(0x300, b"9.9-test\0")).unwrap();

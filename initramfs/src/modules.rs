@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn needs_are_read_from_modinfo() {
+    fn dependencies_are_read_from_modinfo() {
         let module = b"\x7fELF..\0license=GPL\0depends=kvm,irq-bypass\0name=x\0";
         assert_eq!(needs(module), ["kvm", "irq-bypass"]);
         assert!(needs(b"\0depends=\0name=x\0").is_empty());
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn names_lose_folder_ending_and_hyphens() {
+    fn names_are_normalised() {
         assert_eq!(
             module_name(Path::new("a/kvm-amd.ko.xz")).unwrap(),
             "kvm_amd"
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_loads_first_and_once() {
+    fn dependencies_load_first_and_once() {
         let (_folder, kernel) = kernel_with(
             &[
                 ("kvm-amd.ko", "kvm,ccp"),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_that_need_each_other_end() {
+    fn circular_dependencies_end() {
         let (_folder, kernel) = kernel_with(&[("a.ko", "b"), ("b.ko", "a")], "");
         assert_eq!(order(&kernel, &["a"]), ["b", "a"]);
     }

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_comes_last_and_whole() {
+    fn the_command_is_last_and_unsplit() {
         let settings = RootSettings {
             tag: "root".to_owned(),
             console: "hvc0".to_owned(),

@@ -1,5 +1,5 @@
 //! Times stack unwinding and looks at all tasks on a stopped vCPU, and reading the kernel's module list, without KVM. The guests' memory is
-//! built by hand; the unwind table is as large as a distribution kernel's.
+//! synthetic; the unwind table is as large as a distribution kernel's.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -53,7 +53,7 @@ fn main() -> anyhow::Result<()> {
     measure_looks()
 }
 
-/// Prints the time that a look at the guest's tasks takes, each: whose stack is known from the look before, and whose stack is read.
+/// Prints the time of a look for each task: with stacks known from the previous look, and with stacks that are read.
 fn measure_looks() -> anyhow::Result<()> {
     let guest = LinuxGuest::new(HOT);
     let count = guest.list_processes(&[1; TASKS]);

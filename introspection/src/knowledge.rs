@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_starts_anew_is_found_anew() {
+    fn a_restarted_guest_is_searched_again() {
         let guest = LinuxGuest::new(HOT);
         let knowledge = &guest.knowledge;
         knowledge.locate(&guest.memory, &guest.user());
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_with_the_buttons_module_hears_of_it() {
+    fn the_button_driver_is_known_by_its_module() {
         let guest = LinuxGuest::new(HOT);
         let hears = || guest.knowledge.hears_power_button(&guest.memory);
         guest.load(&[TestModule::new("first", 2), TestModule::new("button", 1)]);
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_kernel() {
+    fn refuses_files_that_are_no_kernel() {
         let error = GuestKnowledge::from_kernel_image(b"#!/bin/sh\n").unwrap_err();
         assert!(matches!(error, IntrospectionError::NotAKernel));
     }
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_image_with_a_note_is_known_by_it() {
+    fn only_an_image_with_a_note_is_identified_by_it() {
         let noted = GuestKnowledge::from_noted_image(kvmprof_demo_guest::ELF).unwrap();
         assert!(!noted.unwrap().is_pending());
         for other in [b"".as_slice(), b"\x7fELF", b"HdrS"] {

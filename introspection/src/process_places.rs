@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn values_say_who_runs() {
+    fn values_give_the_running_task() {
         let found = identity(true, 3, [12, 13, 0]);
         assert_eq!((found.pid, found.tid, found.mode), (12, 13, Mode::User));
         assert_eq!(found.comm, *b"spinner\0\0\0\0\0\0\0\0\0");
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_an_id_is_unknown() {
+    fn impossible_ids_are_unknown() {
         assert_eq!(identity(true, 3, [-5, 4 << 20, 0]).pid, -1);
         assert_eq!(identity(true, 3, [-5, 4 << 20, 0]).tid, -1);
         assert_eq!(identity(false, 3, [4 << 20, -1, 0]).tid, 4 << 20);

@@ -86,7 +86,7 @@ impl BlockedSignals {
 }
 
 /// A received signal.
-struct Received {
+struct ReceivedSignal {
     number: i32,
     /// Whether the kernel has sent it, as for a key of the terminal.
     is_from_kernel: bool,
@@ -116,7 +116,7 @@ impl SignalSet {
     }
 
     /// Waits for one of these signals, which are blocked.
-    fn wait(&self) -> io::Result<Received> {
+    fn wait(&self) -> io::Result<ReceivedSignal> {
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
         loop {
             // SAFETY: the set is initialised, and `info` has room for what is written.
@@ -124,7 +124,7 @@ impl SignalSet {
             if number > 0 {
                 // SAFETY: zeros are a valid siginfo_t, and sigwaitinfo(2) has written one.
                 let info = unsafe { info.assume_init() };
-                return Ok(Received {
+                return Ok(ReceivedSignal {
                     number,
                     is_from_kernel: info.si_code > 0,
                 });

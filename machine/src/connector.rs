@@ -125,7 +125,7 @@ impl PortSockets {
     /// process's user or to the folder's owner: others could have put it there only where anybody may, and kvmprof would connect to it with its own rights.
     ///
     /// # Errors
-    /// Nobody listens there, too many wait there already, or it is another user's.
+    /// There is no listener, too many clients wait there already, or it is another user's.
     pub fn connect(&self, port: u32) -> io::Result<UnixStream> {
         let mut name = self.start.clone();
         name.push(port.to_string());
@@ -250,7 +250,7 @@ mod tests {
         stream.read_exact(&mut byte).unwrap();
         writer.join().unwrap();
         assert_eq!(&byte, b"a");
-        // Whoever can't wait says so.
+        // A caller that can't wait gets an error.
         let mut stream = connect(Some(&connector), &named).unwrap();
         let _served = listener.accept().unwrap();
         let error = stream.read(&mut byte).unwrap_err();
@@ -268,7 +268,7 @@ mod tests {
             connector.connect(port).unwrap();
             listener.accept().unwrap();
         }
-        // What isn't a port's socket.
+        // Paths that aren't a port's socket.
         let _others = ["guest", "guest_", "guest_01", "other"].map(listening);
         fs::write(path("guest_2"), "").unwrap();
         symlink("other", path("guest_3")).unwrap();
@@ -286,7 +286,7 @@ mod tests {
         }
     }
 
-    /// The folder is looked up once: a path that leads elsewhere later doesn't lead the guest there.
+    /// The folder is looked up once: if its path changes later, the guest still gets the first one.
     #[test]
     fn a_guest_stays_in_the_folder_that_was_there_at_the_start() {
         let folder = tempfile::tempdir().unwrap();

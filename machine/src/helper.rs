@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn helpers_end_in_any_order() {
+    fn helpers_may_end_in_any_order() {
         let fork = || {
             // SAFETY: the helper takes no lock and no memory: nobody asks it for anything.
             unsafe { Helper::fork(c"test-helper", || Ok(|_: &[u8]| Ok(Vec::new()))) }.unwrap()
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_helper_that_keeps_too_many_rights_does_nothing() {
+    fn a_helper_with_excess_rights_refuses_to_work() {
         let server = || -> io::Result<fn(&[u8]) -> Answer> { Err(io::ErrorKind::Other.into()) };
         // SAFETY: as above.
         let helper = unsafe { Helper::fork(c"test-helper", server) }.unwrap();
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_helper_is_there_as_long_as_its_owner() {
+    fn a_shared_helper_lives_as_long_as_its_owner() {
         let shared = SharedHelper::new();
         assert!(shared.get().is_none());
         let helper = Helper::on_thread("test-helper", |_: &[u8]| Ok(Vec::new())).unwrap();

@@ -296,7 +296,7 @@ mod tests {
 
     use super::*;
 
-    /// What is in a folder.
+    /// The names in a folder.
     fn entries(folder: &Path) -> Vec<String> {
         let entries = fs::read_dir(folder).unwrap();
         let mut names: Vec<_> = entries
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_there_until_its_listener_goes() {
+    fn a_socket_exists_until_its_listener_closes() {
         let folder = tempfile::tempdir().unwrap();
         let (names, path) = (names(folder.path()), folder.path().join("socket"));
         let listener = listen(Some(&names), &path).unwrap();
@@ -344,7 +344,7 @@ mod tests {
         let mut first = written(begin(), b"first");
         assert!(first.keep(false).unwrap());
         drop(first);
-        // One that isn't worth it leaves nothing.
+        // A recording that is dropped leaves no file.
         let mut empty = written(begin(), b"empty");
         assert!(!empty.keep(false).unwrap());
         drop(empty);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_opened_without_the_process() {
+    fn devices_and_pipes_are_opened_without_the_helper() {
         let names = OutputNames::on_thread(Vec::new(), Some(Path::new("/dev/null"))).unwrap();
         assert!(names.paths.is_empty());
         let mut file = record(Some(&Arc::new(names)), Path::new("/dev/null")).unwrap();
@@ -370,9 +370,9 @@ mod tests {
         assert!(file.keep(false).unwrap());
     }
 
-    /// Whoever ends without a word leaves nothing, either.
+    /// A client that ends without a request leaves no file, either.
     #[test]
-    fn all_that_is_to_go_goes_with_the_process() {
+    fn the_helpers_end_removes_all_its_names() {
         let folder = tempfile::tempdir().unwrap();
         let mut server = Server::new(
             ["socket", "recording"]
@@ -411,7 +411,7 @@ mod tests {
             assert!(server.answer(asked).is_err(), "{asked:?}");
         }
         assert_eq!(entries(folder.path()), ["other"]);
-        // Neither is renamed or made anew.
+        // Neither is renamed or made again.
         server.answer(&[request::LISTEN, 0]).unwrap();
         server.answer(&[request::RECORD, 1]).unwrap();
         let before = entries(folder.path());

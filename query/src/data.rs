@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_gets_its_own_variables_only() {
+    fn a_store_gets_only_its_own_variables() {
         let all = [
             ("AWS_REGION", "eu-1"),
             ("TOKEN", "of another program"),
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_files_in_their_folders_count() {
+    fn only_complete_files_in_their_folders_count() {
         let folder = tempfile::tempdir().unwrap();
         for name in NAMES {
             write(folder.path(), name);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn links_count_as_what_they_lead_to() {
+    fn links_count_as_their_targets() {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join("date=2026-03-01/host=a/guest=b");
         write(folder.path(), "elsewhere.parquet");
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_count_as_files_do() {
+    fn objects_count_like_files() {
         let object = |name: &str, size| ObjectMeta {
             location: StorePath::parse(name).unwrap(),
             last_modified: Default::default(),
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_data_set_is_said() {
+    fn folders_without_a_data_set_are_errors() {
         let folder = tempfile::tempdir().unwrap();
         let error = open(folder.path().to_str().unwrap()).unwrap_err();
         let error = error.to_string();

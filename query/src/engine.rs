@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_ends_by_a_signal() {
+    fn a_signal_ends_the_work() {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

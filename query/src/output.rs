@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn names_do_nothing_to_terminals_in_any_form() {
+    fn names_have_no_effect_on_terminals_in_any_format() {
         assert_eq!(
             printed(Format::Table),
             "name      ticks\na\u{fffd}[2J,b       5\n           1000\nsay \"x\"\u{fffd}     -3\n"

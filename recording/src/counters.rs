@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_survives_json() {
+    fn a_document_round_trips_through_json() {
         let counters = Counters {
             time: 7,
             counters: vec![counter("halts", &[1, 2])],

@@ -335,7 +335,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_and_names_lead_back_to_their_kinds() {
+    fn numbers_and_names_convert_back_to_kinds() {
         for (number, kind) in (1..).zip(EventKind::ALL) {
             assert_eq!(kind.number(), number);
             assert_eq!(EventKind::from_number(number), Some(kind));
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_event_says_why() {
+    fn invalid_events_are_explained() {
         let parsed = |text: &str| text.parse::<SamplingEvent>().unwrap_err();
         assert_eq!(parsed("exits"), EventError::NoPeriod("exits"));
         assert_eq!(parsed("guest-time"), EventError::NoTime);
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn words_say_what_makes_a_tick() {
+    fn texts_describe_the_source_of_ticks() {
         let words = |text: &str| text.parse::<SamplingEvent>().unwrap().describe();
         assert_eq!(words("exits:100"), "one of every 100 exits");
         assert_eq!(words("mmio-read:1"), "every MMIO read");
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_have_it_as_it_is_written() {
+    fn documents_have_the_event_as_it_is_written() {
         let event: SamplingEvent = "port-write:20".parse().unwrap();
         let json = serde_json::to_string(&event).unwrap();
         assert_eq!(json, "\"port-write:20\"");

@@ -13,7 +13,7 @@ use super::Ticks;
 pub struct ClockLedger {
     /// All ticks since the clock first ran.
     pub ticks: u64,
-    /// Ticks that were captured and handed over.
+    /// Ticks that were captured and delivered.
     pub sampled: u64,
     /// Ticks counted as idle: the vCPU was halted and took no wake-up for them.
     pub idle: u64,
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_entered_since_is_the_difference_of_each_count() {
+    fn the_difference_of_ledgers_is_by_count() {
         let earlier = ClockLedger {
             ticks: 10,
             sampled: 4,

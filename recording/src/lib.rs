@@ -1,9 +1,9 @@
 //! What a sample is, and the recordings that samples are kept in.
 //!
 //! The vocabulary that all other crates share: [`Ticks`] are what the virtual clock counts, or a [`SamplingEvent`] in its place, a [`Sample`] is what one
-//! tick captured, and a [`ClockLedger`] or a [`ConsumerLedger`] says what became of every tick. [`mod@file`] is the format
-//! of recordings, with its one encoder and its one reader; [`elf`] reads what a recording keeps of the guest's programs;
-//! [`status`] is the document that a running guest's ledgers are in.
+//! tick captured, and a [`ClockLedger`] or a [`ConsumerLedger`] says what became of every tick. [`mod@file`] is the format of recordings, with its one
+//! encoder and its one reader; [`elf`] reads what a recording keeps of the guest's programs; [`status`] is the document that a running guest's ledgers
+//! are in.
 //!
 //! ```
 //! use kvmprof_recording::{ClockLedger, Sample, Ticks};
@@ -16,7 +16,7 @@
 //! assert!(ledger.balances());
 //! ```
 //!
-//! A recording is read from its begin to its end; samples come with the frames of their stacks:
+//! A recording is read from its start to its end; samples come with the frames of their stacks:
 //!
 //! ```no_run
 //! use std::collections::BTreeMap;

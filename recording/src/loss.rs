@@ -3,7 +3,7 @@
 /// The share of lost or stolen ticks from which on other shares mislead, in percent.
 const MISLEADING: u64 = 5;
 
-/// Whether so many of `ticks` were lost or stolen that shares of the others mislead.
+/// Whether too many of `ticks` were lost or stolen for the shares of the others.
 pub fn misleads(ticks: u64, lost: u64, stolen: u64) -> bool {
     let gone = u128::from(lost) + u128::from(stolen);
     gone > 0 && gone * 100 >= u128::from(ticks) * u128::from(MISLEADING)
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_misleading_loss_gives_a_warning_and_a_small_one_does_not() {
+    fn only_a_misleading_loss_gives_a_warning() {
         assert_eq!(loss_warning(1000, 20, 29), None);
         assert_eq!(loss_warning(0, 0, 0), None);
         let warning = loss_warning(1000, 520, 30).unwrap();

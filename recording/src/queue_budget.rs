@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_beyond_its_own_bytes_comes_out_of_the_common_room() {
+    fn excess_bytes_are_charged_to_the_common_limit() {
         let budget = Arc::new(QueueBudget::new(100));
         let [mut first, mut second] = [(); 2].map(|()| Share::new(&budget, 10));
         assert_eq!(first.capacity(), 110);
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(budget.left(), 100);
         assert!(first.resize(70));
         assert_eq!((budget.left(), first.capacity()), (40, 110));
-        // As much as is left, and what is its own in any case.
+        // The rest of the common limit, and in any case its own.
         assert_eq!(second.capacity(), 50);
         assert!(!second.resize(51));
         assert_eq!(budget.left(), 40);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forced_counts_and_leaves_others_their_own() {
+    fn forced_bytes_count_and_leave_other_queues_their_own() {
         let budget = Arc::new(QueueBudget::new(100));
         let [mut first, mut second] = [(); 2].map(|()| Share::new(&budget, 10));
         first.force(210);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn unlimited_room_is_never_full() {
+    fn an_unlimited_budget_is_never_full() {
         let budget = QueueBudget::unlimited();
         let [mut first, mut second] = [(); 2].map(|()| Share::new(&budget, 0));
         assert!(first.resize(usize::MAX / 2) && second.resize(1));

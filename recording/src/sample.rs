@@ -195,9 +195,8 @@ pub struct Sample {
     pub mode: Mode,
     /// The thread's name, padded with NULs; all NUL when unknown.
     pub comm: [u8; COMM_LENGTH],
-    /// The physical address of the active page tables (CR3 without its low 12 bits), which identifies the address
-    /// space. If the kernel and user mode have separate tables (KPTI), these lie side by side and differ in
-    /// bit 12.
+    /// The physical address of the active page tables (CR3 without its low 12 bits), which identifies the address space. If the kernel and user
+    /// mode have separate tables (KPTI), these are adjacent and differ in bit 12.
     pub address_space: u64,
     /// The call stack, if one was requested.
     pub stack: StackSummary,
@@ -252,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_places_in_the_lists() {
+    fn numbers_index_the_lists() {
         for (index, mode) in Mode::ALL.into_iter().enumerate() {
             assert_eq!(mode.index(), index);
         }
@@ -265,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn interrupts_are_off_by_the_level_where_the_vcpu_runs() {
+    fn interrupts_are_off_by_the_priority_level() {
         let is_off = |ipl, mode| {
             let sample = Sample {
                 ipl,
@@ -279,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_no_process_id() {
+    fn a_name_is_not_a_pid() {
         assert_eq!(parse_pid("-1"), Ok(-1));
         assert_eq!(parse_pid("130"), Ok(130));
         for wrong in ["dd", "", "1.5", "99999999999"] {

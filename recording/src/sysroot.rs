@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
 
-/// A folder that stands for the guest's `/`.
+/// A folder that acts as the guest's `/`.
 #[derive(Debug)]
 pub struct Sysroot {
     folder: OwnedFd,
@@ -78,7 +78,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn nothing_leads_out_of_the_folder() {
+    fn paths_cannot_leave_the_folder() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("root");
         std::fs::create_dir_all(root.join("usr/lib")).unwrap();

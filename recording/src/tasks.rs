@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_outside_the_look_are_none() {
+    fn frames_outside_the_look_are_missing() {
         let look = TaskLook {
             frames: vec![1, 2, 3],
             ..TaskLook::default()

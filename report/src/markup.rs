@@ -18,7 +18,7 @@ impl Markup {
     /// Appends text, as contents of an element or within a quoted attribute. Characters that aren't visible ([`is_visible`]) become U+FFFD.
     pub fn text(&mut self, text: impl fmt::Display) -> &mut Self {
         // Writing to a string can't fail.
-        let _ = write!(Escaped(&mut self.0), "{text}");
+        let _ = write!(EscapingWriter(&mut self.0), "{text}");
         self
     }
 
@@ -54,9 +54,9 @@ impl Markup {
 }
 
 /// Escapes what is written to it.
-struct Escaped<'a>(&'a mut String);
+struct EscapingWriter<'a>(&'a mut String);
 
-impl Write for Escaped<'_> {
+impl Write for EscapingWriter<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for character in text.chars() {
             match character {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn data_stays_in_its_element_and_says_the_same() {
+    fn data_stays_in_its_element_unchanged() {
         let json = serde_json::json!({ "name": "</script><!--<script>\u{202e}\"\\" }).to_string();
         let mut data = Markup::default();
         data.data(&json);

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_stay() {
+    fn numbers_are_stable() {
         let mut names: Table<Arc<str>> = Table::default();
         assert_eq!(names.number("b".into()), 0);
         assert_eq!(names.number("a".into()), 1);

@@ -1,4 +1,4 @@
-//! Small recordings that are made to take much memory: they are refused, or reported in bounded memory.
+//! Small recordings crafted to take much memory: they are refused, or reported in bounded memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,10 +18,10 @@ use kvmprof_report::symbolize::Resolver;
 use kvmprof_report::tasks::{self, TaskSums, wait_rows};
 use tempfile::TempDir;
 
-/// The most memory that this program may have taken, in KiB: a few times what the largest tables are allowed.
+/// The maximum memory that this program may have taken, in KiB: a few times the limit of the largest tables.
 const MAX_MEMORY_KIB: u64 = 1 << 20;
 
-/// Bytes that no packer makes smaller, so that the rest of a file may unpack to more.
+/// Incompressible bytes, so that the rest of a file may unpack to more.
 fn ballast(length: usize) -> Vec<u8> {
     let mut state = 1_u64;
     let bytes = std::iter::repeat_with(|| {
@@ -33,7 +33,7 @@ fn ballast(length: usize) -> Vec<u8> {
     bytes.take(length).collect()
 }
 
-/// A recording with these blocks, behind a kernel's properties that make it long enough for them.
+/// A recording with these blocks, after kernel properties that make it long enough for them.
 fn recording(blocks: &[(Kind, Vec<u8>)], length: usize) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("bomb");
@@ -53,7 +53,7 @@ fn recording(blocks: &[(Kind, Vec<u8>)], length: usize) -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// The most memory that this process has had, in KiB (`VmHWM`, proc(5)).
+/// The maximum memory of this process so far, in KiB (`VmHWM`, proc(5)).
 fn memory_kib() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status
@@ -68,7 +68,7 @@ fn assert_memory(most_kib: u64) {
     assert!(memory < most_kib, "{memory} KiB");
 }
 
-/// Makes everything of a recording that has these blocks.
+/// Produces every output of a recording with these blocks.
 fn survives(blocks: &[(Kind, Vec<u8>)], length: usize) {
     let (_folder, path) = recording(blocks, length);
     let profile = Profile::from_file(&path, &[]).unwrap();
@@ -146,10 +146,10 @@ fn stacks_that_fill_the_memory() {
     assert_memory(MAX_MEMORY_KIB);
 }
 
-/// What took gigabytes out of kilobytes says what is wrong with it.
+/// Recordings that took gigabytes out of kilobytes are refused with the reason.
 #[test]
 fn a_small_recording_that_unpacks_to_much_is_refused() {
-    // A thread and a stack, and samples that are all the same.
+    // A thread and a stack, and samples that are nevertheless.
     let tables = [1, 0, 0, 0, 0, 2, 0, 0, 0, 0];
     let samples = [&tables[..], &[3, 0, 2, 0, 3, 0, 0, 0, 0].repeat(400_000)].concat();
     let all: Vec<_> = (0..16).map(|_| (Kind::Samples, samples.clone())).collect();
@@ -173,7 +173,7 @@ fn deep_stack() -> Vec<u8> {
     [&[2, 128, 0, 1, 1, 0x88, 0x40][..], &[2; 127]].concat()
 }
 
-/// So many samples of a few bytes, each of one deep stack of functions with long names: by turns of `threads` threads.
+/// This many samples of a few bytes, each of one deep stack of functions with long names, alternating between `threads` threads.
 fn deep_samples(samples: u32, threads: u8) -> (TempDir, PathBuf) {
     let mut block = deep_stack();
     for thread in 0..threads {
@@ -186,7 +186,7 @@ fn deep_samples(samples: u32, threads: u8) -> (TempDir, PathBuf) {
     recording(&[long_name(), (Kind::Samples, block)], 32 << 10)
 }
 
-/// A file as long as it is written, without its bytes.
+/// A sparse file of this length.
 #[derive(Default)]
 struct Length(u64);
 
@@ -209,7 +209,7 @@ fn source_within(path: &Path, limit: u64) -> Result<Source, ExportError> {
     Source::read(recording, all, resolver, Some(limit), &Unobserved)
 }
 
-/// What is kept of samples takes more than they do in the file.
+/// Kept samples take more than in the file.
 #[test]
 fn events_are_refused_while_they_are_read() {
     const EVENT: u64 = 256;
@@ -274,7 +274,7 @@ fn addresses_that_fill_the_memory() {
     for stack in 0..10_000_u32 {
         let digits = [stack << 1, stack >> 6, stack >> 13, stack, stack >> 7];
         let [low, middle, high, index, index_high] = digits.map(|digits| digits.to_le_bytes()[0]);
-        // 128 addresses from one that no other stack has, and a sample of them.
+        // 128 addresses that no other stack has, and a sample of them.
         let first = [0x80, 0x80 | low, 0x80 | middle, high];
         block.extend([&[2, 128, 0, 1, 1][..], &first, &[2; 127]].concat());
         block.extend([3, 0, 0, 1, 0, 0, 0, 0x80 | index, index_high, 0]);
@@ -289,8 +289,8 @@ fn addresses_that_fill_the_memory() {
     assert_memory(MAX_MEMORY_KIB);
 }
 
-/// A recording of a sample of each of so many processes, with this interrupt priority level and behind so many ticks that the host stole. Its
-/// stack has `depth` functions with long names.
+/// A recording with a sample of each of this many processes, with this interrupt priority level, after this many ticks that the host stole.
+/// Its stack has `depth` functions with long names.
 fn stalled(processes: i32, depth: u16, ipl: u8, stolen: u64) -> (TempDir, PathBuf) {
     let frames: Vec<u64> = (0..u64::from(depth))
         .map(|frame| 0x1000 + 16 * frame)
@@ -341,7 +341,7 @@ fn stalls_of(path: &Path, top: usize, budget: &OutputBudget) -> Result<Stalls, T
     Stalls::new(&profile, watcher, top, budget)
 }
 
-/// Each process is a stretch of its own, or what a vCPU was last seen running.
+/// Each process is a stretch, or the last activity of a vCPU.
 #[test]
 fn stalls_end_where_their_budget_does() {
     const ROOM: u64 = 1 << 20;
@@ -369,9 +369,9 @@ fn stalls_end_where_their_budget_does() {
     assert_memory(MAX_MEMORY_KIB);
 }
 
-/// A row for each, with a name of its own, would be 1.6 GB.
+/// A row for each, with its own name, would be 1.6 GB.
 #[test]
-fn processes_that_the_host_stole_from_share_the_names_of_functions() {
+fn processes_with_stolen_ticks_share_function_names() {
     let (_folder, path) = stalled(400_000, 1, 0, 1);
     let length = usize::try_from(fs::metadata(&path).unwrap().len()).unwrap();
     let stalls = stalls_of(&path, 20, &OutputBudget::of_recording(length)).unwrap();
@@ -402,7 +402,7 @@ fn look(stacks: &[[u64; 128]]) -> TaskLook {
     look
 }
 
-/// What is made of the looks of the recording with these blocks.
+/// The output for the looks of the recording with these blocks.
 fn sums_of(blocks: &[(Kind, Vec<u8>)]) -> (TaskSums, Resolver, usize) {
     let (_folder, path) = recording(blocks, 32 << 10);
     let length = usize::try_from(fs::metadata(&path).unwrap().len()).unwrap();
@@ -413,7 +413,7 @@ fn sums_of(blocks: &[(Kind, Vec<u8>)]) -> (TaskSums, Resolver, usize) {
     (sums.unwrap(), Resolver::from_contents(&contents), length)
 }
 
-/// A few tasks whose stacks have the same functions in other orders, with long names.
+/// A few tasks whose stacks have the same functions in different orders, with long names.
 #[test]
 fn reports_of_tasks_end_where_their_budget_does() {
     const ROOM: u64 = 1 << 20;
@@ -455,7 +455,7 @@ fn reports_of_tasks_end_where_their_budget_does() {
     assert_memory(MAX_MEMORY_KIB);
 }
 
-/// As many stacks as fit into a small file, all of addresses that no other one has.
+/// As many stacks as fit into a small file, with distinct addresses.
 #[test]
 fn stacks_of_tasks_that_fill_the_memory() {
     let stacks: Vec<[u64; 128]> = (1..=10_000_u64)

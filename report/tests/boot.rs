@@ -1,4 +1,4 @@
-//! What recordings tell of boots, also where they are none that a recorder writes.
+//! Reports of boots, also of recordings that no recorder writes.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -20,7 +20,7 @@ const MS: u64 = 1_000_000;
 fn recording() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("boot");
-    boots::write(&path, (40, 20), 30);
+    boots::write(&path, 40, 20, 30);
     (folder, path)
 }
 
@@ -51,11 +51,11 @@ fn a_guest_that_was_reset_has_more_than_one_boot() {
     assert!(matches!(read, Err(BootError::Reset)), "{read:?}");
 }
 
-/// Breaks off at the second step.
+/// Interrupts at the second step.
 #[derive(Default)]
-struct Impatient(Cell<u32>);
+struct InterruptingObserver(Cell<u32>);
 
-impl Observer for Impatient {
+impl Observer for InterruptingObserver {
     fn advance(&self, _: u64, _: u64) -> ControlFlow<()> {
         self.0.set(self.0.get() + 1);
         match self.0.get() {
@@ -66,16 +66,20 @@ impl Observer for Impatient {
 }
 
 #[test]
-fn a_part_of_a_boot_is_none() {
+fn a_part_of_a_boot_is_not_a_boot() {
     let (_folder, path) = recording();
     let source = Source::open(&path, &[]).unwrap();
-    let read = Boot::read(&source, &Levels::default(), &Impatient::default());
+    let read = Boot::read(
+        &source,
+        &Levels::default(),
+        &InterruptingObserver::default(),
+    );
     assert!(matches!(read, Err(BootError::Interrupted)), "{read:?}");
 }
 
 #[test]
 fn boots_end_where_their_budget_does() {
-    // Enough for the events, but not for what is made of them.
+    // Enough for the events, but not for the results.
     const ROOM: u64 = 28 << 10;
     let (_folder, path) = recording();
     let recording = Recording::open(&path).unwrap();

@@ -1,4 +1,4 @@
-//! A function that is the outermost one of whole stacks and of stacks that were cut short.
+//! A function that is the outermost one of complete and of truncated stacks.
 
 use crate::shared::recordings::Written;
 use kvmprof_recording::{Mode, StackEnd};
@@ -34,7 +34,7 @@ fn fill<'a>(svg: &'a str, name: &str, ticks: u64) -> &'a str {
 }
 
 #[test]
-fn a_flame_graph_has_one_frame_for_it() {
+fn a_flame_graph_has_one_marker_frame() {
     for (whole, cut, outermost) in [
         (3, 2, "url(#cut-user)"),
         (2, 3, "url(#cut-user)"),
@@ -50,7 +50,7 @@ fn a_flame_graph_has_one_frame_for_it() {
 
 /// It is compared with itself, however its stacks ended.
 #[test]
-fn a_differential_flame_graph_has_one_frame_for_it() {
+fn a_differential_flame_graph_has_one_marker_frame() {
     let graph = Graph {
         differential: true,
         ..Graph::default()
@@ -78,9 +78,9 @@ fn a_differential_flame_graph_has_one_frame_for_it() {
     }
 }
 
-/// Other programs read them: there the frame is the only way to say it.
+/// Other programs parse them: only the frame can mark it.
 #[test]
-fn folded_stacks_have_a_frame_that_says_it() {
+fn folded_stacks_have_a_marker_frame() {
     assert_eq!(
         folded(&profile(3, 2), &OutputBudget::new(u64::MAX)).unwrap(),
         [

@@ -1,4 +1,4 @@
-//! Tests of recordings that were cut off or changed: everything before the damage is reported, and nothing else.
+//! Tests of truncated or changed recordings: everything before the damage is reported, and nothing else.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ const HEADER: usize = 16;
 const SAMPLES: [u64; 5] = [3, 1, 4, 2, 6];
 
 /// A recording to damage.
-struct Victim {
+struct DamagedRecording {
     folder: TempDir,
     bytes: Vec<u8>,
     blocks: Vec<WrittenBlock>,
@@ -26,7 +26,7 @@ struct Victim {
 
 /// What must be found in a damaged recording.
 #[derive(Debug)]
-struct Salvage {
+struct ExpectedRemainder {
     samples: u64,
     /// Bytes of intact blocks, with the file's header.
     whole: usize,
@@ -34,7 +34,7 @@ struct Salvage {
     complete: bool,
 }
 
-impl Victim {
+impl DamagedRecording {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("whole");
@@ -63,13 +63,13 @@ impl Victim {
     }
 
     /// What is left if the bytes from `place` on are damaged. `None` if not even the recording's properties are.
-    fn salvage(&self, place: usize) -> Option<Salvage> {
+    fn salvage(&self, place: usize) -> Option<ExpectedRemainder> {
         let whole: Vec<_> = self
             .blocks
             .iter()
             .filter(|block| block.end <= place)
             .collect();
-        Some(Salvage {
+        Some(ExpectedRemainder {
             samples: whole.iter().map(|block| block.samples).sum(),
             whole: whole.last()?.end,
             complete: whole.len() == self.blocks.len(),
@@ -77,8 +77,8 @@ impl Victim {
     }
 }
 
-/// Checks that the account, the profile, its stacks and its document have all samples that are left.
-fn check_profile(path: &Path, length: usize, expected: &Salvage) {
+/// Checks that the account, the profile, its stacks and its document have all remaining samples.
+fn check_profile(path: &Path, length: usize, expected: &ExpectedRemainder) {
     let profile = Profile::from_file(path, &[]).unwrap();
     let contents = &profile.contents;
     let account = contents.account;
@@ -107,8 +107,8 @@ fn check_profile(path: &Path, length: usize, expected: &Salvage) {
     assert_eq!(samples.sum::<u64>(), expected.samples);
 }
 
-/// Checks that formats with each sample have all that are left.
-fn check_exports(path: &Path, expected: &Salvage) {
+/// Checks that formats with each sample have all remaining ones.
+fn check_exports(path: &Path, expected: &ExpectedRemainder) {
     let export = |format: Format| {
         let source = Source::open(path, &[]).unwrap();
         let mut out = Vec::new();
@@ -130,7 +130,7 @@ fn check_exports(path: &Path, expected: &Salvage) {
 
 #[test]
 fn a_recording_cut_off_anywhere_has_all_blocks_before() {
-    let victim = Victim::new();
+    let victim = DamagedRecording::new();
     for length in 0..=victim.bytes.len() {
         let path = victim.file(&victim.bytes[..length]);
         match victim.salvage(length) {
@@ -150,7 +150,7 @@ fn a_recording_cut_off_anywhere_has_all_blocks_before() {
 
 #[test]
 fn a_byte_that_changed_leaves_all_blocks_before() {
-    let victim = Victim::new();
+    let victim = DamagedRecording::new();
     for place in HEADER..victim.bytes.len() {
         for bit in [0x01, 0x80] {
             let mut bytes = victim.bytes.clone();
@@ -166,7 +166,7 @@ fn a_byte_that_changed_leaves_all_blocks_before() {
 
 #[test]
 fn an_overwritten_part_leaves_all_blocks_before() {
-    let victim = Victim::new();
+    let victim = DamagedRecording::new();
     for (index, block) in victim.blocks.iter().enumerate() {
         let mut bytes = victim.bytes.clone();
         // A full disk leaves zeroes, or nothing.
@@ -181,7 +181,7 @@ fn an_overwritten_part_leaves_all_blocks_before() {
 
 #[test]
 fn exports_have_all_blocks_before_a_cut() {
-    let victim = Victim::new();
+    let victim = DamagedRecording::new();
     for block in &victim.blocks {
         for length in [block.end, block.end + 5, block.end + 20] {
             let length = length.min(victim.bytes.len());

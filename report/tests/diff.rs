@@ -43,7 +43,7 @@ fn changes_are_listed() {
 }
 
 #[test]
-fn nothing_changed_from_a_recording_to_itself() {
+fn a_recording_does_not_differ_from_itself() {
     let [(before, counts), _] = stretches();
     let side = (&before, Some(&counts));
     let changes = changes(side, side, SortBy::Total);
@@ -56,7 +56,7 @@ fn nothing_changed_from_a_recording_to_itself() {
     }
 }
 
-/// A recording in which a worker and copy_page take turns: 30 times 10 of all ticks, so many of which are copying.
+/// A recording in which a worker and copy_page alternate: 30 times 10 of all ticks, of which this many are copying.
 fn turns(path: &Path, copying: u64) -> (Profile, Counts) {
     let symbols = "ffffffff81002000 t copy_page\nffffffff81004000 T _end\n";
     let mut written = Written::with_symbols(symbols);
@@ -70,9 +70,10 @@ fn turns(path: &Path, copying: u64) -> (Profile, Counts) {
     counted(&Recording::open(path).unwrap(), &[]).unwrap()
 }
 
-/// The same number of ticks says more if they are of many times: one stretch may be longer or shorter in any recording.
+/// The same number of ticks is stronger evidence if they are of many times: one stretch may be longer or shorter in any
+/// recording.
 #[test]
-fn what_runs_many_times_has_changed() {
+fn changes_of_frequent_runs_are_significant() {
     let folder = tempfile::tempdir().unwrap();
     let [before, after] = [2, 4].map(|copying| {
         let path = folder.path().join(copying.to_string());
@@ -122,7 +123,7 @@ fn stacks_have_both_counts() {
         "{svg}"
     );
     assert_eq!(fill(&svg, "copy_page"), "rgb(123,173,240)");
-    // What stacks begin with has no change of its own.
+    // The common start of stacks has no change of its own.
     assert_eq!(fill(&svg, "worker"), "rgb(238,240,242)");
     assert!(svg.contains("<g id=\"legend\">"));
 }
@@ -136,9 +137,9 @@ fn fill<'a>(svg: &'a str, name: &str) -> &'a str {
     fill.split_once('"').unwrap().0
 }
 
-/// In a picture of small changes the largest one has no deep colour.
+/// In a picture of small changes the largest one has no saturated colour.
 #[test]
-fn small_changes_look_small() {
+fn small_changes_have_pale_colours() {
     let folder = tempfile::tempdir().unwrap();
     let [before, after] = [300, 303].map(|copying| {
         let path = folder.path().join(copying.to_string());

@@ -12,7 +12,7 @@ use kvmprof_report::symbol_server::{Request, SymbolServer};
 use kvmprof_report::symbolize::{Resolver, SourceTexts, Sources};
 use serde_json::{Value, json};
 
-/// What the profiler knows the program by: its build id in another order of bytes.
+/// The profiler's id of the program: its build id in another byte order.
 const DEBUG_ID: &str = "DEC0AD0B0000000000000000000000000";
 
 /// A guest, and a recording of a stack with an inlined function and of an address without a name.
@@ -106,7 +106,7 @@ fn an_export_has_lines_and_inlined_functions() {
         frames(&without),
         [frame("outer", "", 0, 0), frame("main", "", 0, 0)]
     );
-    // Each has a library, also the address that no function is known for.
+    // Each has a library, even the address without a function.
     let functions = &without["threads"][0]["funcTable"];
     assert_eq!(functions["length"], 3);
     assert!(
@@ -119,7 +119,7 @@ fn an_export_has_lines_and_inlined_functions() {
 }
 
 #[test]
-fn a_symbol_server_tells_what_the_profile_leaves_out() {
+fn a_symbol_server_adds_what_the_profile_omits() {
     let (guest, path) = recorded();
     let source = source(&guest, &path, true);
     let mut json = Vec::new();
@@ -141,7 +141,7 @@ fn a_symbol_server_tells_what_the_profile_leaves_out() {
         let answer = server.answer(profile, Request::Symbolicate, &body);
         serde_json::from_slice::<Value>(&answer).unwrap()
     };
-    // Also an address that was never sampled, and one that is nowhere.
+    // Also an address that was never sampled, and one outside of all mappings.
     let offsets = [outer + 8, main, outer, 0x7fff_ffff];
     let stack: Vec<[u64; 2]> = offsets.iter().map(|offset| [0, *offset]).collect();
     let job = json!({ "memoryMap": [["work", DEBUG_ID]], "stacks": [stack] });
@@ -171,7 +171,7 @@ fn a_symbol_server_tells_what_the_profile_leaves_out() {
     assert_eq!(in_main["function"], "main");
     assert_eq!(begin["function"], "outer");
     assert_eq!(nowhere.get("function"), None);
-    // The form with one job, a library that isn't known, and one that isn't asked about.
+    // The form with one job, an unknown library, and one without addresses.
     let other = json!([["work", "0".repeat(33)], ["work", DEBUG_ID], ["none", "1"]]);
     let answer = ask(
         json!({ "memoryMap": other, "stacks": [[[0, 1], [1, main], [9, 1], [-1, -1]]], "version": 5 }),
@@ -215,14 +215,14 @@ fn requests_that_are_wrong_or_too_much_are_answered_by_an_error() {
 }
 
 #[test]
-fn source_files_are_those_that_the_code_is_from() {
+fn source_files_are_those_of_the_code() {
     let (guest, path) = recorded();
     let source = source(&guest, &path, true);
     let profile = source.profile();
     let outer = guest.address("outer") + 8;
     let file = guest.folder.path().join("work.c");
     let file = file.to_str().unwrap();
-    // What is beside it, and what is outside of the folder.
+    // Neighbouring paths, and paths outside of the folder.
     let folder = guest.folder.path().join("sources");
     let end = guest.folder.path().file_name().unwrap();
     let copy = folder.join(end);
@@ -252,7 +252,7 @@ fn source_files_are_those_that_the_code_is_from() {
             .contains("none of the folders"),
         "{missing}"
     );
-    // By the end of its path, and a link that leads out is none.
+    // By the end of its path; a link that leaves the folder doesn't match.
     std::os::unix::fs::symlink(file, copy.join("work.c")).unwrap();
     assert!(ask(&with, outer, file)["error"].is_string());
     fs::remove_file(copy.join("work.c")).unwrap();
@@ -286,7 +286,7 @@ fn source_files_are_those_that_the_code_is_from() {
     }
 }
 
-/// What the profiler asks with (`src/profile-logic/fetch-assembly.ts` of its sources).
+/// The profiler's requests (`src/profile-logic/fetch-assembly.ts` of its sources).
 fn asm_request(start: u64, size: u64, continues: bool) -> Value {
     json!({
         "debugName": "work",
@@ -330,7 +330,7 @@ fn instructions_are_those_of_the_file() {
     assert_eq!(begin["instructions"].as_array().unwrap().len(), 1);
     let to_its_end = ask(&asm_request(outer, 1, true));
     assert_eq!(to_its_end, whole);
-    // As samply's page has requests, without the debug id.
+    // Requests as on samply's page, without the debug id.
     let mut by_code = asm_request(outer, length("outer"), false);
     by_code.as_object_mut().unwrap().remove("debugId");
     by_code.as_object_mut().unwrap().remove("debugName");

@@ -1,4 +1,4 @@
-//! Tests of which files of `--sysroot` are used: those that are proven to be the guest's, and the debug files that these name.
+//! Which files of `--sysroot` are used: those that are proven to be the guest's, and the debug files that these name.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ fn a_file_without_a_build_id_is_used_if_its_code_is_the_recorded_one() {
     let info = guest.info("");
     let path = recording(&guest, &info);
     assert_eq!(stack(&guest, &path), (WITH_INLINED.to_owned(), vec![]));
-    // What removes symbols leaves the code as it is.
+    // Removing symbols leaves the code unchanged.
     let whole = fs::read(guest.program_file()).unwrap();
     run(&guest.root(), "strip", &["-g", "usr/bin/work"]);
     assert_eq!(stack(&guest, &path), (RECORDED.to_owned(), vec![]));
@@ -99,7 +99,7 @@ fn a_file_without_a_build_id_is_used_if_its_code_is_the_recorded_one() {
     assert_eq!(profile.resolver.code(asked, 9), None);
 }
 
-/// Where the first frame of the first stack is.
+/// The location of the first frame of the first stack.
 fn first_frame(profile: &Profile) -> CodeAddress {
     profile.frames(&profile.stacks[0]).next().unwrap().asked()
 }
@@ -131,7 +131,7 @@ fn the_debug_file_that_a_program_names_is_used_if_its_checksum_is_right() {
         assert!(notes[0].contains("is not the debug file that"), "{notes:?}");
         fs::remove_file(file).unwrap();
     }
-    // One by the program's path alone proves nothing.
+    // A path alone proves nothing.
     let beside = guest.root().join("usr/lib/debug/usr/bin/work.debug");
     fs::write(beside, &debug).unwrap();
     assert_eq!(stack(&guest, &path), (RECORDED.to_owned(), vec![]));
@@ -155,7 +155,7 @@ int main(int count, char **) {
 }
 ";
 
-/// A guest whose program has its debug information in `/src/points.dwo`, by its own words.
+/// A guest whose program names `/src/points.dwo` as its debug information.
 fn split(version: &str) -> Guest {
     let guest = Guest::built(&[]);
     let source = guest.root().join("src");
@@ -265,7 +265,7 @@ const INDEXED: [(u32, &str); 6] = [
     (8, ".debug_rnglists.dwo"),
 ];
 
-/// The index of a package of version 5 with nothing but `unit`, the file of a unit.
+/// The index of a package of version 5 with only `unit`, the file of a unit.
 fn index_of(unit: &[u8]) -> Vec<u8> {
     let file = object::File::parse(unit).unwrap();
     let section = |name| Some(file.section_by_name(name)?.data().unwrap());
@@ -334,7 +334,7 @@ fn packages_of(version: &str) {
     rebuild_unit(&guest, version);
     pack(&guest, version);
     assert_without(&guest);
-    // Damage is survived.
+    // Damage causes no panic.
     for (begin, step) in [(0, 1), (64, 7), (64, 61), (package.len() / 2, 199)] {
         let mut damaged = package.clone();
         for index in (begin..damaged.len()).step_by(step) {

@@ -31,7 +31,7 @@ fn contents(page: &str) -> String {
 }
 
 #[test]
-fn the_page_is_as_it_was() {
+fn the_page_equals_its_expected_output() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     ordinary(&path, 90);
@@ -40,7 +40,7 @@ fn the_page_is_as_it_was() {
 }
 
 #[test]
-fn the_title_says_which_recording_it_is() {
+fn the_title_names_the_recording() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     ordinary(&path, 90);
@@ -101,7 +101,7 @@ fn the_size_is_bounded() {
 }
 
 #[test]
-fn shares_of_what_little_is_left_have_a_warning_in_the_page_and_the_report() {
+fn shares_of_few_remaining_ticks_have_a_warning() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     let mut written = Written::with_symbols("");
@@ -118,9 +118,9 @@ fn shares_of_what_little_is_left_have_a_warning_in_the_page_and_the_report() {
     assert!(out.contains(warning), "{out}");
 }
 
-/// More processes, threads, stacks and times than are told apart: they are counted together, and none is lost.
+/// More processes, threads, stacks and times than the limits: the rest is summed, and none is lost.
 #[test]
-fn what_is_beyond_the_maximum_is_counted_together() {
+fn nodes_beyond_the_maximum_are_summed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     let mut written = Written::with_symbols("ffffffff81000000 T f\n");
@@ -152,9 +152,9 @@ fn a_page_says_that_the_guest_restarted() {
     assert!(page.contains(restarts), "{page}");
 }
 
-/// An empty table would say that nothing ran.
+/// An empty table would suggest that nothing ran.
 #[test]
-fn a_report_without_samples_says_why() {
+fn a_report_without_samples_names_the_cause() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     let said = |path: &Path| {

@@ -1,4 +1,4 @@
-//! Labels of processes: whatever the key, they are filtered, grouped and exported.
+//! Labels of processes are filtered, grouped and exported, for any key.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -50,7 +50,7 @@ pub fn write(path: &Path) {
     std::fs::write(path, bytes).unwrap();
 }
 
-/// The samples by label that are in the recording, but those of idle ticks.
+/// The recording's samples by label, except idle ticks.
 fn counted(path: &Path) -> BTreeMap<Option<&'static str>, u64> {
     let mut counts = BTreeMap::new();
     let recording = Recording::open(path).unwrap();
@@ -97,7 +97,7 @@ fn a_table_has_the_samples_of_each_value() {
 }
 
 #[test]
-fn processes_of_a_flame_graph_stand_on_the_values() {
+fn flame_graph_processes_are_above_the_label_values() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("labels");
     write(&path);
@@ -122,7 +122,7 @@ fn processes_of_a_flame_graph_stand_on_the_values() {
         .map(|(value, count)| (format!("{KEY}={}", value.unwrap_or("[none]")), count))
         .collect();
     assert_eq!(counts, expected);
-    // What isn't a function has the colour of groups.
+    // Frames that aren't functions have the colour of groups.
     let svg = Graph::default().draw(&lines).unwrap();
     let svg = String::from_utf8(svg).unwrap();
     let line = lines.iter().find(|line| line.starts_with("a key=0"));

@@ -1,4 +1,4 @@
-//! Tests of what people look at, each by recordings that it writes itself. They are one program: each would link the whole crate anew.
+//! Tests of views, each by recordings that it writes itself. They are one program: each would link the whole crate again.
 #![expect(clippy::unwrap_used, reason = "tests fail by it")]
 
 mod bombs;

@@ -44,7 +44,7 @@ fn count(value: &Value) -> u64 {
     value.as_u64().unwrap()
 }
 
-/// The sums of `name` in the rows of both documents, by what tells rows apart.
+/// The sums of `name` in the rows of both documents, by the columns that identify rows.
 fn added(documents: &[Value; 2], table: &str, keys: &[&str], name: &str) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for row in documents
@@ -171,7 +171,7 @@ fn naive(path: &Path, is_wanted: impl Fn(&kvmprof_recording::Sample, &[u64]) -> 
     found
 }
 
-/// A shell that executes another program in its place, and another shell.
+/// A shell that executes another program, and another shell.
 #[test]
 fn a_process_that_executes_another_program_counts_under_both_names() {
     let mut encoder = SamplesEncoder::default();

@@ -1,4 +1,4 @@
-//! The page's data: of any recording they add up to what `kvmprof report` says of any selection.
+//! The page's data: for any recording and selection their sums equal `kvmprof report`'s.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use kvmprof_report::symbolize::{Resolver, SourceTexts};
 use proptest::prelude::*;
 use serde_json::Value;
 
-/// What is added to a vCPU's number for each recording before its own.
+/// The offset of each recording's vCPU numbers.
 const RECORDING: u64 = 1 << 16;
 const MODES: [&str; 4] = ["user", "kernel", "interrupt", "idle"];
 
@@ -163,9 +163,9 @@ impl Data {
         }
     }
 
-    /// What the cells of some bins and of a process say, in the form of [`essence`].
-    fn sums(&self, (begin, end): (u64, u64), pid: Option<i32>) -> Essence {
-        let mut sums = Essence::default();
+    /// The data of some bins and of a process, in the form of [`essence`].
+    fn sums(&self, begin: u64, end: u64, pid: Option<i32>) -> CommonData {
+        let mut sums = CommonData::default();
         for cell in &self.cells {
             let own = self.pid(cell.thread);
             if !(begin..end).contains(&cell.bin) || pid.is_some_and(|pid| i64::from(pid) != own) {
@@ -186,7 +186,7 @@ impl Data {
         sums
     }
 
-    fn add_functions(&self, sums: &mut Essence, cell: &Cell) {
+    fn add_functions(&self, sums: &mut CommonData, cell: &Cell) {
         let functions = &self.document["functions"];
         let mut seen = Vec::new();
         let (mut node, mut is_innermost) = (cell.node, true);
@@ -211,9 +211,9 @@ impl Data {
     }
 }
 
-/// What page and report both have.
+/// The common part of page and report.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Essence {
+struct CommonData {
     samples: u64,
     processes: BTreeMap<i64, [u64; 4]>,
     vcpus: BTreeMap<u64, [u64; 4]>,
@@ -222,8 +222,8 @@ struct Essence {
     missed: [u64; 3],
 }
 
-/// The same out of a report.
-fn essence(report: &Value) -> Essence {
+/// The same from a report.
+fn essence(report: &Value) -> CommonData {
     let rows = |name: &str| report[name].as_array().unwrap().clone();
     let modes = |row: &Value| MODES.map(|mode| row[mode].as_u64().unwrap());
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -243,7 +243,7 @@ fn essence(report: &Value) -> Essence {
         );
         (key, (count(&row["self"]), count(&row["total"])))
     });
-    Essence {
+    CommonData {
         samples: count(&report["samples"]),
         processes: processes.collect(),
         vcpus: vcpus.collect(),
@@ -252,7 +252,7 @@ fn essence(report: &Value) -> Essence {
     }
 }
 
-fn report_of(path: &Path, selection: Selection) -> Essence {
+fn report_of(path: &Path, selection: Selection) -> CommonData {
     let profile = read(path, selection, &mut Counts::default());
     essence(&document(&profile, SortBy::Own, usize::MAX))
 }
@@ -260,10 +260,10 @@ fn report_of(path: &Path, selection: Selection) -> Essence {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever time between edges of bins and whatever process is selected, in the page or by the command that made it, beside
-    /// its other filters.
+    /// Any time between edges of bins and any process is selected, in the page or by the command that made it, with its other
+    /// filters.
     #[test]
-    fn the_page_says_what_the_report_says(
+    fn the_page_agrees_with_the_report(
         seed in 1..u64::MAX,
         ticks in 0..2500_u64,
         (from, to) in (0..10_000_u64, 0..10_000_u64),
@@ -296,7 +296,7 @@ proptest! {
         let edge = |part: u64| part * (bins + 1) / 10_000;
         let (begin, end) = (edge(from.min(to)), edge(from.max(to)));
 
-        let whole = data.sums((0, bins), None);
+        let whole = data.sums(0, bins, None);
         prop_assert_eq!(&whole, &report_of(&path, of_command.clone()));
 
         prop_assume!(begin < end);
@@ -309,6 +309,6 @@ proptest! {
         prop_assume!(chosen.is_none_or(|pid| pids.is_empty() || pids.contains(&pid)));
         let pids = chosen.map_or(pids, |pid| vec![pid]);
         let expected = report_of(&path, Selection { pids, time, ..of_command });
-        prop_assert_eq!(data.sums((begin, end), chosen), expected);
+        prop_assert_eq!(data.sums(begin, end, chosen), expected);
     }
 }

@@ -1,4 +1,4 @@
-//! Uses the page's filters, lanes and search in a browser: what they show is what `kvmprof report` says of the same ticks.
+//! Uses the page's filters, lanes and search in a browser: they agree with `kvmprof report` for the same ticks.
 
 use std::path::Path;
 
@@ -44,7 +44,7 @@ fn of_processes(folder: &Path, name: &str, processes: &[(i32, &str, u64)]) -> (P
     (Profile { file, ..profile }, counts)
 }
 
-/// A pid that is one program's before and another's after is two processes.
+/// A pid of one program and later of another one is two processes.
 #[test]
 fn compared_processes_of_one_pid_are_chosen_apart() {
     let used = Used::of_page("ids", |folder| {
@@ -70,7 +70,7 @@ fn compared_processes_of_one_pid_are_chosen_apart() {
     assert_eq!(used.said["tid"], expected);
 }
 
-/// What the outermost frame says: all that is selected of each recording.
+/// The text of the outermost frame: the selected ticks of each recording.
 fn shares(before: &str, after: u64) -> String {
     let whole = |ticks: bool| if ticks { 100 } else { 0 };
     let (before, after) = (whole(before != "0 ticks"), whole(after > 0));
@@ -79,7 +79,7 @@ fn shares(before: &str, after: u64) -> String {
     format!("{before}.0 % before, {after}.0 % after ({sign}{change}.0 %)")
 }
 
-/// The row of a report that a lane of this kind is of, by the lane's name.
+/// The report's row for a lane of this kind, by the lane's name.
 fn row_of<'a>(report: &'a Value, kind: &str, name: &str) -> Option<&'a Value> {
     let table = match kind {
         "vcpu" => "vcpus",
@@ -94,7 +94,7 @@ fn row_of<'a>(report: &'a Value, kind: &str, name: &str) -> Option<&'a Value> {
     })
 }
 
-/// What the page calls a process or thread, by its name and its id.
+/// The page's text for a process or thread, by its name and its id.
 fn names_of(row: &Value, id: &str) -> [String; 3] {
     let (name, id) = (row["name"].as_str().unwrap(), &row[id]);
     [
@@ -129,7 +129,7 @@ fn parts(used: &Used, report: &Value, kind: &str, name: &str, time: &str) -> Vec
     parts
 }
 
-/// Of each lane the pointer says what the report says of that time, and the areas are as high as that.
+/// The pointer's text for each lane agrees with the report of that time, and so do the heights of the areas.
 #[test]
 fn lanes_have_the_ticks_of_the_report() {
     let used = walked("lanes");
@@ -255,7 +255,7 @@ fn filters_combine_as_those_of_the_report() {
     filters_of_functions(&used);
 }
 
-/// Those by module, and by the functions that stacks have to have.
+/// Those by module, and by required functions of stacks.
 fn filters_of_functions(used: &Used) {
     let said = &used.said;
     let all = report(used, Selection::default());
@@ -274,7 +274,7 @@ fn filters_of_functions(used: &Used) {
         grep: Some(pattern.parse().unwrap()),
         ..Selection::default()
     };
-    // Those with one of both, and those with each, tell of those with both.
+    // Those with one of both, and those with each, imply those with both.
     let either = count(&report(used, grep("^(copy_page|walk_tree)$"))["samples"]);
     let both = count(&copying) + count(&total("functions", "walk_tree")) - either;
     assert_eq!(said["withBoth"]["total"], both);
@@ -285,7 +285,7 @@ fn filters_of_functions(used: &Used) {
     );
 }
 
-/// What the filter and the groups of the graph have of each label is what the report has, also of a process that had two.
+/// The filter and the groups of the graph agree with the report for each label, also for a process that had two.
 #[test]
 fn labels_are_those_of_the_report() {
     let used = Used::of_page("labelled", |folder| {
@@ -389,9 +389,9 @@ fn two_times_of_a_recording_are_compared() {
     }
 }
 
-/// What is typed is searched for when a moment has passed without a key, or by Enter; nothing else is computed anew.
+/// Typed text is searched for after a short time without a key, or by Enter; nothing else is recomputed.
 #[test]
-fn each_search_is_one_and_selects_nothing() {
+fn a_search_selects_nothing() {
     let used = walked("search");
     let said = &used.said;
     assert_eq!(said["typed"], "");
@@ -409,14 +409,14 @@ fn each_search_is_one_and_selects_nothing() {
     assert_eq!(said["rows"], json!(["walk_tree"]));
 }
 
-/// Its sums are those of what it says, whether Enter follows or not; what is typed in one go is one step.
+/// Its sums are those of its text, with or without Enter; text typed without a pause is one step.
 #[test]
 fn a_function_that_is_typed_is_a_filter() {
     let used = walked("typed");
     let said = &used.said;
     assert!(used.text("total").starts_with("0 ticks selected"), "{said}");
     assert_eq!(said["back"], said["all"]);
-    // The lane's own ticks are gone, and what it says of the bin is not what was so before.
+    // The lane's own ticks are gone, and its text for the bin has changed.
     let has_ticks = |name| {
         Mode::ALL
             .iter()
@@ -426,7 +426,7 @@ fn a_function_that_is_typed_is_a_filter() {
     assert_eq!(said["again"], said["before"]);
 }
 
-/// What pointing shows is shown by keys, too.
+/// Keys show the same as the pointer.
 #[test]
 fn keys_reach_values_and_intervals() {
     let used = walked("reached");
@@ -455,7 +455,7 @@ fn keys_reach_values_and_intervals() {
 }
 
 #[test]
-fn odd_names_and_patterns_are_what_they_say() {
+fn odd_names_and_patterns_are_escaped() {
     let used = Used::of_page("odd", |folder| {
         let path = folder.join("recording");
         let symbols =
@@ -475,7 +475,7 @@ fn odd_names_and_patterns_are_what_they_say() {
         used.text("module").starts_with("0 ticks selected"),
         "{said}"
     );
-    // What the command's patterns haven't got isn't given to it.
+    // Patterns that the command doesn't support aren't passed to it.
     let without = "kvmprof report FILE    # without the other filters";
     let with = "kvmprof report FILE --grep '(?i)^operator.+$'";
     assert_eq!(said["commands"], json!([with, without, without]));

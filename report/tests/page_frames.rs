@@ -1,4 +1,4 @@
-//! Uses the page's frames in a browser: where they are, what they have in common with the tables, and fingers in place of a mouse.
+//! Uses the page's frames in a browser: their places, their links to the tables, and touch in place of a mouse.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ fn written(folder: &Path, write: impl FnOnce(&mut Written)) -> String {
     page_of(&Recording::open(&path).unwrap(), &[], "A test").unwrap()
 }
 
-/// Whichever way the frames hang, a function is one of them below its caller, with the ticks that were cut short.
+/// In both orientations, a function is one frame below its caller, with its truncated ticks.
 #[test]
 fn a_function_that_is_cut_short_at_times_is_one_frame() {
     let worker = (7, b"worker".as_slice());
@@ -100,7 +100,7 @@ fn with_many_functions(folder: &Path) -> String {
     })
 }
 
-/// A function that is chosen by its row is marked in the graph, and one that is chosen by its frame in the table.
+/// A function that is selected by its row is marked in the graph, and one that is selected by its frame in the table.
 #[test]
 fn rows_and_frames_are_linked() {
     let used = Used::of_page("linked", with_many_functions);
@@ -145,9 +145,9 @@ fn rows_and_frames_are_linked() {
     }
 }
 
-/// A finger does what a mouse does.
+/// Touch has the same effect as a mouse.
 #[test]
-fn fingers_are_enough() {
+fn touch_is_sufficient() {
     let used = Used::of_page("touch", with_many_functions);
     let said = &used.said;
     assert!(said["touches"].as_u64().unwrap() > 0, "{said}");
@@ -179,7 +179,7 @@ fn ordered(frames: &Value, level: u64) -> Vec<String> {
     frames.into_iter().map(|(_, label)| label).collect()
 }
 
-/// How high the levels of frames are, from the outermost one in.
+/// The heights of the levels of frames, from the outermost one in.
 fn heights(frames: &Value) -> Vec<i64> {
     let rows = frames.as_array().unwrap().iter();
     let mut levels: Vec<(u64, i64)> = rows
@@ -228,9 +228,9 @@ fn views_and_orders_draw_the_same_frames_elsewhere() {
     assert_eq!(ordered(&said["thread"], 4), ordered(&said["icicle"], 4));
 }
 
-/// Where there is more than a page draws it says so.
+/// A message appears if there is more than a page draws.
 #[test]
-fn what_is_not_drawn_is_told() {
+fn omitted_frames_are_mentioned() {
     let used = Used::of_page("crowded", |folder| {
         written(folder, |written| {
             for number in 0..60_i32 {
@@ -276,9 +276,9 @@ fn with_narrow_frames(folder: &Path) -> String {
     })
 }
 
-/// However high the graph becomes: the frame that is clicked stays under the pointer, and shares are those of the whole graph.
+/// However high the graph becomes, the clicked frame stays under the pointer, and shares are those of the whole graph.
 #[test]
-fn frames_that_are_clicked_stay_where_they_are() {
+fn clicked_frames_keep_their_place() {
     let used = Used::of_page("zoom", with_narrow_frames);
     let said = &used.said;
     let steps = said["steps"].as_array().unwrap();
@@ -289,7 +289,7 @@ fn frames_that_are_clicked_stay_where_they_are() {
         assert_eq!(step["chosen"], step["name"], "{step}");
     }
     let rows = |step: usize| [0, 1].map(|when| count(&steps[step]["rows"][when]));
-    // What was too narrow before is drawn, and goes again, as far as the page can scroll back.
+    // Frames that were too narrow before are drawn, and disappear again, as far as the page can scroll back.
     assert_eq!((rows(0), rows(1)), ([4, 44], [44, 4]), "{said}");
     assert_eq!((rows(4)[1], rows(7)), (44, [44, 44]), "{said}");
 
@@ -307,7 +307,7 @@ fn frames_that_are_clicked_stay_where_they_are() {
     let details = "12: 0.3 % of what is shown, 0.3 % of what is selected";
     assert_eq!(said["details"], details);
 
-    // What is too narrow to be drawn is found.
+    // Frames that are too narrow to be drawn are found.
     assert_eq!(said["found"], "found in 0.0 % (1 tick)");
     assert_eq!(
         (&said["hits"], &said["zoomedHits"]),

@@ -1,4 +1,4 @@
-//! Uses the page in a browser: what it shows is what `kvmprof report` prints.
+//! Uses the page in a browser: it agrees with `kvmprof report`.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use kvmprof_report::symbolize::{Resolver, SourceTexts, Sources};
 use serde_json::Value;
 
 impl Used {
-    /// Makes the page of a recording of two vCPUs with so many `ticks` and does one of the tasks of `readers/page.mjs` with it.
+    /// Makes the page of a recording of two vCPUs with this many `ticks` and does one of the tasks of `readers/page.mjs` with it.
     fn new(task: &str, ticks: u64) -> Self {
         Self::of_page(task, |folder| {
             let path = folder.join("recording");
@@ -23,7 +23,7 @@ impl Used {
         })
     }
 
-    /// What `kvmprof report --time TIME --pid PID --json` prints.
+    /// The output of `kvmprof report --time TIME --pid PID --json`.
     fn report(&self, time: &str, pids: &[i32]) -> Value {
         let selection = Selection {
             pids: pids.to_vec(),
@@ -134,12 +134,12 @@ fn back_undoes_each_step() {
     assert_eq!(steps[1]["total"], said["kernel"]["total"]);
     assert!(steps[2]["mode"].is_null());
     assert_eq!(steps[2]["total"], said["before"]["total"]);
-    // The address alone says what is shown.
+    // The address alone restores the view.
     assert_eq!(said["reloaded"], said["kernel"]);
 }
 
 #[test]
-fn keys_are_enough() {
+fn the_keyboard_is_sufficient() {
     let used = Used::new("keys", USUAL);
     let said = &used.said;
     assert!(used.text("process").starts_with("walker"), "{said}");
@@ -201,7 +201,7 @@ fn read_walk(folder: &Path, seed: u64, mode: &[Mode]) -> (Profile, Counts) {
 }
 
 #[test]
-fn recordings_of_a_page_are_told_apart() {
+fn recordings_of_a_page_are_distinguished() {
     let used = Used::of_page("merged", |folder| {
         let all = [4, 5].map(|seed| read_walk(folder, seed, &[]));
         let (profiles, counts): (Vec<_>, Vec<_>) = all.into_iter().unzip();
@@ -240,7 +240,7 @@ fn change_columns(row: &Value) -> Vec<String> {
 }
 
 #[test]
-fn a_comparison_says_what_diff_says() {
+fn a_comparison_agrees_with_diff() {
     let made = |folder: &Path, mode: &[Mode]| [7, 9].map(|seed| read_walk(folder, seed, mode));
     let used = Used::of_page("compare", |folder| {
         let [(before, one), (after, other)] = made(folder, &[]);
@@ -258,7 +258,7 @@ fn a_comparison_says_what_diff_says() {
     for (sort, columns) in [(SortBy::Own, [2, 3, 4]), (SortBy::Total, [6, 7, 8])] {
         let changes = changes((&before, Some(&one)), (&after, Some(&other)), sort);
         let report = diff::document(&changes, [&before, &after], sort, usize::MAX);
-        // The report adds up the totals of addresses without a name, which may be on a stack together.
+        // The report sums the totals of addresses without a name, which may be on one stack.
         let is_named = |name: &str| sort == SortBy::Own || name != "0x...";
         let of_report = report["functions"].as_array().unwrap().iter();
         let of_report = of_report.filter(|row| is_named(row["name"].as_str().unwrap()));
@@ -290,9 +290,9 @@ fn a_comparison_says_what_diff_says() {
     assert_eq!(said["violations"], Value::Array(Vec::new()));
 }
 
-/// What was only before is drawn, and marked; colours are those of the total share.
+/// Functions that were only before are drawn, and marked; colours are those of the total share.
 #[test]
-fn what_vanished_is_drawn() {
+fn vanished_functions_are_drawn() {
     let used = Used::of_page("compare", |folder| {
         let [(before, one), (after, other)] =
             [[Mode::User, Mode::Kernel], [Mode::User; 2]].map(|mode| read_walk(folder, 6, &mode));
@@ -326,14 +326,14 @@ fn what_vanished_is_drawn() {
 }
 
 #[test]
-fn everybody_can_use_it() {
+fn the_page_is_accessible() {
     let used = Used::new("access", FEW);
     let none = Value::Array(Vec::new());
     assert_eq!(used.said["violations"], none, "{}", used.said);
     assert_eq!(used.said["wide"], none);
 }
 
-/// The page of a guest's program that is built here, with its files if they are to be `there`: the innermost frame is in what is inlined into `outer`.
+/// The page of a guest's program that is built here, with its files if they are to be `there`: the innermost frame is in code inlined into `outer`.
 fn page_with_code(guest: &Guest, there: bool) -> String {
     let (path, _) = guest.named_recording();
     let recording = Recording::open(&path).unwrap();
@@ -358,7 +358,7 @@ fn functions_have_their_code() {
         used.text("note"),
         "1 tick found the processor in outer, in all that the page has: filters don't change these."
     );
-    // The lines of the function itself: what is inlined there counts for the line that calls it.
+    // The lines of the function itself: inlined code counts for the line that calls it.
     let source = said["source"].as_array().unwrap();
     let lines: Vec<&str> = SOURCE.lines().collect();
     for (index, row) in source.iter().enumerate() {
@@ -383,7 +383,7 @@ fn functions_have_their_code() {
     let [(address, _)] = &ticks(&said["instructions"])[..] else {
         panic!("{said}");
     };
-    // Where it was, or the instruction that this is in.
+    // The sampled address, or the instruction that contains it.
     let address = u64::from_str_radix(&address[2..], 16).unwrap();
     assert!((outer + 1..=outer + 8).contains(&address), "{address:#x}");
     let has = |column: usize, text: &str| {

@@ -78,20 +78,23 @@ fn callers_and_callees_have_tables() {
 }
 
 /// Interrupts the work at its first step.
-struct Interrupted;
+struct InterruptingObserver;
 
-impl Observer for Interrupted {
+impl Observer for InterruptingObserver {
     fn advance(&self, _done: u64, _whole: u64) -> ControlFlow<()> {
         ControlFlow::Break(())
     }
 }
 
 #[test]
-fn an_interrupted_run_says_so() {
+fn an_interrupted_run_is_marked() {
     let (_folder, path) = recording(2);
     let recording = Recording::open(&path).unwrap();
     let resolver = Resolver::from_contents(&recording.contents().unwrap());
-    let (all, observers) = (Selection::default(), [&Interrupted as &dyn Observer; 2]);
+    let (all, observers) = (
+        Selection::default(),
+        [&InterruptingObserver as &dyn Observer; 2],
+    );
     let read = Profile::read_observed(&recording, all, resolver, observers, &mut ());
     let profile = read.unwrap();
     assert!(profile.contents.unread > 0);
@@ -105,7 +108,7 @@ fn an_interrupted_run_says_so() {
 }
 
 #[test]
-fn a_document_has_all_of_it() {
+fn a_document_is_complete() {
     let (_folder, path) = recording(2);
     let document = document(&profile(&path, ":"), SortBy::Own, 8);
     let text = serde_json::to_vec_pretty(&document).unwrap();

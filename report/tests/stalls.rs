@@ -1,4 +1,4 @@
-//! What held a guest up, of recordings whose every tick is known.
+//! Stalls in recordings with known ticks.
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ const FUNCTIONS: [&str; 7] = [
 /// A tick of 1000 Hz, in ns.
 const PERIOD: u64 = 1_000_000;
 
-/// A run of a vCPU's ticks that ends with a sample, `at` so many ticks after the begin.
+/// A run of a vCPU's ticks that ends with a sample, `at` this many ticks after the start.
 struct Run {
     vcpu: u16,
     at: u64,
@@ -150,7 +150,7 @@ fn read(runs: &[Run]) -> (Profile, Stalls) {
 
 /// A wait counts as beside stolen ticks while the host doesn't run another vCPU, unless that is halted.
 #[test]
-fn waits_beside_stolen_ticks_are_counted_with_what_that_vcpu_ran() {
+fn waits_beside_stolen_ticks_have_the_other_vcpus_activity() {
     let wait = |at| Run {
         at,
         stack: WAITING,
@@ -209,9 +209,10 @@ fn waits_beside_stolen_ticks_are_counted_with_what_that_vcpu_ran() {
     assert_eq!(row.stolen_from, Some(holder));
 }
 
-/// An interrupt waits for locks as a system call does; user code and halted vCPUs don't.
+/// Waits for locks in an interrupt count as in a system call; those of user code and halted vCPUs
+/// don't.
 #[test]
-fn waits_in_interrupts_are_waits() {
+fn waits_in_interrupts_are_counted() {
     let of_mode = |at, mode| Run {
         at,
         mode,
@@ -249,7 +250,7 @@ fn stretches(stacks: &[&'static [&'static str]]) -> Vec<StretchRow> {
 }
 
 #[test]
-fn a_stretch_has_its_first_stack_and_what_all_of_its_samples_are_in() {
+fn a_stretch_has_its_first_stack_and_common_frames() {
     let copying: &[&str] = &["copy_page", "change_inode", "do_syscall_64"];
     let clearing: &[&str] = &["clear_page", "change_inode", "do_syscall_64"];
     let said = |stacks: &[_]| {
@@ -266,12 +267,12 @@ fn a_stretch_has_its_first_stack_and_what_all_of_its_samples_are_in() {
     assert_eq!(common.as_deref(), Some("change_inode"));
     let common = said(&[clearing, &["do_syscall_64"], copying]);
     assert_eq!(common.as_deref(), Some("do_syscall_64"));
-    // The same function elsewhere isn't the same call.
+    // The same function called elsewhere is another call.
     let elsewhere: &[&str] = &["copy_page", "do_syscall_64", "change_inode"];
     assert_eq!(said(&[copying, elsewhere]), None);
 }
 
-/// One sample has no length: a row of it would be 0.000 ms long.
+/// A single sample has no length: its row would be 0.000 ms long.
 #[test]
 fn stretches_of_one_sample_are_counted_and_not_listed() {
     let off = |at| Run {

@@ -43,7 +43,7 @@ fn inner_address(guest: &Guest) -> u64 {
 }
 
 #[test]
-fn a_program_in_the_sysroot_brings_inlined_functions_and_lines() {
+fn a_program_in_the_sysroot_gives_inlined_functions_and_lines() {
     let guest = Guest::new();
     let user = [
         guest.mapped(inner_address(&guest)),
@@ -117,7 +117,7 @@ fn another_build_of_a_program_is_not_used_with_one_warning() {
 }
 
 #[test]
-fn a_file_that_the_recording_has_not_got_is_not_used() {
+fn a_file_without_a_recorded_build_id_is_not_used() {
     let guest = Guest::new();
     let user = [guest.mapped(inner_address(&guest))];
     let generated = [0x7fff_0000_1010];
@@ -157,7 +157,7 @@ fn a_file_that_the_recording_has_not_got_is_not_used() {
         ),
         "{notes:?}"
     );
-    // A process of a container has it elsewhere, and one whose namespaces aren't known nowhere.
+    // A process of a container has it in its own root, and for unknown namespaces it isn't found.
     let own = "/proc/77/root/tmp/perf-7.map";
     for (perf_map, place, is_named) in [
         (own, own, true),
@@ -240,7 +240,7 @@ fn packed_debug_information_is_read() {
 }
 
 #[test]
-fn a_damaged_debug_file_brings_nothing() {
+fn a_damaged_debug_file_is_ignored() {
     let guest = Guest::new();
     let user = [guest.mapped(inner_address(&guest))];
     let binary = guest.info("0badc0de").to_block(&guest.program.functions);
@@ -315,7 +315,7 @@ fn the_kernel_s_debug_file_is_used_where_the_kernel_ran() {
         Err(SymbolError::NoSlide(_))
     ));
 
-    // A guest that isn't Linux runs where it was linked to, its programs too.
+    // A guest other than Linux runs at its link-time address, and so do its programs.
     let linked = [inner_address(&guest), guest.address("main")];
     let line = |name| format!("{:x} t {name}\n", guest.address(name));
     let text = line("outer") + &line("main");
@@ -327,7 +327,7 @@ fn the_kernel_s_debug_file_is_used_where_the_kernel_ran() {
         ["pid-77;main;outer;inner_[i];outer_[k];inner_[k] 1"]
     );
 
-    // With --pid-at there are no symbols. A file that isn't Linux's, which has _stext, tells as much.
+    // With --pid-at there are no symbols. A file other than Linux's, which has _stext, gives the same.
     let path = guest.recording(&[(&linked[..1], &linked)], &[]);
     assert!(matches!(
         profile(&path, &vmlinux),
@@ -362,7 +362,7 @@ fn the_kernel_s_debug_file_is_used_where_the_kernel_ran() {
 }
 
 #[test]
-fn pprof_claims_lines_only_where_there_are_some() {
+fn pprof_claims_lines_only_if_there_are_some() {
     let guest = Guest::new();
     let (path, _) = guest.named_recording();
     let claimed = |root: Option<PathBuf>| {
@@ -402,7 +402,7 @@ fn code_is_that_of_the_files_with_the_recorded_build_id() {
     let segment = guest.program.segments[0];
     let offset = usize::try_from(begin - segment.address + segment.offset).unwrap();
     let expected = Some(file[offset..offset + 9].to_vec());
-    // A kernel that runs elsewhere than where it is linked to.
+    // A kernel that runs at another address than its link-time address.
     let slid = begin.wrapping_add(SLIDE);
     let path = guest.recording(&[(&[slid], &[])], &[guest.kallsyms()]);
     let kernel = profile(&path, &sources(Some(guest.program_file()), None)).unwrap();

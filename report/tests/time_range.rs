@@ -1,4 +1,4 @@
-//! A part of the time of a recording: the blocks of samples outside of it aren't unpacked, and what is in it is the same as if all were read.
+//! A time range of a recording: blocks of samples outside of it aren't unpacked, and the result is the same as if all were read.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use kvmprof_report::profile::{Profile, Selection, SortBy, document, folded};
 use kvmprof_report::stalls::{StallWatcher, Stalls};
 use kvmprof_report::symbolize::Resolver;
 
-/// The recording at `path` as earlier versions made it, which doesn't tell the times of its blocks.
+/// The recording at `path` as earlier versions made it, without the times of its blocks.
 fn without_times(path: &Path) -> Vec<u8> {
     let bytes = std::fs::read(path).unwrap();
     let (header, mut rest) = bytes.split_at(HEADER);
@@ -26,7 +26,7 @@ fn without_times(path: &Path) -> Vec<u8> {
     kept
 }
 
-/// All that reports and exports say of `time`, and how many bytes that has unpacked.
+/// All output of reports and exports for `time`, and the number of bytes unpacked for it.
 fn said(recording: Recording, time: &str) -> (Vec<String>, u64) {
     let resolver = Resolver::from_contents(&recording.contents().unwrap());
     let selection = Selection {
@@ -54,7 +54,7 @@ fn said(recording: Recording, time: &str) -> (Vec<String>, u64) {
 }
 
 #[test]
-fn a_part_of_the_time_is_what_reading_all_of_it_gives() {
+fn a_time_range_equals_filtering_everything() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     for seed in 1..5 {

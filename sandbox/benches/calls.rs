@@ -1,8 +1,8 @@
-//! What filters cost: `cargo bench -p kvmprof-sandbox`.
+//! The cost of filters: `cargo bench -p kvmprof-sandbox`.
 //!
-//! Each round starts a thread with the filter of a vCPU and one without, one after the other, and has both make the same calls on a
-//! descriptor that there isn't, so that the kernel does nothing but take the call. Fails if a thread's way in takes longer than a guest's start may
-//! take longer for the sandbox.
+//! Each round starts a thread with the filter of a vCPU and one without, one after the other, and has both make the same calls on an invalid
+//! descriptor, so that the kernel only enters and leaves the call. Fails if installing a thread's filter exceeds the sandbox's limit for a guest's
+//! start.
 #![expect(clippy::unwrap_used, reason = "a benchmark fails like a test")]
 
 use std::thread;
@@ -14,7 +14,7 @@ use kvmprof_sandbox::{Mode, Thread, enter};
 const ROUNDS: usize = 31;
 const CALLS: u32 = 100_000;
 const KVM_RUN: libc::c_ulong = 0xae80;
-/// What the sandbox may add to a start.
+/// Limit for the sandbox's addition to a start.
 const LIMIT: Duration = Duration::from_millis(1);
 
 /// The time of a call, and of giving the thread its filter.

@@ -2,7 +2,7 @@
 
 /// A system call that is allowed, with any arguments or with some only.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Allowed {
+pub(crate) struct AllowedCall {
     /// The call's number.
     pub call: i64,
     /// One of these conditions has to hold. If there are none, the call is always allowed.
@@ -21,13 +21,13 @@ pub(crate) struct Condition {
 }
 
 /// A call that is allowed with any arguments.
-pub(crate) const fn any(call: i64) -> Allowed {
-    Allowed { call, if_any: &[] }
+pub(crate) const fn any(call: i64) -> AllowedCall {
+    AllowedCall { call, if_any: &[] }
 }
 
 /// A call that is allowed if one of these conditions holds.
-pub(crate) const fn only(call: i64, if_any: &'static [Condition]) -> Allowed {
-    Allowed { call, if_any }
+pub(crate) const fn only(call: i64, if_any: &'static [Condition]) -> AllowedCall {
+    AllowedCall { call, if_any }
 }
 
 /// The argument is `value`. Only the low 32 bits are compared: the kernel uses no more of the arguments that are tested.

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::allowed::{Allowed, Condition};
+use crate::allowed::{AllowedCall, Condition};
 
 /// An instruction, with the fields of `struct sock_filter`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ const X86_64: u32 = 0xc000_003e;
 
 /// What a filter does with a range of calls.
 #[derive(Clone, PartialEq, Eq)]
-enum Does {
+enum RangeAction {
     Allow,
     Trap,
     /// Allows the call if one of these conditions holds: argument, mask, value.
@@ -63,7 +63,7 @@ fn trap() -> Instruction {
 ///
 /// # Panics
 /// A number of the table is too large for a filter. That ends the build.
-pub(crate) fn compile<'a>(allowed: impl Iterator<Item = &'a Allowed>) -> Vec<Instruction> {
+pub(crate) fn compile<'a>(allowed: impl Iterator<Item = &'a AllowedCall>) -> Vec<Instruction> {
     let ranges = ranges(allowed);
     let mut program = vec![
         instruction(LOAD, 0, 0, ARCHITECTURE),
@@ -76,22 +76,22 @@ pub(crate) fn compile<'a>(allowed: impl Iterator<Item = &'a Allowed>) -> Vec<Ins
 }
 
 /// The ranges of call numbers: the first number of each, and what the filter does with it. The first range starts at 0.
-fn ranges<'a>(allowed: impl Iterator<Item = &'a Allowed>) -> Vec<(u32, Does)> {
-    let mut calls: BTreeMap<u32, Does> = BTreeMap::new();
+fn ranges<'a>(allowed: impl Iterator<Item = &'a AllowedCall>) -> Vec<(u32, RangeAction)> {
+    let mut calls: BTreeMap<u32, RangeAction> = BTreeMap::new();
     for it in allowed {
         let call = u32::try_from(it.call).expect("calls have positive numbers");
-        let does = calls.entry(call).or_insert(Does::Ask(Vec::new()));
+        let does = calls.entry(call).or_insert(RangeAction::Ask(Vec::new()));
         match does {
-            Does::Ask(conditions) if !it.if_any.is_empty() => {
+            RangeAction::Ask(conditions) if !it.if_any.is_empty() => {
                 conditions.extend(it.if_any.iter().map(halves));
             }
-            _ => *does = Does::Allow,
+            _ => *does = RangeAction::Allow,
         }
     }
-    let mut ranges = vec![(0, Does::Trap)];
+    let mut ranges = vec![(0, RangeAction::Trap)];
     for (call, does) in calls {
         // Each call is a range; the numbers between a call and the next one are forbidden.
-        for (start, does) in [(call, does), (call + 1, Does::Trap)] {
+        for (start, does) in [(call, does), (call + 1, RangeAction::Trap)] {
             if ranges.last().is_some_and(|last| last.0 == start) {
                 ranges.pop();
             }
@@ -114,7 +114,7 @@ fn halves(condition: &Condition) -> (u8, u32, u32) {
 }
 
 /// The instructions that find the range of the call number in the accumulator.
-fn search(ranges: &[(u32, Does)]) -> Vec<Instruction> {
+fn search(ranges: &[(u32, RangeAction)]) -> Vec<Instruction> {
     if let [(_, does)] = ranges {
         return leaf(does);
     }
@@ -136,11 +136,11 @@ fn search(ranges: &[(u32, Does)]) -> Vec<Instruction> {
     program
 }
 
-fn leaf(does: &Does) -> Vec<Instruction> {
+fn leaf(does: &RangeAction) -> Vec<Instruction> {
     let conditions = match does {
-        Does::Allow => return vec![allow()],
-        Does::Trap => return vec![trap()],
-        Does::Ask(conditions) => conditions,
+        RangeAction::Allow => return vec![allow()],
+        RangeAction::Trap => return vec![trap()],
+        RangeAction::Ask(conditions) => conditions,
     };
     let mut values: BTreeMap<(u8, u32), Vec<u32>> = BTreeMap::new();
     for (argument, mask, value) in conditions {

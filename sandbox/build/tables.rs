@@ -14,15 +14,15 @@ use libc::{
     SYS_timer_delete, SYS_timer_settime, SYS_wait4, SYS_write, SYS_writev,
 };
 
-use crate::allowed::{Allowed, Condition, any, is, only, request, without};
+use crate::allowed::{AllowedCall, Condition, any, is, only, request, without};
 use crate::thread::{OWN_PROCESS, Thread, for_each_thread};
 
 macro_rules! tables {
     ($($(#[$doc:meta])* $name:ident [$($table:ident)*] [$($right:ident)*],)*) => {
         impl Thread {
             /// The calls that the thread's filter allows.
-            pub(crate) fn allowed(self) -> impl Iterator<Item = &'static Allowed> {
-                let tables: &[&[Allowed]] = match self {
+            pub(crate) fn allowed(self) -> impl Iterator<Item = &'static AllowedCall> {
+                let tables: &[&[AllowedCall]] = match self {
                     $(Self::$name => &[COMMON $(, $table)*],)*
                 };
                 tables.iter().copied().flatten()
@@ -42,13 +42,13 @@ const PERF: u8 = b'$';
 const TERMINAL: u8 = b'T';
 
 /// To the other end of a connection: an address, which may be a path, has no length.
-const SEND: Allowed = only(SYS_sendto, &[is(5, 0)]);
+const SEND: AllowedCall = only(SYS_sendto, &[is(5, 0)]);
 
 /// Signals go to this process only.
 const OF_THIS_PROCESS: &[Condition] = &[is(0, OWN_PROCESS as u64)];
 
 /// The calls that the standard library, the allocator, a thread's end, and the report of a panic or of a forbidden call need.
-const COMMON: &[Allowed] = &[
+const COMMON: &[AllowedCall] = &[
     any(SYS_read),
     any(SYS_write),
     any(SYS_close),
@@ -111,7 +111,7 @@ const COMMON: &[Allowed] = &[
 ];
 
 /// At the end the first thread flushes images, and asks and waits for the processes that helped, such as `kvmprof-share`.
-const MAIN: &[Allowed] = &[
+const MAIN: &[AllowedCall] = &[
     any(SYS_pread64),
     any(SYS_pwrite64),
     any(SYS_fdatasync),
@@ -125,7 +125,7 @@ const MAIN: &[Allowed] = &[
     any(SYS_timer_delete),
 ];
 
-const VCPU: &[Allowed] = &[
+const VCPU: &[AllowedCall] = &[
     only(
         SYS_ioctl,
         &[
@@ -178,9 +178,9 @@ const VCPU: &[Allowed] = &[
 ];
 
 /// F_SETSIG and F_SETOWN_EX: the signal of a perf event, and the thread that gets it.
-const SIGNALS_OF_FILES: Allowed = only(SYS_fcntl, &[is(1, 10), is(1, 15)]);
+const SIGNALS_OF_FILES: AllowedCall = only(SYS_fcntl, &[is(1, 10), is(1, 15)]);
 
-const EVENTS: &[Allowed] = &[
+const EVENTS: &[AllowedCall] = &[
     any(SYS_epoll_wait),
     any(SYS_epoll_ctl),
     any(SYS_eventfd2),
@@ -217,18 +217,18 @@ const EVENTS: &[Allowed] = &[
 ];
 
 /// Whoever accepts clients compares their user with its own.
-const CLIENTS: &[Allowed] = &[any(SYS_geteuid)];
+const CLIENTS: &[AllowedCall] = &[any(SYS_geteuid)];
 
-/// The files in `/proc` about a vCPU's thread are open. While a vCPU stands still, the thread stays on one processor.
-const LOOK: &[Allowed] = &[
+/// The files in `/proc` about a vCPU's thread are open. While a vCPU is stopped, the thread stays on one processor.
+const LOOK: &[AllowedCall] = &[
     any(SYS_pread64),
     any(SYS_getcpu),
     only(SYS_sched_setaffinity, &[is(0, 0)]),
 ];
 
-/// The thread waits for a tick or a kick. The process that traces the VMM has the host's kernel take samples, and hands over their clock, which is
+/// The thread waits for a tick or a kick. The process that traces the VMM has the host's kernel take samples, and delivers their clock, which is
 /// started here.
-const CAPTURE: &[Allowed] = &[
+const CAPTURE: &[AllowedCall] = &[
     any(SYS_rt_sigtimedwait),
     // PERF_EVENT_IOC_ENABLE
     only(SYS_ioctl, &[request(PERF, 0)]),
@@ -236,7 +236,7 @@ const CAPTURE: &[Allowed] = &[
     any(SYS_recvmsg),
 ];
 
-const BINARIES: &[Allowed] = &[
+const BINARIES: &[AllowedCall] = &[
     any(SYS_pread64),
     // A read of a qcow2 image that the guest writes to may need room in the image's cache: a changed table is written then, by whoever reads. And whoever
     // has the image last, at the guest's end, flushes it.
@@ -246,20 +246,20 @@ const BINARIES: &[Allowed] = &[
 
 /// The thread opens files below the folder so that no link leads out of it (`kvmprof_recording::Sysroot`). The call's flags are in a structure
 /// that a filter can't read: where there is no such folder, no thread has the call.
-const SYSROOT: &[Allowed] = &[any(SYS_openat2)];
+const SYSROOT: &[AllowedCall] = &[any(SYS_openat2)];
 
 /// Another process gives the recording its name.
-const RECORDER: &[Allowed] = &[SEND, any(SYS_recvmsg)];
+const RECORDER: &[AllowedCall] = &[SEND, any(SYS_recvmsg)];
 
 /// Images are read and written by `kvmprof_machine::disk` alone, whatever their format.
-const DISK: &[Allowed] = &[
+const DISK: &[AllowedCall] = &[
     any(SYS_pread64),
     any(SYS_pwrite64),
     any(SYS_fallocate),
     any(SYS_fdatasync),
 ];
 
-const CONNECTIONS: &[Allowed] = &[
+const CONNECTIONS: &[AllowedCall] = &[
     SEND,
     any(SYS_sendmsg),
     any(SYS_recvfrom),
@@ -283,7 +283,7 @@ const CONNECTIONS: &[Allowed] = &[
     ),
 ];
 
-const SHARE: &[Allowed] = &[
+const SHARE: &[AllowedCall] = &[
     SEND,
     any(SYS_sendmsg),
     any(SYS_recvfrom),
@@ -291,7 +291,7 @@ const SHARE: &[Allowed] = &[
     any(SYS_shutdown),
 ];
 
-const END: &[Allowed] = &[
+const END: &[AllowedCall] = &[
     // A signal handler may run on this thread, and passes the signal on by a socket.
     SEND,
     any(SYS_recvfrom),

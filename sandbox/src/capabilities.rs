@@ -22,7 +22,8 @@ macro_rules! rights {
 }
 for_each_thread!(rights);
 
-/// Gives up all rights of this thread but those of `thread`, for good. A thread that is to become another user keeps none.
+/// Permanently gives up all rights of this thread but those of `thread`. A thread that is to become another user keeps
+/// none.
 ///
 /// # Errors
 /// The system refuses it. It never refuses to take rights away.
@@ -39,7 +40,7 @@ pub(crate) fn keep(thread: Thread, user: Option<&User>) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives up all rights of this thread but those of any of `threads`, for good.
+/// Permanently gives up all rights of this thread but those of any of `threads`.
 ///
 /// # Errors
 /// As for [`keep`].
@@ -48,7 +49,7 @@ pub(crate) fn keep_any(threads: &[Thread]) -> io::Result<()> {
     keep_only(rights.fold(CapabilitySet::empty(), |all, rights| all | rights))
 }
 
-/// Gives up all rights of this thread but `rights`, for good.
+/// Permanently gives up all rights of this thread but `rights`.
 ///
 /// # Errors
 /// As for [`keep`].

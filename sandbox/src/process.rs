@@ -1,4 +1,4 @@
-//! What a process gives up for good.
+//! What a process gives up permanently.
 
 use std::ffi::OsString;
 use std::io;
@@ -18,8 +18,8 @@ use crate::user::User;
 const FIRST: u32 = 3;
 
 /// Gives up what a program that runs a guest never needs: privileges of programs that it executes (`no_new_privs`), core dumps, which would
-/// have the guest's memory, a higher limit of open files than now, and new files that others may read (umask(2)).
-/// Threads that exist already keep the first of these.
+/// have the guest's memory, a higher limit of open files than now, and new files that others may read (umask(2)). Threads that exist
+/// already keep the first of these.
 ///
 /// # Errors
 /// The system refuses a part of it.
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_named_as_shells_do() {
+    fn file_descriptors_are_named_as_in_shells() {
         assert_eq!(named("/dev/fd/63"), [63]);
         assert_eq!(named("file:/proc/self/fd/12,x=/dev/fd/4"), [4, 12]);
         assert_eq!(named("/dev/fd/x"), [0; 0]);

@@ -99,7 +99,7 @@ impl User {
         Ok(user)
     }
 
-    /// This thread, and no other one, becomes the user for good, without any right of a superuser.
+    /// This thread, and no other one, permanently becomes the user, without any right of a superuser.
     ///
     /// # Errors
     /// The thread may not become another user.
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_belongs_to_the_user_from_its_first_moment_on() {
+    fn a_folder_belongs_to_the_user_from_its_creation() {
         use std::os::unix::fs::MetadataExt;
 
         let place = tempfile::tempdir().unwrap();
@@ -300,7 +300,7 @@ mod tests {
         );
         let again = make().unwrap_err();
         assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
-        // This thread is root as before.
+        // This thread is still root.
         assert_eq!(capabilities(None).unwrap(), before);
         let own = inner.join("roots");
         fs::create_dir(&own).unwrap();
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_those_that_have_the_user() {
+    fn groups_are_those_of_the_user() {
         let groups = "root:x:0:a\nkvm:x:105:a,b\nusers:x:100:\nb:x:7:bb\nc:x:8:b\nbroken\nd:x:y:b";
         assert_eq!(groups_of("b", groups), [105, 8]);
         assert_eq!(groups_of("a", groups), [105]);

@@ -1,5 +1,5 @@
-//! The compiler of filters against another one, rust-vmm's seccompiler: both filters do the same with every call, with the arguments that a
-//! table names and others.
+//! Compares the compiler of filters with another one, rust-vmm's seccompiler: both filters decide the same for every call, with the
+//! arguments of a table and others.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 #[path = "../build/allowed.rs"]
@@ -28,7 +28,7 @@ const X32: u32 = 0x4000_0000;
 const X86_64: u32 = 0xc000_003e;
 const I386: u32 = 0x4000_0003;
 
-/// What seccompiler makes of a table.
+/// The filter that seccompiler makes from a table.
 fn reference(thread: Thread) -> Vec<Instruction> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     for it in thread.allowed() {
@@ -95,9 +95,9 @@ fn run(program: &[Instruction], architecture: u32, call: u32, arguments: [u64; 6
     unreachable!("filters end")
 }
 
-/// Where a filter has the process's own number, that takes its place when it is installed: nothing else may look like it.
+/// If a filter has the process's own pid, it is inserted at installation: no other value may equal its placeholder.
 #[test]
-fn only_signals_have_the_own_process() {
+fn only_signal_calls_compare_the_own_pid() {
     let is_signal = |call| [libc::SYS_kill, libc::SYS_tgkill].contains(&call);
     for thread in Thread::ALL {
         for it in thread.allowed() {
@@ -118,7 +118,7 @@ fn only_signals_have_the_own_process() {
 }
 
 #[test]
-fn filters_do_what_those_of_another_compiler_do() {
+fn filters_agree_with_those_of_another_compiler() {
     for thread in Thread::ALL {
         let (ours, theirs) = (compile::compile(thread.allowed()), reference(thread));
         let conditions = || thread.allowed().flat_map(|it| it.if_any);
@@ -130,7 +130,7 @@ fn filters_do_what_those_of_another_compiler_do() {
             let what = (thread, architecture, call, arguments);
             let ours = run(&ours, architecture, call, arguments);
             let theirs = run(&theirs, architecture, call, arguments);
-            // seccompiler ends the process for another architecture; here it is a call like others that aren't there.
+            // seccompiler ends the process for another architecture; here it is treated as an unknown call.
             let expected = match architecture {
                 X86_64 => theirs.0,
                 _ => libc::SECCOMP_RET_TRAP,

@@ -24,7 +24,7 @@ const LOCK: i32 =
     libc::O_CREAT | libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
 
 /// The addresses of what a call reads.
-struct Words {
+struct CallAddresses {
     /// A file that is there.
     file: u64,
     /// A name at which nothing is.
@@ -35,7 +35,7 @@ struct Words {
     how: u64,
 }
 
-type Arguments = fn(&Words) -> [u64; 6];
+type Arguments = fn(&CallAddresses) -> [u64; 6];
 
 /// `struct open_how`: flags, mode, and how the path is followed.
 static HOW: [u64; 3] = [(libc::O_WRONLY | libc::O_CREAT) as u64, 0o600, 0];
@@ -209,7 +209,7 @@ fn no_thread_changes_or_reads_a_file_by_its_path() {
         let family = libc::AF_UNIX.to_le_bytes();
         address[..2].copy_from_slice(&family[..2]);
         address[2..2 + file.as_bytes().len()].copy_from_slice(file.as_bytes());
-        let words = Words {
+        let words = CallAddresses {
             file: file.as_ptr() as u64,
             free: free.as_ptr() as u64,
             address: address.as_ptr() as u64,

@@ -1,9 +1,10 @@
-//! Builds the programs that the lab brings along.
+//! Builds the lab's own programs.
 
 use std::path::PathBuf;
 use std::{env, process};
 
-/// Where each lies, and more arguments for the compiler: only what is profiled keeps its symbols.
+/// The place of each, and more arguments for the compiler: only programs that are profiled keep
+/// their symbols.
 const PROGRAMS: [(&str, &str, &[&str]); 3] = [
     ("keeper", "src/keeper.c", &["-s"]),
     ("parallel_port", "src/parallel_port.c", &["-O1", "-s"]),

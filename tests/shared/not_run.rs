@@ -8,14 +8,14 @@ use std::thread;
 
 /// Names the file that gets a line for each test that was not run.
 const LIST: &str = "KVMPROF_TESTS_NOT_RUN";
-/// Begins what is printed of one.
+/// The prefix of its line in the output.
 pub const MARK: &str = "not run: ";
 
 /// Says that the calling test, or a part of it, can't be run on this machine, and why. nextest knows no such result: the test
 /// goes into the list that `tests/run` prints at its end.
 ///
 /// # Panics
-/// Where nobody prints such a list, since the test would pass as if it had been run.
+/// If there is no such list: the test would pass as if it had been run.
 pub fn not_run(why: &str) {
     assert!(
         note(why),
@@ -23,7 +23,7 @@ pub fn not_run(why: &str) {
     );
 }
 
-/// Adds to the list what somebody who reads the results should know of the calling test. Returns whether there is a list.
+/// Adds a note about the calling test to the list. Returns whether there is a list.
 pub fn note(what: &str) -> bool {
     println!("{MARK}{what}");
     let Some(list) = env::var_os(LIST) else {

@@ -1,4 +1,4 @@
-//! A folder `/run` of a test's own, so that no other kvmprof of this host is found.
+//! A separate folder `/run` for a test, so that no other kvmprof of this host is found.
 
 use std::ffi::CString;
 use std::io;
@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Has the command find sockets with names in `folder/kvmprof`, whoever runs it: root's are in `/run/kvmprof`, so the command has a mount namespace in
+/// Has the command find sockets with names in `folder/kvmprof`, for any user: root's are in `/run/kvmprof`, so the command has a mount namespace in
 /// which `folder` is `/run`.
 pub fn with_own_run(command: &mut Command, folder: &Path) {
     command.env("XDG_RUNTIME_DIR", folder);

@@ -9,15 +9,15 @@ const LOAD: u16 = 0x20;
 const SKIP_IF_EQUAL: u16 = 0x15;
 const RETURN: u16 = 0x06;
 
-/// Where the number of the system call is in what the filter sees (`struct seccomp_data`), in bytes.
+/// The offset of the system call's number in the filter's input (`struct seccomp_data`), in bytes.
 pub const NUMBER: u32 = 0;
 
-/// Takes the 4 bytes at `offset` of what the filter sees.
+/// Loads the 4 bytes at `offset` of the filter's input.
 pub const fn load(offset: u32) -> sock_filter {
     instruction(LOAD, [0, 0], offset)
 }
 
-/// Skips so many instructions if what was taken is `value`, and so many if it isn't.
+/// Skips this many instructions if the loaded value is `value`, and this many if it isn't.
 pub const fn skip(value: u32, equal: u8, other: u8) -> sock_filter {
     instruction(SKIP_IF_EQUAL, [equal, other], value)
 }
@@ -45,7 +45,7 @@ pub fn filter(instructions: &mut [sock_filter]) -> io::Result<()> {
     result(unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program, 0, 0) })
 }
 
-/// Gives up that programs of the calling thread get more privileges than it has.
+/// Prevents programs of the calling thread from getting more privileges than it has.
 ///
 /// # Errors
 /// The kernel refuses it.

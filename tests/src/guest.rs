@@ -22,7 +22,7 @@ use crate::{Accounts, Boot, Pcs, Ran, until};
 pub struct Guest {
     child: Child,
     folder: TempDir,
-    /// The other end of the program's standard error, if nobody reads it.
+    /// The other end of the program's standard error, if that isn't read.
     unread: Option<PipeReader>,
 }
 
@@ -37,7 +37,7 @@ impl Guest {
         guest
     }
 
-    /// Like [`Guest::start`], but each write of kvmprof to standard error waits for ever, because standard error is a full pipe.
+    /// Like [`Guest::start`], but each write of kvmprof to standard error blocks forever, because standard error is a full pipe.
     ///
     /// # Panics
     /// If it ends instead.
@@ -54,7 +54,7 @@ impl Guest {
         guest
     }
 
-    /// Like [`Guest::start`], but nobody reads the console, which is a full pipe. Returns the pipe's other end, whose reads don't block.
+    /// Like [`Guest::start`], but the console isn't read: it is a full pipe. Returns the pipe's other end, whose reads don't block.
     ///
     /// # Panics
     /// If it ends instead.
@@ -264,7 +264,7 @@ impl Guest {
         status_of(&self.connect())
     }
 
-    /// Waits until nobody has pcs open: kvmprof detects a client's end after a moment.
+    /// Waits until no client has pcs open: kvmprof detects a client's end after a moment.
     pub fn until_closed(&self) -> Accounts {
         let connection = self.connect();
         until("pcs is closed", || {
@@ -281,7 +281,8 @@ impl Guest {
         run(all)
     }
 
-    /// Records with more `arguments` until the recorder has taken so many `ticks`, and returns what `kvmprof record` said. The guest has no other recorder.
+    /// Records with more `arguments` until the recorder has taken this many `ticks`, and returns the messages of `kvmprof record`. The guest has no
+    /// other recorder.
     ///
     /// # Panics
     /// If it can't be started.

@@ -353,7 +353,7 @@ impl Machine {
         status_of(&self.connect())
     }
 
-    /// Waits until every vCPU has counted `more` rounds more, and calls `meanwhile` again and again.
+    /// Waits until every vCPU has counted `more` further rounds, and calls `meanwhile` repeatedly.
     ///
     /// # Panics
     /// If a vCPU has seen a wrong value.

@@ -11,7 +11,7 @@ pub(crate) use on_host::note;
 /// list that `tests/run` prints at its end.
 ///
 /// # Panics
-/// If nobody prints such a list, because the test would pass as if it had been run.
+/// If there is no such list, because the test would pass as if it had been run.
 pub fn not_run(why: &str) {
     if in_lab() {
         // The host adds it to the list.

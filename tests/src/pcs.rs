@@ -135,7 +135,7 @@ impl Pcs {
         until(what, || enough(&self.status().ledger).then_some(()));
     }
 
-    /// The complete buffers read so far; a rest is kept.
+    /// The complete buffers read so far; an incomplete one is kept.
     pub fn blocks(&mut self) -> Vec<Block> {
         let status = self.status();
         let size = usize::try_from(status.buffer_size).unwrap();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use kvmprof_lab::{Lab, probe_kvm};
 use kvmprof_machine::has_hardware_virtualization;
-use kvmprof_profiling::kernel_events::missing;
+use kvmprof_profiling::kernel_events::unavailable;
 use kvmprof_recording::EventKind;
 
 use crate::linux::debian;
@@ -67,7 +67,7 @@ pub fn on_kvm_of_lab_with<F: FnOnce()>(series: &str, body: F) {
 /// As [`on_kvm`], and if the lab doesn't count them.
 pub fn on_kvm_that_counts<F: FnOnce()>(kinds: &[EventKind], body: F) {
     let name = test_name(type_name::<F>());
-    match kinds.iter().find_map(|kind| missing(*kind)) {
+    match kinds.iter().find_map(|kind| unavailable(*kind)) {
         None => run_test(&name, body, Lab::new()),
         Some(why) => {
             assert!(!in_lab(), "{name}: not in the lab: {why}");

@@ -23,7 +23,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// The same without the messages that a vCPU's thread was slow to stop. That is a busy host's doing: such a tick is lost, and the account has it.
+    /// The same without the messages that a vCPU's thread was slow to stop. A busy host causes that: such a tick is lost, and the account has it.
     #[must_use]
     pub fn without_slow_looks(mut self) -> Self {
         let lines = self.stderr.split_inclusive('\n');
@@ -87,7 +87,7 @@ pub fn example_path(name: &str) -> PathBuf {
 /// A command for the Python that runs the examples.
 pub fn python() -> Command {
     let mut command = Command::new("python3");
-    // Python must leave nothing beside the sources.
+    // Python must leave no files beside the sources.
     command.env("PYTHONDONTWRITEBYTECODE", "1");
     command.env("PYTHONPATH", examples());
     if in_lab() {

@@ -17,8 +17,8 @@ pub fn standard_error(share: f64, samples: u64) -> f64 {
     (share * (1.0 - share) / samples.max(1) as f64).sqrt()
 }
 
-/// The maximum share of stolen and lost ticks from which a share can be judged. Measured on an otherwise idle host with two processors: 1 to 4 % with one
-/// vCPU, 4 to 19 % with two, which compete with the profiler's own threads.
+/// The maximum share of stolen and lost ticks up to which a share can be judged. Measured on an otherwise idle host with two processors: 1 to 4 %
+/// with one vCPU, 4 to 19 % with two, which compete with the profiler's own threads.
 const UNSEEN: f64 = 0.2;
 /// If threads of the host wait for a smaller share of the time, this doesn't explain missing samples.
 const QUIET: f64 = 0.1;
@@ -50,9 +50,8 @@ pub struct Sampled {
 }
 
 impl Sampled {
-    /// Makes the numbers of samples, and of ticks that were stolen and lost, all since `pressure` began. Such ticks are time of the guest
-    /// that neither side knows well: where a vCPU that was just woken up, or preempted, waited for a processor, guest and clock may put the
-    /// border at different places.
+    /// Makes the numbers of samples, and of ticks that were stolen and lost, all since `pressure` began. Guest and host know such time less exactly:
+    /// when a vCPU that was just woken up, or preempted, waited for a processor, guest and clock may put the boundary at different times.
     pub fn new(samples: u64, stolen: u64, lost: u64, pressure: &CpuPressure) -> Self {
         Self {
             samples,
@@ -91,7 +90,7 @@ impl Sampled {
 
     /// Checks that the `observed` share of the samples is compatible with the share of the whole time, which is `expected`.
     fn check_share(&self, observed: f64, expected: f64) -> Result<(), String> {
-        // The missing ticks may have been anything.
+        // The missing ticks may be of any row.
         let unseen = self.unseen_share();
         let most = observed * (1.0 - unseen) + unseen;
         let least = observed * (1.0 - unseen);
@@ -112,14 +111,14 @@ impl Sampled {
     }
 }
 
-/// Checks the `observed` share of the samples against the `expected` one: it must be within four standard errors and 1.5 points, whatever
-/// the missing ticks would have been. If more than a fifth of the ticks were stolen or lost because the host was busy, the check is reported as inconclusive,
-/// in the list of what wasn't run.
+/// Checks the `observed` share of the samples against the `expected` one: it must be within four standard errors and 1.5 points, whatever the missing ticks
+/// would have been. If more than a fifth of the ticks were stolen or lost because the host was busy, the check is reported as inconclusive, in the list of
+/// what wasn't run.
 ///
 /// # Panics
 /// If it isn't, or if more than a fifth of the ticks were stolen or lost on a quiet host.
 #[track_caller]
-pub fn assert_share(what: &str, (observed, expected): (f64, f64), sampled: Sampled) {
+pub fn assert_share(what: &str, observed: f64, expected: f64, sampled: Sampled) {
     print!("{what}: ");
     let judged = match sampled.inconclusive() {
         Ok(None) => sampled.check_share(observed, expected),
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_may_be_off_by_chance_and_by_what_was_not_seen() {
+    fn a_share_may_differ_by_chance_and_by_lost_ticks() {
         // Four standard errors are 5.06 points.
         for (unseen, observed, agrees) in [
             (0, 0.2, true),
@@ -165,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_ticks_need_a_host_that_explains_them() {
+    fn missing_ticks_need_run_delay_of_the_host() {
         for (unseen, waiting, is_enough) in [
             (0, 0.0, Some(true)),
             (200, 0.0, Some(true)),
@@ -187,6 +186,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "95.0 % of the ticks were stolen or lost")]
     fn a_share_that_agrees_is_not_enough() {
-        assert_share("shares", (0.2, 0.2), sampled(950, 0.02));
+        assert_share("shares", 0.2, 0.2, sampled(950, 0.02));
     }
 }

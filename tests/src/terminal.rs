@@ -115,7 +115,7 @@ impl Terminal {
         String::from_utf8_lossy(&self.shown).into_owned()
     }
 
-    /// Reads the new output: a program with much output waits if nobody reads the terminal.
+    /// Reads the new output: a program with much output blocks until it is read.
     ///
     /// # Panics
     /// If it can't be read.
@@ -152,7 +152,7 @@ impl Terminal {
                 "it ended without {word:?}: {:?}",
                 String::from_utf8_lossy(&self.shown)
             );
-            // The program's last output may have come just now.
+            // The program's last output may have arrived just now.
             has_ended = child.try_wait().unwrap().is_some();
         }
     }

@@ -79,7 +79,7 @@ const INTERNET: [u64; 3] = [libc::AF_INET as u64, libc::SOCK_STREAM as u64, 0];
 /// The signal of a stop at the start or the end of a system call, with PTRACE_O_TRACESYSGOOD.
 const AT_CALL: i32 = libc::SIGTRAP | 0x80;
 
-/// A thread of another process, which stands still until this is dropped (ptrace(2)).
+/// A thread of another process, which is stopped until this is dropped (ptrace(2)).
 #[derive(Debug)]
 pub struct StoppedThread {
     pid: u32,
@@ -89,7 +89,7 @@ pub struct StoppedThread {
 }
 
 impl StoppedThread {
-    /// Stops the thread called `name` of process `pid`, and waits until it stands still.
+    /// Stops the thread called `name` of process `pid`, and waits until it has stopped.
     ///
     /// # Panics
     /// If there is no such thread, or it can't be stopped.
@@ -116,8 +116,8 @@ impl StoppedThread {
         stopped
     }
 
-    /// Makes the thread open the file `path` to read it, as an attacker would that has taken over the thread. The thread's own work is
-    /// lost: its process can't be used for anything but more such calls.
+    /// Makes the thread open the file `path` for reading, as an attacker would after taking over the thread. The thread's own work is lost:
+    /// its process can only be used for more such calls.
     ///
     /// # Errors
     /// The kernel's error.

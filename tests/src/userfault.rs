@@ -1,4 +1,4 @@
-//! Memory whose pages somebody would have to bring, and nobody does (userfaultfd(2)).
+//! Memory with missing pages that are never filled (userfaultfd(2)).
 
 use std::io;
 
@@ -6,13 +6,13 @@ use std::io;
 const API: libc::Ioctl = 0xc018_aa3f;
 const REGISTER: libc::Ioctl = 0xc020_aa00;
 
-/// Makes pages of this process missing ones from now on, where they aren't there: whoever touches one waits until the process ends.
+/// Registers the absent pages of this memory as missing: a thread that touches one blocks until the process ends.
 ///
 /// # Errors
-/// The host has no userfaultfd, or this isn't memory of a kind for that.
+/// The host has no userfaultfd, or doesn't support this kind of memory.
 ///
 /// # Safety
-/// Nothing that has to go on uses these pages.
+/// No code that has to continue may use these pages.
 pub unsafe fn never_bring(address: u64, length: u64) -> io::Result<()> {
     let mut api = [0xaa_u64, 0, 0];
     let mut range = [address, length, 1, 0];

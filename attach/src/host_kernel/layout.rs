@@ -130,12 +130,12 @@ impl Layout {
 }
 
 /// The structures with one name, and the name for errors.
-struct Named<'b, 'a> {
+struct StructureCandidates<'b, 'a> {
     name: &'static str,
     structures: Structures<'b, 'a>,
 }
 
-impl<'b, 'a> Named<'b, 'a> {
+impl<'b, 'a> StructureCandidates<'b, 'a> {
     fn find(btf: &'b Btf<'a>, name: &'static str) -> Self {
         Self {
             name,
@@ -169,13 +169,13 @@ impl<'b, 'a> Named<'b, 'a> {
 
 impl TaskLayout {
     fn find(btf: &Btf<'_>) -> Result<Self, HostKernelError> {
-        let task = Named::find(btf, "task_struct");
-        let pid = Named::find(btf, "pid");
-        let number = Named::find(btf, "upid");
+        let task = StructureCandidates::find(btf, "task_struct");
+        let pid = StructureCandidates::find(btf, "pid");
+        let number = StructureCandidates::find(btf, "upid");
         let process = btf.enumerator("pid_type", "PIDTYPE_TGID");
         let process = u64::from(process.ok_or_else(|| pid.missing("(PIDTYPE_TGID)"))?);
-        let link_size = Named::find(btf, "hlist_node").size()?;
-        let head_size = Named::find(btf, "hlist_head").size()?;
+        let link_size = StructureCandidates::find(btf, "hlist_node").size()?;
+        let head_size = StructureCandidates::find(btf, "hlist_head").size()?;
         Ok(Self {
             thread_pid: task.offset("thread_pid")?,
             process_link: task.offset("pid_links")? + process * link_size,
@@ -193,8 +193,8 @@ impl TaskLayout {
 
 impl PidTreeLayout {
     fn find(btf: &Btf<'_>) -> Result<Self, HostKernelError> {
-        let namespace = Named::find(btf, "pid_namespace");
-        let node = Named::find(btf, "xa_node");
+        let namespace = StructureCandidates::find(btf, "pid_namespace");
+        let node = StructureCandidates::find(btf, "xa_node");
         let slots = node.offset("slots")?;
         // The kernel's configuration sets the number of slots. The marks follow them.
         let slot_count = node.offset("marks")?.saturating_sub(slots) / 8;
@@ -203,7 +203,7 @@ impl PidTreeLayout {
         }
         Ok(Self {
             root: namespace.within("idr", "idr_rt")?
-                + Named::find(btf, "xarray").offset("xa_head")?,
+                + StructureCandidates::find(btf, "xarray").offset("xa_head")?,
             shift: node.offset("shift")?,
             slots,
             slot_count,
@@ -213,20 +213,20 @@ impl PidTreeLayout {
 
 impl FilesLayout {
     fn find(btf: &Btf<'_>) -> Result<Self, HostKernelError> {
-        let table = Named::find(btf, "fdtable");
+        let table = StructureCandidates::find(btf, "fdtable");
         Ok(Self {
-            table: Named::find(btf, "files_struct").offset("fdt")?,
+            table: StructureCandidates::find(btf, "files_struct").offset("fdt")?,
             max: table.offset("max_fds")?,
             files: table.offset("fd")?,
-            private_data: Named::find(btf, "file").offset("private_data")?,
+            private_data: StructureCandidates::find(btf, "file").offset("private_data")?,
         })
     }
 }
 
 impl KvmLayout {
     fn find(btf: &Btf<'_>) -> Result<Self, HostKernelError> {
-        let kvm = Named::find(btf, "kvm");
-        let vcpu = Named::find(btf, "kvm_vcpu");
+        let kvm = StructureCandidates::find(btf, "kvm");
+        let vcpu = StructureCandidates::find(btf, "kvm_vcpu");
         Ok(Self {
             memslots: kvm.offset("memslots")?,
             mm: kvm.offset("mm")?,
@@ -241,10 +241,10 @@ impl KvmLayout {
 
 impl SlotLayout {
     fn find(btf: &Btf<'_>) -> Result<Self, HostKernelError> {
-        let all = Named::find(btf, "kvm_memslots");
-        let slot = Named::find(btf, "kvm_memory_slot");
+        let all = StructureCandidates::find(btf, "kvm_memslots");
+        let slot = StructureCandidates::find(btf, "kvm_memory_slot");
         let order = if all.structures.offset_of("gfn_tree").is_some() {
-            let node = Named::find(btf, "rb_node");
+            let node = StructureCandidates::find(btf, "rb_node");
             SlotOrder::Tree {
                 root: all.offset("gfn_tree")?,
                 node_index: all.offset("node_idx")?,

@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_processors_flags_tell_what_runs_guests() {
+    fn virtualization_is_known_by_the_processors_flags() {
         let software = "vendor: x\nflags\t\t: fpu vme svm_lock\n";
         assert_eq!(processor(software), Some(Processor::Software));
         assert_eq!(processor("flags\t\t: fpu svm vme\n"), Some(Processor::Svm));

@@ -9,7 +9,7 @@ use super::named;
 
 /// The lowest address of the kernel: those of user programs are below it.
 const KERNEL_BEGIN: u64 = 1 << 63;
-/// The maximum distance of an address from the begin of its function, in bytes. An address that is farther away counts as unknown: the list has no
+/// The maximum distance of an address from the start of its function, in bytes. An address that is farther away counts as unknown: the list has no
 /// lengths, and doesn't have all code.
 const LONGEST: u64 = 64 << 10;
 
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_has_the_name_of_the_function_that_begins_before_it() {
+    fn an_address_has_the_name_of_the_function_before_it() {
         let text = "ffffffff81000000 T _text\nffffffff81000000 T startup_64\nffffffff81000100 D data\n\
                     ffffffff81000200 t work\nffffffffc0001000 t kvm_vcpu_ioctl\t[kvm]\n";
         let functions = KernelFunctions::parse(text.as_bytes().to_vec());
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_keeps_its_addresses_tells_nothing() {
+    fn addresses_that_the_kernel_hides_give_no_names() {
         let text = b"0000000000000000 T _text\n0000000000000000 t kvm_vcpu_ioctl\t[kvm]\n";
         assert!(KernelFunctions::parse(text.to_vec()).is_empty());
     }

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_are_numbered_as_they_are_seen() {
+    fn functions_are_numbered_in_order_of_appearance() {
         let stacks = own();
         let first = stacks.functions_after(0).unwrap();
         assert_eq!(first.text.lines().count(), 2, "{}", first.text);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copied_stack_leads_to_the_threads_begin() {
+    fn a_copied_stack_unwinds_to_the_start_of_the_thread() {
         let stacks = own();
         let ioctl = stacks.kernel.address_of("__x64_sys_ioctl").unwrap();
         // It was interrupted at its first byte, and called behind another one's last.
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_copied_is_marked() {
+    fn truncated_copies_are_marked() {
         let stacks = own();
         let names = names(&stacks, &own_stack(&stacks, &[], 8));
         assert!(names[0].contains("own_stack"), "{names:?}");
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_end_of_names_but_of_numbers() {
+    fn the_number_of_functions_is_bounded() {
         let mut seen = FunctionTable::default();
         for number in 0..MAX_FUNCTIONS + 10 {
             seen.number_of(format!("f{number}\t[host:x]"));

@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_code_of_files_are_taken() {
+    fn only_executable_file_mappings_are_parsed() {
         let line = "7f1200001000-7f1200003000 r-xp 00001000 fe:01 1234                       /usr/lib/a file.so";
         let expected = Line {
             begin: 0x7f12_0000_1000,
@@ -339,7 +339,7 @@ mod tests {
         assert_eq!((contents.as_str(), length), ("contents", 8));
         assert!(line("/link", status.st_ino).open(&root).is_none());
         assert!(line("/file", status.st_ino + 1).open(&root).is_none());
-        // To open it would wait for somebody who writes.
+        // Opening it would block until a writer opens it.
         let pipe = rustix::fs::stat(path("pipe")).unwrap().st_ino;
         assert!(line("/pipe", pipe).open(&root).is_none());
         let other = Line {

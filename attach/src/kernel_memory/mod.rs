@@ -28,7 +28,8 @@ impl KernelMemory {
     /// Loads the program.
     ///
     /// # Errors
-    /// The kernel has no eBPF, this process lacks a capability for it, or the kernel lets nobody read its memory.
+    /// The kernel has no eBPF, this process lacks a capability for it, or the kernel is locked down against reads of
+    /// its memory.
     pub fn open() -> Result<Self, KernelMemoryError> {
         let map = bpf::create_map(AT_ONCE).map_err(why_refused)?;
         let limit = i32::try_from(AT_ONCE).unwrap_or_default();

@@ -103,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// Mounts of which the root has these fields.
+    /// Mounts whose root folder has these fields.
     fn mounts(device: &str, folder: &str, kind: &str, source: &str) -> Vec<u8> {
         format!(
             "29 28 0:5 / /dev ro,nosuid shared:2 - devtmpfs udev rw\n\
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn jails_are_known_by_their_roots() {
+    fn jails_are_recognised_by_their_root_folder() {
         let by_folder = |folder| name(folder, "ext4", "/dev/vda1");
         let jailer = by_folder("/srv/jailer/firecracker/vm-7/root");
         assert_eq!(jailer.as_deref(), Some("vm-7"));
@@ -132,14 +132,14 @@ mod tests {
     }
 
     #[test]
-    fn other_roots_are_no_names() {
+    fn other_root_folders_give_no_name() {
         assert_eq!(name("/", "ext4", "/dev/vda2"), None);
         assert_eq!(name("/", "tmpfs", "tmpfs"), None);
         assert_eq!(name("/", "tmpfs", "/"), None);
         assert_eq!(name("/root", "btrfs", "/dev/vda1"), None);
         assert_eq!(name("/newroot", "tmpfs", "tmpfs"), None);
         assert_eq!(name("/var/empty", "ext4", "/dev/vda1"), None);
-        // The host's own root is called so.
+        // That is the host's own root.
         let host = mounts("0:20", "/@/root", "btrfs", "/dev/vda1");
         assert_eq!(name_by_mounts(&host, &host), None);
         assert_eq!(name_by_mounts(b"", &host), None);
@@ -148,7 +148,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_no_longer_unescaped(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn unescaping_never_lengthens(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             prop_assert!(unescaped(&bytes).len() <= bytes.len());
             prop_assert!(name_by_mounts(&bytes, b"").is_none_or(|name| !name.is_empty()));
         }

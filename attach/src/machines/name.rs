@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn qemus_names() {
+    fn names_of_qemu_guests() {
         let qemu = |value| {
             name(&[
                 "qemu-system-x86_64",
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_others() {
+    fn names_of_guests_of_other_vmms() {
         assert_eq!(
             name(&["firecracker", "--api-sock", "/s", "--id", "vm-7"]).as_deref(),
             Some("vm-7")
@@ -138,7 +138,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_give_a_short_name_or_none(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+        fn any_bytes_give_a_bounded_name_or_none(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
             let line = [b"x\0-name\0".as_slice(), &bytes].concat();
             prop_assert!(name_of(&line).is_none_or(|name| name.len() <= MAX_NAME * 3));
         }

@@ -87,11 +87,11 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_has_only_private_memory_is_not_read() {
+    fn a_guest_with_only_private_memory_is_not_read() {
         let kind = KVM_X86_SW_PROTECTED_VM;
         assert_eq!(of(kind, 0, 1 << 30), Some(Obstacle::Private));
         assert_eq!(of(kind, 0, 0), Some(Obstacle::NoMemory));
-        // What its VMM can read has to do.
+        // The range that its VMM can read has to be enough.
         assert_eq!(of(kind, 4096, 1 << 30), None);
     }
 }

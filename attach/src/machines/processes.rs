@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_of_kvm_are_known_exactly() {
+    fn only_exact_links_of_kvm_match() {
         assert_eq!(kind(b"anon_inode:kvm-vm"), Some(Kind::Guest));
         assert_eq!(kind(b"anon_inode:kvm-vcpu:11"), Some(Kind::Vcpu(11)));
         assert_eq!(kind(b"/dev/sev"), Some(Kind::Sev));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_time_is_found_behind_any_name() {
+    fn a_start_time_is_parsed_after_any_process_name() {
         let stat = b"7 (a) 1 2) S 1 7 7 0 -1 4194560 1 0 0 0 3 4 0 0 20 0 1 0 98765 1 2\n";
         assert_eq!(stat_field(stat, START_TIME), Some(98_765_u64));
         assert_eq!(stat_field(stat, FLAGS), Some(4_194_560_u32));
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_in_kvm_run_tells_its_vcpu() {
+    fn a_threads_system_call_gives_its_vcpu() {
         let line = "16 0x1b 0xae80 0x0 0x0 0x0 0x0 0x7f0 0x7f1\n";
         assert_eq!(running_vcpu_of(line), Some(27));
         assert_eq!(running_vcpu_of("16 0x1b 0xae81 0x0\n"), None);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_there() {
+    fn this_process_is_listed() {
         let own = i32::try_from(std::process::id()).unwrap();
         assert!(pids().contains(&own));
         assert!(threads(own).contains(&rustix::thread::gettid().as_raw_nonzero().get()));

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_what_was_asked_for() {
+    fn requests_decode_to_what_was_encoded() {
         let blocks: Vec<GuestAddress> = (0..MAX_BLOCKS as u64).map(GuestAddress).collect();
         for request in [
             Request::Look(3, Some(1), blocks),
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_is_refused() {
+    fn requests_beyond_the_limits_are_refused() {
         let many = vec![GuestAddress(0); MAX_BLOCKS + 1];
         assert_eq!(
             Request::decode(&encoded(&Request::Look(0, None, many))),
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_what_was_answered() {
+    fn answers_decode_to_what_was_encoded() {
         let regs = kvm_regs {
             rip: 0x1234,
             rflags: 2,
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_keep_their_words() {
+    fn errors_keep_their_messages() {
         let source = || io::Error::from_raw_os_error(libc::EPERM);
         for error in [
             TraceError::Refused {
@@ -475,9 +475,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a process that was taken over writes is a request within the bounds, or none.
+        /// Any words that a compromised process writes decode to a request within the limits, or to none.
         #[test]
-        fn any_words_are_a_bounded_request_or_none(words in prop::collection::vec(
+        fn any_words_decode_to_a_bounded_request_or_none(words in prop::collection::vec(
             prop_oneof![0_u64..8, any::<u64>()], 0..MESSAGE_WORDS,
         )) {
             match Request::decode(&words) {

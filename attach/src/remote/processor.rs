@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_stays_until_it_is_let_go() {
+    fn a_thread_stays_on_its_processor_until_released() {
         let before = sched_getaffinity(None).unwrap();
         let stay = Stay::here().unwrap();
         let now = sched_getaffinity(None).unwrap();

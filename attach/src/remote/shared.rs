@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_longer_than_asked() {
+    fn waits_end_at_their_timeout() {
         let shared = Shared::map().unwrap();
         let slice = Duration::from_millis(1);
         assert_eq!(shared.next_request(0, Duration::ZERO, Some(slice)), None);

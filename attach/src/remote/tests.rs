@@ -1,4 +1,4 @@
-//! Both sides of a channel, in one process: a guest's memory, and a VMM that is this test program, started again, which has no vCPU.
+//! Both sides of a channel, in one process: a guest's memory, and a VMM that is this test program, started again, without a vCPU.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
@@ -20,7 +20,7 @@ fn byte(address: u64) -> u8 {
     u8::try_from((address ^ address >> 8 ^ address >> 16) & 0xff).unwrap()
 }
 
-/// Guest memory from [`BYTES`] on, of as many bytes, which counts its reads.
+/// Guest memory from [`BYTES`] on, with as many bytes. It counts its reads.
 #[derive(Debug)]
 struct Memory {
     reads: AtomicUsize,
@@ -71,7 +71,7 @@ impl ServedMemory for Memory {
     }
 }
 
-/// A channel, and the thread that serves it until the end.
+/// A channel, and the thread that serves it until it is dropped.
 struct Served {
     memory: Arc<Memory>,
     shared: Arc<Shared>,
@@ -108,7 +108,7 @@ fn served() -> Served {
 }
 
 #[test]
-fn guest_memory_is_read_in_any_length_and_nothing_else_is() {
+fn only_guest_memory_is_read_in_any_length() {
     let served = served();
     for (address, bytes) in [
         (BYTES, 1),
@@ -133,7 +133,7 @@ fn guest_memory_is_read_in_any_length_and_nothing_else_is() {
 }
 
 #[test]
-fn slots_are_told_when_they_change_without_their_places_in_the_vmm() {
+fn changed_slots_are_sent_without_host_addresses() {
     let served = served();
     let channel = &served.channel;
     assert_eq!(channel.refresh().unwrap(), Some(3));
@@ -150,27 +150,27 @@ fn slots_are_told_when_they_change_without_their_places_in_the_vmm() {
     assert!(matches!(channel.refresh(), Err(AttachError::Ended(PID))));
 }
 
-/// Whoever has taken over the process that asks can write any words.
+/// A compromised process that asks can write any words.
 #[test]
-fn what_kvmprof_does_not_ask_for_is_refused() {
+fn requests_that_kvmprof_never_makes_are_refused() {
     let served = served();
     let mut words = [0; MESSAGE_WORDS];
     for (number, request) in (1..).zip([
         vec![],
         vec![9],
-        // A look at a vCPU that there isn't.
+        // A vCPU that doesn't exist.
         vec![0, 0, 0, 0],
         vec![0, u64::MAX, u64::MAX, 0],
         // Too many blocks, and too long a read.
         vec![0, 0, 0, MAX_BLOCKS as u64 + 1],
         vec![3, BYTES, DATA_BYTES as u64 + 1],
         vec![3, 0, u64::MAX],
-        // None stands still.
+        // None is stopped.
         vec![1],
         vec![2],
         vec![5, 1],
     ]) {
-        // What is behind a request is left from the one before.
+        // The bytes after a request are left from the one before.
         let mut whole = [u64::MAX; MESSAGE_WORDS];
         whole[..request.len()].copy_from_slice(&request);
         served.shared.ask(&whole);
@@ -183,7 +183,7 @@ fn what_kvmprof_does_not_ask_for_is_refused() {
 }
 
 #[test]
-fn the_end_of_the_tracer_ends_each_wait() {
+fn waits_end_when_the_tracer_ends() {
     let shared = Arc::new(Shared::map().unwrap());
     let about = Arc::new(About::new(PID, &slots(BYTES)));
     // The read end of a pipe whose other end is closed is ready, like a process that has ended.

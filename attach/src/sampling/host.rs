@@ -143,12 +143,9 @@ impl<'a> HostRecord<'a> {
 mod tests {
     use super::*;
 
-    /// A record with these numbers of bytes of the kernel's frames and of the VMM's stack, which follow, and these RIP, RSP and RBP.
-    fn record(
-        (kernel, frames): (u64, &[u64]),
-        (length, stack): (u64, &[u8]),
-        [rip, rsp, rbp]: [u64; 3],
-    ) -> Vec<u8> {
+    /// A record with [`KERNEL`], [`REGISTERS`] and a stack of zeros, which claims these numbers of bytes of the kernel's frames and of the VMM's stack.
+    fn record(kernel: u64, length: u64) -> Vec<u8> {
+        let [rip, rsp, rbp] = REGISTERS;
         let mut bytes = vec![0; STACK];
         let numbers = [
             (KERNEL_LENGTH, kernel),
@@ -158,12 +155,12 @@ mod tests {
             (RSP, rsp),
             (RBP, rbp),
         ];
-        let frames = frames.iter().enumerate();
+        let frames = KERNEL.iter().enumerate();
         let frames = frames.map(|(index, frame)| (FRAMES + 8 * index, *frame));
         for (offset, number) in numbers.into_iter().chain(frames) {
             bytes[offset..offset + 8].copy_from_slice(&number.to_le_bytes());
         }
-        bytes.extend(stack);
+        bytes.extend([0; 1024]);
         bytes
     }
 
@@ -171,14 +168,14 @@ mod tests {
     const REGISTERS: [u64; 3] = [0x1234, 0x7000, 0x7100];
 
     #[test]
-    fn a_record_has_what_its_lengths_say_and_no_more_than_there_is() {
-        let bytes = record((16, &KERNEL), (24, &[0; 1024]), REGISTERS);
+    fn lengths_of_a_record_are_bounded_by_its_bytes() {
+        let bytes = record(16, 24);
         let host = HostRecord::parse(&bytes).unwrap();
         let frames: Vec<u64> = host.kernel_frames().collect();
         assert_eq!(frames, KERNEL);
         let (registers, stack) = host.program().unwrap();
         assert_eq!((registers, stack.len()), (REGISTERS, 24));
-        let bytes = record((u64::MAX, &KERNEL), (1025, &[0; 1024]), REGISTERS);
+        let bytes = record(u64::MAX, 1025);
         let host = HostRecord::parse(&bytes).unwrap();
         assert_eq!(host.kernel_frames().count(), 64);
         assert_eq!(host.program(), None);
@@ -186,8 +183,8 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_is_no_such_record() {
-        let mut bytes = record((0, &[]), (0, &[0; 1024]), REGISTERS);
+    fn a_sample_is_not_taken_for_a_host_stack() {
+        let mut bytes = record(0, 0);
         bytes[FLAGS..FLAGS + 8].copy_from_slice(&0x107_u64.to_le_bytes());
         assert_eq!(HostRecord::parse(&bytes), None);
     }

@@ -1,5 +1,5 @@
-//! Tests of what is copied of stacks, by the host's kernel itself: the memory of a guest is this process's, and the program runs
-//! when it is asked to.
+//! Tests of the stack copies that the host's kernel makes: the memory of the guest is this process's, and the test runs the
+//! program.
 
 use std::os::fd::AsRawFd;
 
@@ -20,7 +20,7 @@ use crate::kernel_memory::program::{EXIT, LOAD_64, MOVE_IMMEDIATE, MOVE_REGISTER
 const HIGH: u64 = 1 << 32;
 const SIZE: u64 = 4 << 20;
 const TABLES: u64 = 0x1_0000;
-/// The end of a stack in the kernel, whose pages are at these places from the last one down.
+/// The end of a kernel stack, whose pages are at these addresses, from the last one down.
 const KERNEL_END: u64 = 0xffff_c900_0001_4000;
 const KERNEL_PAGES: [u64; 3] = [HIGH + 0x7000, 0x9000, HIGH + 0x3000];
 /// The last 2 MiB of a program's addresses.
@@ -87,7 +87,7 @@ fn copy(stacks: &Stacks, rsp: u64, cr3: u64) -> [(u64, Vec<u8>); 3] {
         .map(|copy| (copy.address, copy.bytes.to_vec()))
 }
 
-/// What is in memory from `address` on, up to the first page that isn't.
+/// The memory from `address` on, up to the first unmapped page.
 fn read(space: &AddressSpace<'_, Memory>, address: u64, most: u64) -> Vec<u8> {
     let words = (0..most).step_by(8).map_while(|offset| {
         let mut word = [0; 8];
@@ -109,7 +109,7 @@ fn tables(levels: u32) -> Tables {
     tables
 }
 
-/// Puts the registers at the end of the kernel's stack that entering the kernel has saved.
+/// Puts the registers that a kernel entry has saved at the end of the kernel's stack.
 fn enter(memory: &Memory, cs: u64, rsp: u64) {
     let saved = [cs, 0x202, rsp, 0x2b].map(u64::to_le_bytes);
     let place = GuestAddress(KERNEL_PAGES[0] + 4096 - 32);
@@ -125,7 +125,7 @@ fn both_stacks_are_copied_by_the_page_tables() {
         let space = AddressSpace::new(&tables.memory, &registers);
         let user = USER_STACK + 0x1_2ff8;
         enter(&tables.memory, 0x33, user);
-        // The low bits of CR3 are other things.
+        // The low bits of CR3 are flags.
         for (rsp, length) in [
             (KERNEL_END - 0x738, 0x738),
             (KERNEL_END - 4096, 4096),
@@ -149,7 +149,7 @@ fn both_stacks_are_copied_by_the_page_tables() {
 }
 
 #[test]
-fn what_was_not_saved_by_a_program_leads_to_no_stack() {
+fn registers_that_no_program_saved_give_no_stack() {
     let tables = tables(4);
     let mut stacks = stacks(&tables.memory, 4);
     let rsp = KERNEL_END - 0x200;
@@ -174,7 +174,7 @@ fn what_was_not_saved_by_a_program_leads_to_no_stack() {
 }
 
 #[test]
-fn an_interrupts_stack_leads_to_that_of_the_task() {
+fn an_interrupt_stack_is_followed_by_the_tasks_stack() {
     let mut tables = tables(4);
     // It ends at the end of a page, not at a multiple of a stack's size.
     let end = 0xffff_c900_0030_6000;
@@ -210,9 +210,9 @@ fn an_interrupts_stack_leads_to_that_of_the_task() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whatever is in the tables, the host's kernel finds what the processor would.
+    /// For any tables, the host's kernel finds what the processor would.
     #[test]
-    fn tables_of_any_kind_are_walked_as_elsewhere(
+    fn page_table_walks_agree_with_those_of_introspection(
         entries in prop::collection::vec(any::<u64>(), 512),
         address in any::<u64>(),
         five_levels in any::<bool>(),

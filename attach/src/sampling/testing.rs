@@ -35,7 +35,7 @@ pub(super) fn slots() -> Slots {
     .unwrap_or_default()
 }
 
-/// Where such a guest has its processes.
+/// Where this guest has its processes.
 pub(super) fn places() -> ProcessPlaces {
     let value = |kind, at, width| ValuePlace { kind, at, width };
     ProcessPlaces {
@@ -73,11 +73,11 @@ pub(super) fn places() -> ProcessPlaces {
     }
 }
 
-/// Has this host's kernel check programs for all kinds of processors, without stacks and with them: up to 8 KiB of each, 5 levels of page tables,
-/// 8 ranges of memory, and the host's stacks. They are at addresses where nothing is, and aren't run. The result says how many they were.
+/// Has this host's kernel verify programs for all kinds of processors, without and with stacks: up to 8 KiB of each, 5 levels of page tables, 8
+/// ranges of memory, and the host's stacks. Their addresses are unmapped, and they aren't run. The result is their number.
 ///
 /// # Errors
-/// The kernel refuses one, or isn't one that is known.
+/// The kernel refuses one, or its layout isn't known.
 pub fn load_programs() -> Result<usize, SamplingError> {
     let types = types()?;
     let types = Btf::parse(&types).map_err(HostKernelError::from)?;
@@ -101,7 +101,7 @@ pub fn load_programs() -> Result<usize, SamplingError> {
     Ok(count)
 }
 
-/// What differs between the programs: the processor, whether it is known where processes are, and what is copied of stacks.
+/// The variants: the processor, whether the location of processes is known, and what is copied of stacks.
 fn kinds() -> [(State, bool, Option<Stacks>); 5] {
     let svm = State::Svm { vmcb: 0x1000 };
     let software = State::Software { cpl: 4, code: 8 };

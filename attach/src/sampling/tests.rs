@@ -8,7 +8,7 @@ use record::{
 };
 
 #[test]
-fn guest_addresses_become_the_vmms() {
+fn guest_addresses_become_addresses_of_the_vmm() {
     let pointer = pointer(&places(), &slots()).unwrap();
     assert_eq!(pointer.at, 0x7000_0000_1000);
     let range = |guest, bytes, host| Range { guest, bytes, host };
@@ -64,7 +64,7 @@ fn a_record_with_stacks_has_registers_and_copies() {
     put(COPIES + COPY * KERNEL, 0x1000);
     put(COPIES + COPY * KERNEL + 8, 16);
     put(STACK_BYTES + 8, 0x55);
-    // More than there is.
+    // Beyond its end.
     put(COPIES + COPY * USER + 8, 9);
     let record = Record::parse(&bytes).unwrap();
     assert_eq!((record.cpl(), record.task()), (Some(3), Some(0x77)));

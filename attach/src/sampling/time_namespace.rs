@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offsets_are_ahead_or_behind() {
+    fn offsets_may_be_positive_or_negative() {
         let of = |seconds, nanoseconds| {
             parse(&format!(
                 "boottime            7         9\nmonotonic  {seconds:>12} {nanoseconds:>9}\n"

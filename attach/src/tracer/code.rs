@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_gone_is_no_panic() {
+    fn an_ended_process_causes_no_panic() {
         let error = ThreadCode::find(i32::MAX).unwrap_err();
         assert!(matches!(error, CodeError::Unreadable { .. }), "{error}");
     }

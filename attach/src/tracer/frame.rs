@@ -157,7 +157,7 @@ fn with_software_bytes(mut extended: Vec<u8>) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// Extended registers with these components, of which `in_use` are.
+    /// Extended registers with these components, of which `in_use` are in use.
     fn extended(length: usize, components: u64, in_use: u64) -> Vec<u8> {
         let mut bytes = vec![7; length];
         bytes[SOFTWARE_BYTES..SOFTWARE_BYTES + 8].copy_from_slice(&components.to_ne_bytes());

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_read_and_bytes_are_written() {
+    fn partial_reads_and_writes_work() {
         let own = rustix::thread::gettid().as_raw_nonzero().get();
         let target = [1_u8, 2, 3, 4];
         let address = std::hint::black_box(&target).as_ptr() as u64;

@@ -4,12 +4,12 @@ use std::io;
 
 use libc::user_regs_struct;
 
-use super::ptrace::{Side, Traced};
+use super::ptrace::{SyscallStop, TracedThread};
 use super::thread::Stop;
 
 /// What a thread that has been moved had before, and where it was moved to.
 #[derive(Debug)]
-pub struct Moved {
+pub struct MovedThread {
     pub registers: user_regs_struct,
     /// The signals that it had blocked.
     pub blocked: u64,
@@ -21,9 +21,9 @@ pub struct Moved {
     pub room: u64,
 }
 
-impl Moved {
+impl MovedThread {
     /// Gives the thread back what it had, with its filters in force. It must not stand at the entry of a system call, which it would do with its own registers.
-    pub fn put_back(&self, traced: &Traced) -> io::Result<()> {
+    pub fn put_back(&self, traced: &TracedThread) -> io::Result<()> {
         if self.has_filters_suspended {
             traced.suspend_filters(false)?;
         }
@@ -33,7 +33,7 @@ impl Moved {
     }
 
     /// Has the thread, which stands at the entry of a system call, do no system call at all.
-    fn skip(&self, traced: &Traced) -> io::Result<()> {
+    fn skip(&self, traced: &TracedThread) -> io::Result<()> {
         if self.has_filters_suspended {
             traced.suspend_filters(true)?;
         }
@@ -46,9 +46,9 @@ impl Moved {
 /// A traced thread that hasn't stopped in time, and was interrupted.
 #[derive(Debug)]
 pub struct SlowThread {
-    pub traced: Traced,
+    pub traced: TracedThread,
     /// What it had before it was moved, if it was.
-    pub moved: Option<Moved>,
+    pub moved: Option<MovedThread>,
 }
 
 impl SlowThread {
@@ -78,7 +78,7 @@ impl SlowThread {
             }
             // The interruption stops it before it executes an instruction.
             (Stop::SystemCall, Some(moved)) => {
-                if matches!(traced.system_call()?, Some(call) if matches!(call.side, Side::Entry(_)))
+                if matches!(traced.system_call()?, Some(call) if matches!(call.side, SyscallStop::Entry(_)))
                 {
                     moved.skip(traced)?;
                 } else if moved.has_filters_suspended {

@@ -22,12 +22,12 @@ pub struct SystemCall {
     /// The thread's instruction pointer and stack pointer.
     pub instruction: u64,
     pub stack: u64,
-    pub side: Side,
+    pub side: SyscallStop,
 }
 
 /// On which side of the system call the thread stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum SyscallStop {
     /// It enters the call of this number, which hasn't been done yet, and which no filter has seen.
     Entry(u64),
     /// It returns from the call with this result.
@@ -38,11 +38,11 @@ pub enum Side {
 ///
 /// Dropping this ends the tracing. This fails unless the traced thread is stopped; in that case, the end of the tracing thread ends the tracing.
 #[derive(Debug)]
-pub struct Traced {
+pub struct TracedThread {
     tid: pid_t,
 }
 
-impl Traced {
+impl TracedThread {
     /// Begins to trace thread `tid`, which continues to run. Its stops at system calls differ from signals.
     ///
     /// # Errors
@@ -242,8 +242,8 @@ impl Traced {
         // SAFETY: all parts of the union consist of numbers, which were zeroed or written.
         let side = unsafe {
             match info.op {
-                ENTRY => Side::Entry(info.u.entry.nr),
-                EXIT => Side::Exit(info.u.exit.sval),
+                ENTRY => SyscallStop::Entry(info.u.entry.nr),
+                EXIT => SyscallStop::Exit(info.u.exit.sval),
                 _ => return Ok(None),
             }
         };
@@ -290,7 +290,7 @@ impl Traced {
     }
 }
 
-impl Drop for Traced {
+impl Drop for TracedThread {
     fn drop(&mut self) {
         // See the type.
         let _ = self.request(libc::PTRACE_DETACH, 0);

@@ -1,4 +1,5 @@
-//! A thread of another process that is killed while it is stopped. The process is this test program, started again.
+//! A thread of another process is stopped, and its process is killed or executes another program. That process is this test program, started
+//! again.
 
 mod filtered;
 mod sequence;
@@ -16,20 +17,20 @@ use kvmprof_introspection::bytes::u64_at;
 
 use super::*;
 
-/// Set in the process that is traced.
+/// Set in the traced process.
 const IS_TRACED: &str = "KVMPROF_TEST_TRACED";
-/// What its line with the thread's id, and the address of what the thread tells, begins with.
+/// Prefixes of the lines with the thread's id, and with the address of its report.
 const MARK: &str = "thread ";
 
-/// The process has no vCPU: KVM isn't asked, but the system calls are done.
+/// The process has no vCPU: KVM isn't asked, but the system calls are made.
 const NO_DESCRIPTOR: i32 = i32::MAX;
 
-/// Whether this is the process that a test has started to run the test function `name`; `None` in the tests themselves. This is what it is to do.
+/// Whether this process is the one that a test has started for the test function `name`, and its task; `None` in the tests themselves.
 fn is_started() -> Option<String> {
     env::var(IS_TRACED).ok()
 }
 
-/// Tells which thread is to be traced, and the address of what it tells.
+/// Reports which thread to trace, and the address of its report.
 fn tell(thread: i32, told: u64) {
     println!("\n{MARK}{thread} {told}");
 }
@@ -38,7 +39,7 @@ fn own_thread() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// The process: one of its threads spins, and another one executes another program once it is told to.
+/// The process: one of its threads spins, and another one calls execve(2) on request.
 #[test]
 fn the_process() {
     if is_started().is_none() {
@@ -56,11 +57,11 @@ fn the_process() {
     panic!("{}", Command::new("cat").exec());
 }
 
-/// This test program, started again, and its thread that is traced.
+/// This test program, started again, and its traced thread.
 struct OtherProcess {
     child: Child,
     thread: i32,
-    /// The address of what the thread tells.
+    /// The address of the thread's report.
     told: u64,
 }
 
@@ -69,7 +70,7 @@ impl OtherProcess {
         Self::begin("the_process", "1")
     }
 
-    /// The process that runs the test function `name`, which is to do `what`.
+    /// Starts the process for the test function `name` with the task `what`.
     fn begin(name: &str, what: &str) -> Self {
         let mut child = Command::new(env::current_exe().unwrap())
             .args(["--nocapture", "--exact"])
@@ -95,7 +96,7 @@ impl OtherProcess {
         }
     }
 
-    /// What the thread tells now.
+    /// The thread's present report.
     fn told<const NUMBERS: usize>(&self) -> [u64; NUMBERS] {
         let mut bytes = vec![0; NUMBERS * 8];
         memory::read(self.thread, [(self.told, &mut bytes)]).unwrap();
@@ -145,7 +146,7 @@ impl Drop for OtherProcess {
 
 /// The execve(2) waits until the tracer has waited for the thread's end, and a tracer that would trace it again waits for the execve(2).
 #[test]
-fn a_process_may_execute_another_program_during_a_look() {
+fn a_process_may_call_execve_while_it_is_stopped() {
     for looks_again in [false, true] {
         let mut process = OtherProcess::start();
         let mut vcpu = process.vcpu();

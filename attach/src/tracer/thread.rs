@@ -10,8 +10,8 @@ use super::TraceError;
 use super::code::ThreadCode;
 use super::frame::ReturnFrame;
 use super::memory;
-use super::moved::Moved;
-use super::ptrace::{Side, SystemCall, Traced};
+use super::moved::MovedThread;
+use super::ptrace::{SyscallStop, SystemCall, TracedThread};
 
 /// How long this thread looks without a pause at a thread that hasn't stopped yet, and the pause between later looks.
 const SPIN: Duration = Duration::from_micros(50);
@@ -19,8 +19,8 @@ const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 /// How long a thread may take to stop. A thread that waits for a disk, or is frozen, takes longer.
 const MAX_WAIT: Duration = Duration::from_millis(200);
-/// Maximum time until a thread stops for the wanted reason, such as the end of one system call. This includes all stops before: one for
-/// each signal that the thread gets meanwhile.
+/// Maximum time until a thread stops for the requested reason, such as the end of one system call. This includes all stops before: one for each
+/// signal that the thread gets meanwhile.
 pub const MAX_STOP: Duration = Duration::from_millis(500);
 /// CS in 64-bit code: of Linux, and of Linux on Xen without hardware virtualization (`FLAT_USER_CS64`).
 const CODE_64_BIT: [u64; 2] = [0x33, 0xe033];
@@ -68,7 +68,7 @@ pub enum Stop {
 }
 
 /// Waits until the thread stops; `None` if it takes too long.
-pub fn wait(traced: &Traced) -> Result<Option<Stop>, TraceError> {
+pub fn wait(traced: &TracedThread) -> Result<Option<Stop>, TraceError> {
     let begin = Instant::now();
     let mut pause = FIRST_PAUSE;
     loop {
@@ -89,7 +89,7 @@ pub fn wait(traced: &Traced) -> Result<Option<Stop>, TraceError> {
 }
 
 /// Why the thread has stopped, if it has.
-pub fn has_stopped(traced: &Traced) -> Result<Option<Stop>, TraceError> {
+pub fn has_stopped(traced: &TracedThread) -> Result<Option<Stop>, TraceError> {
     match traced.wait() {
         Ok(status) => Ok(status.map(stop)),
         Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(Some(Stop::Gone)),
@@ -113,20 +113,20 @@ fn stop(status: c_int) -> Stop {
 /// A stopped thread. It stands still until it isn't traced any longer.
 #[derive(Debug)]
 pub struct StoppedThread<'a> {
-    traced: &'a Traced,
+    traced: &'a TracedThread,
     tid: pid_t,
     code: ThreadCode,
     registers: user_regs_struct,
     suspends_filters: bool,
     /// Set once the thread has been moved to do system calls.
-    moved: Option<Moved>,
+    moved: Option<MovedThread>,
 }
 
 impl<'a> StoppedThread<'a> {
     /// Thread `tid`, which `traced` has just seen stop. Its process had this `code`. With `suspends_filters`, seccomp filters don't see the system
     /// calls; otherwise the thread must have none.
     pub fn new(
-        traced: &'a Traced,
+        traced: &'a TracedThread,
         tid: pid_t,
         code: ThreadCode,
         suspends_filters: bool,
@@ -165,7 +165,7 @@ impl<'a> StoppedThread<'a> {
         let entry = SystemCall {
             instruction: behind,
             stack,
-            side: Side::Entry(libc::SYS_rt_sigreturn.unsigned_abs()),
+            side: SyscallStop::Entry(libc::SYS_rt_sigreturn.unsigned_abs()),
         };
         if self.next_system_call()? != Some(entry) {
             return Err(self.abandon());
@@ -203,7 +203,7 @@ impl<'a> StoppedThread<'a> {
             Some(SystemCall {
                 instruction,
                 stack,
-                side: Side::Exit(result),
+                side: SyscallStop::Exit(result),
             }) if (instruction, stack) == (call.rip, call.rsp) => Ok(result),
             _ => Err(self.abandon()),
         }
@@ -253,7 +253,7 @@ impl<'a> StoppedThread<'a> {
             orig_rax: u64::MAX,
             ..self.registers
         };
-        self.moved = Some(Moved {
+        self.moved = Some(MovedThread {
             registers: self.registers,
             blocked,
             has_filters_suspended: self.suspends_filters,
@@ -283,9 +283,9 @@ impl<'a> StoppedThread<'a> {
         Ok(self.registers.rip.wrapping_sub(start) < length)
     }
 
-    /// Lets the thread go on to its next entry to a system call, or return from one.
+    /// Lets the thread continue to its next entry to a system call, or return from one.
     fn next_system_call(&self) -> Result<Option<SystemCall>, TraceError> {
-        self.follow(Traced::proceed_to_system_call, 0, |stop| match stop {
+        self.follow(TracedThread::proceed_to_system_call, 0, |stop| match stop {
             Stop::SystemCall => {
                 let call = self.traced.system_call();
                 call.map(Some).map_err(TraceError::Registers)
@@ -308,7 +308,7 @@ impl<'a> StoppedThread<'a> {
     /// Lets the thread continue by `proceed` from stop to stop, with `signal` and then its other signals, until `see` returns a value for a stop.
     fn follow<T>(
         &self,
-        proceed: impl Fn(&Traced, c_int) -> io::Result<()>,
+        proceed: impl Fn(&TracedThread, c_int) -> io::Result<()>,
         mut signal: c_int,
         mut see: impl FnMut(Stop) -> Result<Option<T>, TraceError>,
     ) -> Result<T, TraceError> {
@@ -334,7 +334,7 @@ impl<'a> StoppedThread<'a> {
     }
 
     /// What the thread, which is left running, had before it was moved, if it was.
-    pub fn into_moved(self) -> Option<Moved> {
+    pub fn into_moved(self) -> Option<MovedThread> {
         self.moved
     }
 
@@ -362,7 +362,7 @@ impl<'a> StoppedThread<'a> {
     /// calls. The thread gets `signal`, if that isn't 0.
     fn pass_signals(&self, signal: c_int) -> Result<(), TraceError> {
         self.traced.interrupt().map_err(TraceError::Wait)?;
-        self.follow(Traced::proceed, signal, |stop| {
+        self.follow(TracedThread::proceed, signal, |stop| {
             let is_it = matches!(stop, Stop::Interrupted | Stop::Suspended);
             Ok(is_it.then_some(()))
         })
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_kernel_restarts_is_restarted() {
+    fn only_restartable_system_calls_are_restarted() {
         for result in [-512, -513, -514] {
             let registers = resumed(&returned(7, result));
             assert_eq!((registers.rip, registers.rax), (0x1000, 7), "{result}");
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn any_result_of_a_system_call_is_an_error_or_none() {
+    fn any_result_of_a_system_call_decodes() {
         assert_eq!(error_of(-25).raw_os_error(), Some(libc::ENOTTY));
         for result in [i64::MIN, i64::from(i32::MIN) - 1] {
             assert_eq!(error_of(result).raw_os_error(), Some(libc::EIO), "{result}");

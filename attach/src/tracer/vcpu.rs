@@ -9,8 +9,8 @@ use kvm_bindings::{kvm_mp_state, kvm_regs, kvm_sregs};
 use libc::pid_t;
 
 use super::code::ThreadCode;
-use super::moved::{Moved, SlowThread};
-use super::ptrace::Traced;
+use super::moved::{MovedThread, SlowThread};
+use super::ptrace::TracedThread;
 use super::thread::{MAX_STOP, Stop, StoppedThread, has_stopped, wait};
 use super::vmm_thread::VmmThread;
 
@@ -93,7 +93,7 @@ pub enum TraceError {
     /// KVM has refused the vCPU's registers.
     #[error("KVM doesn't tell the vCPU's registers: {0}")]
     Kvm(io::Error),
-    /// The look has taken so long that the vCPU was let go before its end.
+    /// The look has taken so long that the vCPU was released before its end.
     #[error("The vCPU was let go, since kvmprof took too long to look at it")]
     Overdue,
     /// The process that traces has ended.
@@ -146,7 +146,7 @@ impl State<'_> {
         Ok(self.ask::<kvm_mp_state>(KVM_GET_MP_STATE)?.mp_state)
     }
 
-    fn ask<T: Answer>(&mut self, command: u64) -> Result<T, TraceError> {
+    fn ask<T: KvmOutput>(&mut self, command: u64) -> Result<T, TraceError> {
         let mut answer = T::default();
         // SAFETY: `answer` is alive, and is plain numbers without padding, which any bytes are valid for (see Answer).
         let bytes = unsafe {
@@ -161,19 +161,19 @@ impl State<'_> {
 ///
 /// # Safety
 /// It consists of numbers, without padding.
-unsafe trait Answer: Default {}
+unsafe trait KvmOutput: Default {}
 
 // SAFETY: 18 numbers of 64 bits.
-unsafe impl Answer for kvm_regs {}
+unsafe impl KvmOutput for kvm_regs {}
 // SAFETY: bindgen's structures of numbers; what pads them has fields of its own.
-unsafe impl Answer for kvm_sregs {}
+unsafe impl KvmOutput for kvm_sregs {}
 // SAFETY: a number of 32 bits.
-unsafe impl Answer for kvm_mp_state {}
+unsafe impl KvmOutput for kvm_mp_state {}
 
 /// A vCPU whose thread is stopped for each look. All looks are made by the same thread.
 ///
 /// A thread that looks at several vCPUs must look at none while another one [is slow](Self::is_slow): if their process executes another program,
-/// both processes could wait for each other for ever.
+/// both processes could wait for each other forever.
 #[derive(Debug)]
 pub struct TracedVcpu {
     thread: Arc<VmmThread>,
@@ -262,9 +262,9 @@ impl TracedVcpu {
     /// slow, this also returns what it had before it was moved.
     fn see<T>(
         &mut self,
-        traced: &Traced,
+        traced: &TracedThread,
         see: impl FnOnce(&mut State<'_>) -> Result<T, TraceError>,
-    ) -> (Result<T, TraceError>, Option<Moved>) {
+    ) -> (Result<T, TraceError>, Option<MovedThread>) {
         let stopped = self.check(traced).and_then(|suspends_filters| {
             StoppedThread::new(traced, self.thread.tid, self.code, suspends_filters)
         });
@@ -288,7 +288,7 @@ impl TracedVcpu {
     }
 
     /// Checks what the stopped thread must not have to be moved. True if its filters are to be suspended.
-    fn check(&mut self, traced: &Traced) -> Result<bool, TraceError> {
+    fn check(&mut self, traced: &TracedThread) -> Result<bool, TraceError> {
         let tid = self.thread.tid;
         let status = || thread_status(self.thread.pid, tid).map_err(TraceError::Wait);
         if !self.has_no_shadow_stack {
@@ -317,7 +317,7 @@ impl TracedVcpu {
     /// waits for the ends of its other threads, and a thread with a tracer ends when the tracer has waited for it (`de_thread` in `fs/exec.c`).
     /// Meanwhile, PTRACE_SEIZE waits for the execve(2) (`cred_guard_mutex`). So this thread must not seize another one before: neither
     /// would ever end.
-    fn release(&mut self, traced: Traced) {
+    fn release(&mut self, traced: TracedThread) {
         let killed = traced.detach().err();
         self.slow = killed.map(|traced| SlowThread {
             traced,
@@ -335,8 +335,8 @@ impl TracedVcpu {
         self.slow = None;
     }
 
-    /// Lets a slow thread go, if it has stopped by now. Call it every few milliseconds while the thread [is slow](Self::is_slow): otherwise it
-    /// would stand still until the next look.
+    /// Releases a slow thread, if it has stopped by now. Call it every few milliseconds while the thread [is slow](Self::is_slow): otherwise it would
+    /// stay stopped until the next look.
     pub fn let_go(&mut self) {
         while let Some(mut slow) = self.slow.take() {
             match has_stopped(&slow.traced) {
@@ -357,7 +357,7 @@ impl TracedVcpu {
     }
 
     /// Stops the thread.
-    fn stop(&mut self) -> Result<StopOutcome<Traced>, TraceError> {
+    fn stop(&mut self) -> Result<StopOutcome<TracedThread>, TraceError> {
         let mut slow = match self.slow.take() {
             Some(slow) => {
                 // A thread that can't be interrupted is ending.
@@ -408,14 +408,14 @@ impl TracedVcpu {
     }
 
     /// Begins to trace the thread, which stops soon.
-    fn interrupt(&self) -> Result<StopOutcome<Traced>, TraceError> {
+    fn interrupt(&self) -> Result<StopOutcome<TracedThread>, TraceError> {
         let mut attempts = 0;
         loop {
             attempts += 1;
             if !self.thread.is_there() {
                 return Ok(StopOutcome::Gone);
             }
-            match Traced::seize(self.thread.tid) {
+            match TracedThread::seize(self.thread.tid) {
                 Ok(traced) => {
                     // A thread that can't be interrupted is ending.
                     let _ = traced.interrupt();
@@ -474,7 +474,7 @@ fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
 mod tests {
     use super::*;
 
-    /// Lines of a kernel with shadow stacks, of one thread with one and of one without.
+    /// Lines of a kernel with shadow stacks, for a thread with one and a thread without one.
     #[test]
     fn a_shadow_stack_and_a_filter_are_seen_in_the_status() {
         let status = |seccomp, features| {
@@ -494,7 +494,7 @@ mod tests {
         assert!(
             has_filter(&status(1, "")) && has_filter(&status(2, "")) && !has_filter(&status(0, ""))
         );
-        // A thread that is gone, or a kernel that doesn't tell.
+        // A thread that has ended, or a kernel without these lines.
         assert!(has_filter(""));
     }
 }

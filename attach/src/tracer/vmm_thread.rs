@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_there_until_it_ends() {
+    fn a_thread_exists_until_it_ends() {
         let pid = std::process::id().cast_signed();
         let (number, received) = channel();
         let (end, ended) = channel();
@@ -59,7 +59,7 @@ mod tests {
         assert!(thread.is_there() && thread.is_there());
         end.send(()).unwrap();
         other.join().unwrap();
-        // Its number is free a moment after that.
+        // Its number is free shortly after that.
         while thread.is_there() {
             thread::yield_now();
         }

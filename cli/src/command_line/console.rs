@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn names_do_nothing_to_the_terminal_in_any_output() {
+    fn names_have_no_effect_on_the_terminal_in_any_output() {
         const EVIL: &[u8] = b"a\x1b[2J";
         let program = clap::Command::new("kvmprof");
         let printed = |is_terminal: bool, print: &dyn Fn(&mut Console<'_>)| {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_device_for_messages_is_no_failure() {
+    fn a_full_standard_error_is_ignored() {
         let mut output = Vec::new();
         let mut full = File::create("/dev/full").unwrap();
         let program = clap::Command::new("kvmprof");

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_keeps_its_status_behind_a_context() {
+    fn an_error_with_context_keeps_its_exit_status() {
         let failure = || WithStatus {
             message: "The guest panicked".to_owned(),
             status: ExitStatus::GUEST_PANIC,

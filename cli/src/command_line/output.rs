@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_closed_pipe_differs_from_other_ends() {
+    fn a_closed_pipe_differs_from_other_errors() {
         let (reader, writer) = io::pipe().unwrap();
         drop(reader);
         let mut output = io::BufWriter::new(PipeWriter(writer));

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_path_is_none() {
+    fn an_empty_path_selects_no_socket() {
         assert_eq!(path(&["--socket", ""]), None);
         for option in ["--socket", "-s"] {
             assert_eq!(path(&[option, "/run/guest"]), Some("/run/guest".into()));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_guests_one_has_to_be_named() {
+    fn several_guests_need_a_name() {
         let sockets = || vec![PathBuf::from("/run/a.sock"), PathBuf::from("/run/b.sock")];
         assert_eq!(only(sockets()[..1].to_vec()).unwrap(), sockets()[0]);
         let error = only(sockets()).unwrap_err();

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_more_than_nothing_and_bounded() {
+    fn times_are_positive_and_bounded() {
         assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
         assert_eq!(minutes("0.5"), Ok(Duration::from_secs(30)));
         assert_eq!(seconds_of_an_hour("3600"), Ok(Duration::from_secs(3600)));

@@ -51,7 +51,7 @@ const FRAMES: u16 = 16;
 const FUNCTIONS: u64 = 60_000;
 const MODULE_FUNCTIONS: u64 = 200;
 const MODULES: u64 = 50;
-/// Where the first guest has them; the others have them elsewhere, as by KASLR.
+/// The address in the first guest; it differs in the others, as by KASLR.
 const KERNEL: u64 = 0xffff_ffff_8100_0000;
 const MODULE_SPACE: u64 = 0xffff_ffff_c000_0000;
 const SLIDE: u64 = 2 << 20;
@@ -138,7 +138,7 @@ fn serve(mut stream: UnixStream, number: u64, ticks: &AtomicU64) -> std::io::Res
     }
 }
 
-/// A document as a guest of one vCPU has it.
+/// The status of a guest of one vCPU.
 #[derive(Default)]
 struct Counters {
     has_been_read: bool,
@@ -164,7 +164,7 @@ impl Counters {
     }
 }
 
-/// What a recording begins with, of guest `number`.
+/// The first blocks of guest `number`'s recording.
 fn begin(number: u64) -> Vec<u8> {
     let info = RecordingInfo {
         hz: HZ,
@@ -195,7 +195,7 @@ fn begin(number: u64) -> Vec<u8> {
 
 struct Recording {
     number: u64,
-    /// What is to be read first: the recording's begin.
+    /// The rest of the recording's first blocks.
     waiting: Vec<u8>,
     random: Random,
     /// Seconds of ticks in a block, as the recorder of kvmprof has them.
@@ -216,7 +216,7 @@ impl Recording {
         self.random.below(end)
     }
 
-    /// The recording's begin, piece by piece, and then what each interval has brought, a second after its end.
+    /// The recording's first blocks, piece by piece, and then each interval's ticks, a second after its end.
     fn read(&mut self, limit: usize, ticks: &AtomicU64) -> Vec<u8> {
         if !self.waiting.is_empty() {
             let length = limit.min(self.waiting.len());

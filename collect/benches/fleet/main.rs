@@ -1,14 +1,14 @@
-//! What collecting from many guests costs: kvmprof-collect, with simulated guests that serve recordings at their sockets.
+//! The cost of collecting from many guests: kvmprof-collect, with simulated guests that serve recordings at their sockets.
 //!
 //! `cargo bench -p kvmprof-collect --bench fleet` measures with 10, 20, 100, 200 and 1000 of them; `-- 20 200` with so many. Each has one vCPU at 19 Hz. Half
 //! of the ticks are idle; the others have one of 200 stacks of 16 frames. All run one kernel with 70,000 functions, each at another address. Beside them there
 //! are four guests of `kvmprof demo`, which need a KVM (`real=0`: none). The configuration is the default one, with the page of metrics and a sink of
 //! Parquet files, each of 300 s (`file=20`: of so many). It is measured for as long as such a file takes, 40 s at least: so each guest has one file in
-//! it, whenever it begins, and the share is that of a collector that runs for ever. All counts take some 35 minutes.
+//! it, whenever it begins, and the share is that of a collector that runs forever. All counts take some 35 minutes.
 //!
-//! The last lines are a table of the collector's processor time, as a share of one core, the part of it that the sink's thread takes, and its memory at most
-//! since its start. Where a budget is exceeded, or it wasn't collected from all guests, the exit status is 1. Other programs on the host take part in the
-//! processor's caches: it is to have no other work.
+//! The last lines are a table of the collector's processor time, as a share of one core, the part of it that the sink's thread takes, and its maximum
+//! memory since its start. If a budget is exceeded, or not all guests were collected from, the exit status is 1. Other programs share the processor's
+//! caches, so run it on an idle host.
 
 mod guest;
 
@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
-/// What is measured at least, in s, after the time in which all are found.
+/// Minimum time of a measurement in s, after all guests were found.
 const TIME: u64 = 40;
-/// Longer than the files of all guests take: with those of 300 s, these are written in the midst of what is measured.
+/// Longer than the files of all guests take: with those of 300 s, these are written in the middle of the measurement.
 const WARM_UP: Duration = Duration::from_secs(60);
 const STEP: Duration = Duration::from_secs(10);
 const MAX_STEPS: u32 = 20;
@@ -30,7 +30,7 @@ const MAX_STEPS: u32 = 20;
 const FILE: u64 = 300;
 /// Guests of `kvmprof demo`, unless said otherwise.
 const REAL: u64 = 4;
-/// The part of the ticks that simulated guests make at least, which they don't where the host is too slow for them.
+/// Minimum part of the ticks that simulated guests have to make; they make less if the host is too slow for them.
 const ENOUGH: f64 = 0.9;
 /// Budgets by numbers of guests, in per cent of a core and MiB.
 const BUDGETS: [(usize, f64, Option<f64>); 2] = [(20, 1.0, None), (200, 3.0, Some(150.0))];
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     };
     let real = usize::try_from(named("real=").unwrap_or(REAL)).expect("few guests");
     let file = named("file=").unwrap_or(FILE).max(1);
-    let measured: Vec<Measured> = counts
+    let measured: Vec<Measurement> = counts
         .into_iter()
         .map(|count| {
             println!("{count} guests and {real} real ones:");
@@ -72,30 +72,30 @@ fn main() -> ExitCode {
         })
         .collect();
     print_table(&measured, real, file);
-    if measured.iter().all(Measured::is_kept) {
+    if measured.iter().all(Measurement::is_kept) {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     }
 }
 
-/// What was measured with so many simulated guests.
-struct Measured {
+/// The measurement of this number of simulated guests.
+struct Measurement {
     guests: usize,
     /// Processor time, in per cent of a core.
     share: f64,
     /// That of the sink's thread.
     files_share: f64,
-    /// The most memory since the start, in MiB.
+    /// The maximum memory since the start, in MiB.
     memory: f64,
     /// Ticks a second of the simulated guests.
     ticks: f64,
-    /// Files that were written, and how many these are at least if there was one of each guest.
+    /// The number of files written, and the minimum if there was one of each guest.
     files: usize,
     least_files: usize,
 }
 
-impl Measured {
+impl Measurement {
     fn budget(&self) -> Option<(f64, Option<f64>)> {
         let found = BUDGETS.iter().find(|(guests, ..)| *guests == self.guests);
         found.map(|(_, share, memory)| (*share, *memory))
@@ -135,8 +135,8 @@ impl Measured {
     }
 }
 
-/// Prints what was measured, in the form of docs/fleet.md.
-fn print_table(measured: &[Measured], real: usize, file: u64) {
+/// Prints the measurements in the form of docs/fleet.md.
+fn print_table(measured: &[Measurement], real: usize, file: u64) {
     println!("\nWith {real} real guests beside them, and Parquet files of {file} s:\n");
     println!(
         "| Guests | Processor time, of one core | of which for the files | Memory at most | Files | Ticks a second | Budget |"
@@ -206,11 +206,11 @@ fn used(folder: &Path) -> f64 {
         .split_whitespace()
         .filter_map(|field| field.parse().ok())
         .collect();
-    // The state, which is no number, is before them: fields 14 and 15 of proc(5).
+    // The state, which isn't a number, is before them: fields 14 and 15 of proc(5).
     (fields[10] + fields[11]) / CLOCK
 }
 
-/// The most memory that a process has had, in MiB.
+/// The maximum memory of a process, in MiB.
 fn memory(process: &Path) -> f64 {
     let status = fs::read_to_string(process.join("status")).expect("a process");
     let memory = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -239,7 +239,7 @@ fn files(folder: &Path) -> usize {
         .sum()
 }
 
-/// Waits until all guests have been begun with and tick as fast as they are to, as far as this host lets them.
+/// Waits until all guests are followed and tick at their rate, as far as this host allows.
 fn warm_up(guests: &guest::Guests, count: usize) {
     let count = f64::from(u32::try_from(count).expect("few guests"));
     let step = || {
@@ -255,7 +255,7 @@ fn warm_up(guests: &guest::Guests, count: usize) {
     }
 }
 
-fn measure(count: usize, real: usize, file: u64) -> Measured {
+fn measure(count: usize, real: usize, file: u64) -> Measurement {
     let folder = tempfile::tempdir().expect("a folder");
     let guests = guest::start(folder.path(), count);
     let demos = start_real(folder.path(), real);
@@ -271,7 +271,7 @@ fn measure(count: usize, real: usize, file: u64) -> Measured {
     sleep(Duration::from_secs(rounds * file));
     let (after, seconds) = (look(), begin.elapsed().as_secs_f64());
     let share = |after, before| (after - before) / seconds * 100.0;
-    let measured = Measured {
+    let measured = Measurement {
         guests: count,
         share: share(after.0, before.0),
         files_share: share(after.1, before.1),

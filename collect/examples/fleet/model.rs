@@ -10,7 +10,7 @@ use super::truth::Known;
 
 /// Noon of 2026-03-01, in s since 1970: 24 hours from then on have two dates.
 const BEGIN: u64 = 1_772_366_400;
-/// The begin of the second date, in s since 1970.
+/// The start of the second date, in s since 1970.
 const MIDNIGHT: u64 = 1_772_409_600;
 /// The rate of the clocks: ticks a second on each vCPU.
 pub const HZ: u32 = 19;
@@ -224,7 +224,7 @@ impl Host<'_> {
                             sum.0 += ticks;
                             sum.1 += self.interrupts_off(kind, *ticks).unwrap_or_default();
                         }
-                        self.window(guest, start, (&ticks, idle), &mut tables)
+                        self.window(guest, start, &ticks, idle, &mut tables)
                     })
                     .collect();
                 let mut batch = Batch {
@@ -247,7 +247,8 @@ impl Host<'_> {
         &self,
         guest: usize,
         start: u64,
-        (ticks, idle): (&[u64], u64),
+        ticks: &[u64],
+        idle: u64,
         tables: &mut Tables,
     ) -> Window {
         let role = self.role(guest);

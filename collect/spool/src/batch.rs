@@ -9,7 +9,7 @@ use kvmprof_recording::Mode;
 use kvmprof_recording::file::Account;
 use serde::{Deserialize, Serialize};
 
-/// The name that stands for all names beyond a limit.
+/// The name that replaces all names beyond a limit.
 pub const OTHER: &str = "other";
 /// The process and the thread of ticks at which a vCPU was halted.
 pub const IDLE: &str = "idle";
@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_lead_to_names() {
+    fn rows_refer_to_names() {
         let batch = batch(100, &["a", "b"], 7);
         assert_eq!((batch.ticks(), batch.end()), (20, 110));
         let row = batch.windows[1].rows[0];
@@ -274,9 +274,9 @@ mod tests {
         assert_eq!(batch.frames(&batch.windows[0].rows[1]).count(), 0);
     }
 
-    /// What a former release has put into the spool is read.
+    /// A batch of a former release is read.
     #[test]
-    fn what_a_batch_does_not_tell_is_unknown() {
+    fn missing_fields_of_a_batch_are_unknown() {
         let batch = batch(100, &["a"], 7);
         let mut document = serde_json::to_value(&batch).unwrap();
         let window = document["windows"][0].as_object_mut().unwrap();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_places_lead_nowhere() {
+    fn invalid_indices_give_no_row() {
         let mut batch = batch(100, &["a"], 7);
         let row = Row {
             mode: 200,

@@ -31,7 +31,7 @@ pub enum SpoolError {
 }
 
 impl SpoolError {
-    /// Whether a file has been read and makes no sense.
+    /// Whether a file was read and is invalid.
     pub(super) fn is_damage(&self) -> bool {
         let Self::Damaged { source, .. } = self else {
             return false;

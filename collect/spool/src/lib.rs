@@ -28,17 +28,17 @@ pub use error::SpoolError;
 pub use files::Entry;
 use files::Folder;
 pub use notes::read_progress;
-use notes::{Found, Notes};
+use notes::{Notes, OpenedNotes};
 pub use progress::{Attempt, Counts, Progress};
 use state::{End, State};
 
-/// The file that has a [`Collected`].
+/// The file that has a [`OpenWindows`].
 const STATE: &str = "state.json";
 
 /// The open windows, by which a later collector counts those that a killed one has lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-struct Collected {
+struct OpenWindows {
     /// The number of the next batch.
     next: u64,
     /// The number of guests with an open window, by the window's start in s since 1970.
@@ -89,8 +89,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Spool {
-    /// Opens the spool in the folder at `path` for these `sinks`. Its batches may take up to `limit` bytes. Damaged files are set aside: of a sink whose notes are
-    /// damaged nobody knows which of the batches it has received, so that none of them is sent to it (again).
+    /// Opens the spool in the folder at `path` for these `sinks`. Its batches may take up to `limit` bytes. Damaged files are set aside: if a sink's
+    /// notes are damaged, it is unknown which of the batches it has received, so that none of them is sent to it (again).
     ///
     /// # Errors
     /// [`SpoolError`].
@@ -100,12 +100,12 @@ impl Spool {
         for entry in folder.batches()? {
             state.insert(entry);
         }
-        let mut collected = match folder.read_json::<Collected>(STATE) {
+        let mut collected = match folder.read_json::<OpenWindows>(STATE) {
             Err(error) if error.is_damage() => {
                 folder.set_aside(STATE, &error)?;
-                Collected {
+                OpenWindows {
                     damaged: 1,
-                    ..Collected::default()
+                    ..OpenWindows::default()
                 }
             }
             read => read?.unwrap_or_default(),
@@ -116,12 +116,12 @@ impl Spool {
         let mut notes = BTreeMap::new();
         for sink in sinks {
             let (notes_of_sink, found) = Notes::open(&folder, sink)?;
-            if found != Found::File {
+            if found != OpenedNotes::File {
                 // It is written later: on a full disk there is no room for another file.
                 state.unsaved.insert((*sink).to_owned());
             }
             let mut progress = notes_of_sink.last();
-            if found == Found::Damaged {
+            if found == OpenedNotes::Damaged {
                 collected.damaged += 1;
                 progress.next = after;
                 let entries = state.entries.values();
@@ -293,7 +293,7 @@ impl Spool {
         Some(oldest)
     }
 
-    /// Removes the file of a lost batch, after its count was written. If that fails, the file is removed all the same, which makes room for the count.
+    /// Removes the file of a lost batch, after its count was written. If that fails, the file is removed nevertheless, which makes room for the count.
     fn count_lost(&self, entry: &Entry) -> Result<(), SpoolError> {
         let saved = self.save_rest();
         self.folder.remove(&entry.name()).and(saved)
@@ -412,7 +412,7 @@ impl Spool {
         };
         let saved = self.save(sink);
         if saved.is_err() {
-            // Batches are removed all the same, which makes room for the note.
+            // Batches are removed nevertheless, which makes room for the note.
             let progress = self.progress_of(sink);
             if let Some(position) = self.lock().sinks.get_mut(sink) {
                 position.saved = progress;

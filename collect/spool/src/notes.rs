@@ -28,7 +28,7 @@ fn former_name(sink: &str) -> String {
 
 /// What [`Notes::open`] has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum OpenedNotes {
     /// The file.
     File,
     /// No file of this release.
@@ -52,7 +52,7 @@ pub struct Notes {
 
 impl Notes {
     /// The file for `sink`, and whether it exists. If only an earlier release's file exists, the progress is taken from that.
-    pub fn open(folder: &Folder, sink: &str) -> Result<(Self, Found), SpoolError> {
+    pub fn open(folder: &Folder, sink: &str) -> Result<(Self, OpenedNotes), SpoolError> {
         let name = file_name(sink);
         let path = folder.file(&name);
         let mut notes = Self {
@@ -71,22 +71,22 @@ impl Notes {
                 notes.file = Some(open(&notes.path).map_err(damaged)?);
                 (notes.number, notes.last) = (number, Some(progress));
                 folder.remove(&former_name(sink))?;
-                Ok((notes, Found::File))
+                Ok((notes, OpenedNotes::File))
             }
             Ok(None) => match folder.read_json(&former_name(sink)) {
                 Ok(last) => {
                     notes.last = last;
-                    Ok((notes, Found::Nothing))
+                    Ok((notes, OpenedNotes::Nothing))
                 }
                 Err(error) if error.is_damage() => {
                     folder.set_aside(&former_name(sink), &error)?;
-                    Ok((notes, Found::Damaged))
+                    Ok((notes, OpenedNotes::Damaged))
                 }
                 Err(error) => Err(error),
             },
             Err(error) if error.is_damage() => {
                 folder.set_aside(&notes.name, &error)?;
-                Ok((notes, Found::Damaged))
+                Ok((notes, OpenedNotes::Damaged))
             }
             Err(error) => Err(error),
         }
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_note_has_room() {
+    fn the_longest_note_fits() {
         let counts = Counts {
             batches: u64::MAX,
             windows: u64::MAX,
@@ -232,9 +232,9 @@ mod tests {
     }
 
     proptest! {
-        /// Each note is written over the one before the last. Wherever that is cut off, it or the last one is there.
+        /// Each note overwrites the one before the last. Wherever the write is cut, the new or the last one can be read.
         #[test]
-        fn a_note_that_is_cut_off_leaves_the_one_before_it(
+        fn a_truncated_note_leaves_the_previous_one(
             count in 1..6_u64,
             cut in 0..=SLOT,
             changed in prop::collection::vec(any::<u64>(), 6),
@@ -261,8 +261,8 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let folder = Folder::open(&place.path().join("spool")).unwrap();
         let (mut notes, found) = Notes::open(&folder, "a").unwrap();
-        assert_eq!(found, Found::Nothing);
-        // Neither the folder nor the file's length changes: a flush of its data is all that it takes.
+        assert_eq!(found, OpenedNotes::Nothing);
+        // Neither the folder nor the file's length changes: a flush of its data suffices.
         let file = || {
             let found = fs::metadata(folder.file(&file_name("a"))).unwrap();
             (found.ino(), found.len())
@@ -273,28 +273,28 @@ mod tests {
             let now = file();
             assert_eq!(*first.get_or_insert(now), now);
             let (again, found) = Notes::open(&folder, "a").unwrap();
-            assert_eq!(found, Found::File);
+            assert_eq!(found, OpenedNotes::File);
             assert_eq!(again.last(), progress(number));
         }
         let path = folder.file(&file_name("a"));
         assert_eq!(fs::metadata(&path).unwrap().len(), 2 * SLOT as u64);
         fs::write(&path, "").unwrap();
         let (damaged, found) = Notes::open(&folder, "a").unwrap();
-        assert_eq!((damaged.last(), found), (progress(0), Found::Damaged));
+        assert_eq!((damaged.last(), found), (progress(0), OpenedNotes::Damaged));
         assert!(!path.exists() && folder.file("sink-a.notes.damaged").exists());
     }
 
     #[test]
-    fn what_an_earlier_release_has_written_is_taken_over() {
+    fn notes_of_earlier_releases_are_migrated() {
         let place = tempfile::tempdir().unwrap();
         let folder = Folder::open(&place.path().join("spool")).unwrap();
         folder.write_json(&former_name("a"), &progress(7)).unwrap();
         let (mut notes, found) = Notes::open(&folder, "a").unwrap();
-        assert_eq!((notes.last(), found), (progress(7), Found::Nothing));
+        assert_eq!((notes.last(), found), (progress(7), OpenedNotes::Nothing));
         let last = notes.last();
         notes.write(&folder, &last).unwrap();
         let (notes, found) = Notes::open(&folder, "a").unwrap();
-        assert_eq!((notes.last(), found), (progress(7), Found::File));
+        assert_eq!((notes.last(), found), (progress(7), OpenedNotes::File));
         assert!(!folder.file(&former_name("a")).exists());
     }
 }

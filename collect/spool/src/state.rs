@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Attempt, Collected, Entry, Progress};
+use super::{Attempt, Entry, OpenWindows, Progress};
 
 /// Maximum number of batches, and of their packed bytes, that a sink gets at a time.
 const MAX_CLAIM: usize = 720;
@@ -38,7 +38,7 @@ pub(super) struct SinkPosition {
 pub(super) struct State {
     pub(super) entries: BTreeMap<u64, Entry>,
     pub(super) bytes: u64,
-    pub(super) collected: Collected,
+    pub(super) collected: OpenWindows,
     pub(super) sinks: BTreeMap<String, SinkPosition>,
     /// Sinks whose progress isn't written yet, or couldn't be written.
     pub(super) unsaved: BTreeSet<String>,
@@ -255,7 +255,7 @@ mod tests {
     }
 
     proptest! {
-        /// The counts that each step updates are those of a walk over all batches.
+        /// The counts that each step updates equal those of a walk over all batches.
         #[test]
         fn counts_are_those_of_a_walk(steps in prop::collection::vec(step(), 0..80)) {
             let mut state = State::default();
@@ -266,7 +266,7 @@ mod tests {
                 for gone in take(&mut state, step) {
                     for position in state.sinks.values() {
                         prop_assert!(!position.progress.needs(gone.number));
-                        // After a crash, a batch of an attempt that is begun again is there.
+                        // After a crash, a batch of an attempt that is repeated exists.
                         prop_assert!(!position.saved.needs(gone.number));
                     }
                 }

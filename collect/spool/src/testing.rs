@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Names the small file system for a test that runs itself.
+/// Names the small file system for a test that starts itself.
 const SMALL: &str = "KVMPROF_TEST_SMALL_FOLDER";
 
 /// Runs `test`, the test with this `name`, in another process of this program in a mount namespace, with a folder that is a file system of 256 KiB.

@@ -54,14 +54,14 @@ fn each_sink_gets_each_batch_once() {
     spool.finish("b", |_| ()).unwrap();
     assert_eq!(spool.fill(), Fill::default());
     drop(spool);
-    // Numbers go on after all files have been removed.
+    // Numbers continue after all files have been removed.
     let spool = folder.open(LARGE, &["a", "b"]);
     spool.push(&batch(30, &["g"], 5)).unwrap();
     assert_eq!(starts(&claim(&spool, "a", 0)), [30]);
 }
 
 #[test]
-fn what_was_being_handed_over_comes_again_and_is_the_same() {
+fn an_interrupted_batch_is_claimed_again_unchanged() {
     let folder = SpoolFolder::new();
     let spool = folder.open(LARGE, &["a"]);
     for start in [10, 20, 30, 40] {
@@ -87,7 +87,7 @@ fn what_was_being_handed_over_comes_again_and_is_the_same() {
 }
 
 #[test]
-fn the_oldest_goes_when_there_is_no_room_and_is_counted() {
+fn a_full_spool_drops_the_oldest_and_counts_it() {
     let folder = SpoolFolder::new();
     let spool = folder.open(LARGE, &["a"]);
     spool.push(&batch(0, &["g"], 5)).unwrap();
@@ -121,9 +121,9 @@ fn the_oldest_goes_when_there_is_no_room_and_is_counted() {
     assert_eq!(starts(&claim(&spool, "a", 0)), [kept[0]]);
 }
 
-/// A batch that is being delivered to one sink stays, and the batch that is removed instead isn't the next one of another sink.
+/// A batch that is being delivered to one sink stays; the batch removed in its place isn't the next one of another sink.
 #[test]
-fn a_sink_that_has_claimed_nothing_loses_only_what_goes() {
+fn a_sink_without_a_claim_loses_only_dropped_batches() {
     let folder = SpoolFolder::new();
     let spool = folder.open(LARGE, &["a", "b"]);
     spool.push(&batch(0, &["g"], 5)).unwrap();
@@ -159,7 +159,7 @@ fn windows_of_a_killed_collector_are_counted_once() {
     }
     // It was killed after the batch was written and before the state was: two guests lose their next window.
     let state = std::fs::read(folder.path().join(STATE)).unwrap();
-    let mut state: Collected = serde_json::from_slice(&state).unwrap();
+    let mut state: OpenWindows = serde_json::from_slice(&state).unwrap();
     state.open = BTreeMap::from([(20, 2), (30, 1)]);
     let spool = folder.open(LARGE, &[]);
     spool.push(&batch(20, &["g", "h"], 5)).unwrap();
@@ -172,9 +172,9 @@ fn windows_of_a_killed_collector_are_counted_once() {
     assert_eq!(folder.open(LARGE, &[]).fill().killed, 3 + 3);
 }
 
-/// The end doesn't wait for a sink that is behind: batches that wait for it are there at the next start.
+/// The end doesn't wait for a slow sink: its batches are available after the next start.
 #[test]
-fn a_closed_spool_keeps_what_waits() {
+fn a_closed_spool_keeps_waiting_batches() {
     let folder = SpoolFolder::new();
     let spool = folder.open(LARGE, &["a"]);
     for start in [10, 20, 30] {
@@ -196,7 +196,7 @@ fn a_closed_spool_keeps_what_waits() {
 }
 
 #[test]
-fn a_damaged_file_is_lost_and_nothing_else() {
+fn only_a_damaged_file_is_lost() {
     let folder = SpoolFolder::new();
     let spool = folder.open(LARGE, &["a"]);
     for start in [10, 20, 30] {
@@ -223,7 +223,7 @@ fn a_damaged_file_is_lost_and_nothing_else() {
     );
 }
 
-/// The collector has to start: what the guests do from now on would be lost, too.
+/// The collector has to start; otherwise the guests' later windows would be lost, too.
 #[test]
 fn damaged_notes_are_set_aside_and_counted() {
     let folder = SpoolFolder::new();
@@ -245,23 +245,23 @@ fn damaged_notes_are_set_aside_and_counted() {
         let aside = format!("{}.damaged", path.display());
         assert_eq!(std::fs::read(aside).unwrap(), b"{\"next\": 3");
     }
-    // What the one has and the other has not is known of the first only.
+    // The difference between the two is known of the first only.
     assert_eq!(starts(&claim(&spool, "a", 0)), [20]);
     spool.finish("a", |_| ()).unwrap();
     let progress = spool.progress();
     assert_eq!((progress[1].1.unsure.batches, progress[1].2), (3, 0));
-    // The next batch gets a number of its own, and both sinks have it.
+    // The next batch gets a new number, and both sinks receive it.
     spool.push(&batch(40, &["g"], 5)).unwrap();
     spool.drain();
     assert_eq!(starts(&claim(&spool, "b", 0)), [40]);
     drop(spool);
-    // It is over with the first start.
+    // Only the first start is affected.
     let spool = folder.open(LARGE, &["a", "b"]);
     assert_eq!(spool.fill().damaged, 2);
 }
 
 #[test]
-fn the_folder_is_ones_own_and_used_once() {
+fn the_folder_belongs_to_one_user_and_one_process() {
     use std::os::unix::fs::PermissionsExt;
 
     let folder = SpoolFolder::new();
@@ -308,8 +308,11 @@ fn a_sink_that_is_new_on_a_full_disk_gets_all_but_one() {
 }
 
 #[test]
-fn a_full_disk_loses_what_is_counted() {
-    on_small_disk("tests::a_full_disk_loses_what_is_counted", fill_the_disk);
+fn a_full_disk_loses_only_counted_batches() {
+    on_small_disk(
+        "tests::a_full_disk_loses_only_counted_batches",
+        fill_the_disk,
+    );
 }
 
 fn fill_the_disk(folder: &Path) {
@@ -346,7 +349,7 @@ fn fill_the_disk(folder: &Path) {
     drop(spool);
     let spool = open();
     assert_eq!(lost(&spool), [(5, 9, 72); 2]);
-    // The collector ends before there is one.
+    // The collector ends before that.
     take_kept_room(&folder.join("spool"));
     fill_up(folder);
     spool.push(&batch(80, &["g"], 5)).unwrap_err();
@@ -368,7 +371,7 @@ fn fill_the_disk(folder: &Path) {
 
 /// The collector and requests for metrics don't wait while a sink's note is written.
 #[test]
-fn a_note_that_takes_its_time_holds_nobody_up() {
+fn a_slow_note_delays_no_other_sink() {
     let folder = SpoolFolder::new();
     let spool = folder.open(LARGE, &["a"]);
     let writing = locked(&spool.notes["a"]);
@@ -380,9 +383,9 @@ fn a_note_that_takes_its_time_holds_nobody_up() {
     assert_eq!(starts(&claim(&spool, "a", 0)), [10]);
 }
 
-/// There may be a crash between the notes of two sinks: a batch stays until both notes say that it was received.
+/// After a crash between the notes of two sinks, a batch stays until both notes have its receipt.
 #[test]
-fn a_batch_stays_until_it_is_noted_that_all_have_it() {
+fn a_batch_stays_until_all_sinks_have_noted_it() {
     let folder = SpoolFolder::new();
     let spool = folder.open(LARGE, &["a", "b"]);
     for start in [10, 20, 30] {
@@ -404,7 +407,7 @@ fn a_batch_stays_until_it_is_noted_that_all_have_it() {
 
 /// Counts are updated at each step, and not by a walk over all batches.
 #[test]
-fn what_waits_is_known_after_each_step() {
+fn the_backlog_is_exact_after_each_step() {
     let folder = SpoolFolder::new();
     let spool = folder.open(LARGE, &["a", "b"]);
     let waiting = || -> Vec<u64> {
@@ -430,7 +433,7 @@ fn what_waits_is_known_after_each_step() {
 }
 
 #[test]
-fn without_sinks_the_newest_stay() {
+fn without_sinks_the_newest_batches_stay() {
     let folder = SpoolFolder::new();
     let spool = folder.open(1, &[]);
     spool.push(&batch(10, &["g"], 5)).unwrap();

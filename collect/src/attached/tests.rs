@@ -30,7 +30,7 @@ fn by_process(machines: Vec<Machine>) -> BTreeMap<Process, Machine> {
 }
 
 #[test]
-fn guests_are_meant_by_name_program_or_pid() {
+fn guests_are_matched_by_name_program_or_pid() {
     let patterns = |word: &str| vec![Pattern::new(word).unwrap()];
     let qemu = machine(4711, "qemu-system-x86_64", Some("db-1"));
     for (word, is) in [
@@ -43,7 +43,7 @@ fn guests_are_meant_by_name_program_or_pid() {
     ] {
         assert_eq!(is_meant(&patterns(word), &qemu), is, "{word}");
     }
-    // kvmprof's own have sockets.
+    // kvmprof's own guests have sockets.
     assert!(!is_meant(&patterns("*"), &machine(1, "kvmprof", None)));
     assert!(Attached::new(&Config::default()).unwrap().is_none());
 }
@@ -67,14 +67,14 @@ fn guests_are_bounded_and_have_names_of_their_own() {
     };
     assert_eq!(names(&attached), ["db", "db-6", "a\u{fffd}b-7"]);
     assert_eq!((attached.left_out(), attached.logged.len()), (1, 1));
-    // One that goes makes room; the others stay as they are.
+    // One that ends makes room; the others are unchanged.
     attached.choose(by_process(all[1..].to_vec()));
     assert_eq!(names(&attached), ["db-6", "a\u{fffd}b-7", "qemu-8"]);
     assert_eq!((attached.left_out(), attached.logged.len()), (0, 1));
 }
 
 #[test]
-fn nobody_takes_anothers_name() {
+fn names_of_guests_stay_unique() {
     let mut attached = attached(3);
     let all = [(5, "db"), (6, "db-7"), (7, "db")];
     let all = all.map(|(pid, name)| machine(pid, "qemu", Some(name)));
@@ -85,7 +85,7 @@ fn nobody_takes_anothers_name() {
     assert_eq!(names, ["db", "db-7", "db-7-7"].into());
 }
 
-/// A user has more guests than may be followed before another one starts any.
+/// One user has more guests than may be followed before another one starts any.
 #[test]
 fn each_user_has_a_share_of_the_limit() {
     let mut attached = attached(6);
@@ -100,17 +100,17 @@ fn each_user_has_a_share_of_the_limit() {
     attached.choose(by_process(all.clone()));
     let pids =
         |attached: &Attached| -> Vec<i32> { attached.guests.keys().map(|(pid, _)| *pid).collect() };
-    // Those that are left had been followed.
+    // The remaining ones had been followed.
     assert_eq!(pids(&attached), [100, 101, 102, 900, 901, 902]);
     assert_eq!(attached.left_out(), 97);
-    // Nothing changes without a reason.
+    // Nothing changes without a cause.
     attached.choose(by_process(all));
     assert_eq!(pids(&attached), [100, 101, 102, 900, 901, 902]);
 }
 
 /// Another process may have the pid when `kvmprof attach` looks.
 #[test]
-fn the_process_that_was_found_is_attached_to() {
+fn the_listed_process_is_the_attached_one() {
     let mut attached = attached(1);
     attached.choose(by_process(vec![machine(5, "qemu", None)]));
     let said = attached.folder.path().join("said");
@@ -129,9 +129,9 @@ fn the_process_that_was_found_is_attached_to() {
     assert!(words.starts_with("attach 5:7 --socket "), "{words}");
 }
 
-/// What attaches to it takes its time to end, or never does.
+/// The process that attaches to it ends late or never.
 #[test]
-fn a_guest_that_goes_holds_nobody_up() {
+fn an_ending_guest_delays_no_other() {
     let mut attached = attached(1);
     attached.choose(by_process(vec![machine(5, "qemu", None)]));
     let ready = attached.folder.path().join("ready");
@@ -151,7 +151,7 @@ fn a_guest_that_goes_holds_nobody_up() {
 }
 
 #[test]
-fn a_failure_is_tried_again_later_each_time() {
+fn retries_back_off() {
     let mut attached = attached(1);
     attached.program = "/nowhere/kvmprof".into();
     attached.choose(by_process(vec![machine(5, "qemu", None)]));

@@ -11,7 +11,7 @@ use crate::sockets::{Followed, Socket, Wanted, find, guest_name};
 const LOOK: Duration = Duration::from_secs(5);
 /// Maximum time until the first bytes of a guest's recording come.
 const SILENCE: Duration = Duration::from_secs(30);
-/// Maximum number of guests that are followed anew in one step: each begins with some hundred KiB of names.
+/// Maximum number of guests that are newly followed in one step: each begins with some hundred KiB of names.
 const STARTS: usize = 8;
 /// The wait before a guest that couldn't be followed is tried again, and its maximum: it doubles at each attempt that fails.
 const FIRST_WAIT: Duration = Duration::from_secs(1);

@@ -7,7 +7,7 @@ use kvmprof_recording::file::{Block, Kind, RecordingInfo, SamplesEncoder, header
 use super::*;
 use crate::sockets::socket_at;
 
-/// The host of a collector, which keeps what the collector reports.
+/// The host of a collector, which keeps the collector's reports.
 #[derive(Default)]
 struct Calls {
     batches: Vec<Batch>,
@@ -62,7 +62,7 @@ impl Collector<'_> {
     }
 }
 
-/// The beginning of a recording.
+/// The first blocks of a recording.
 fn begin() -> Vec<u8> {
     let info = RecordingInfo {
         hz: 20,
@@ -72,7 +72,7 @@ fn begin() -> Vec<u8> {
     [header().to_vec(), Block::encode(Kind::Info, &info).unwrap()].concat()
 }
 
-/// Ticks of the present moment.
+/// Ticks of the present time.
 fn idle(ticks: u64) -> Vec<u8> {
     let mut encoder = SamplesEncoder::default();
     let ticks = Ticks {
@@ -85,23 +85,23 @@ fn idle(ticks: u64) -> Vec<u8> {
 
 /// A guest's ticks come after the window's end. A collector that is killed before that loses the window, too.
 #[test]
-fn a_window_is_open_before_its_ticks_come() {
+fn a_window_opens_before_its_ticks_arrive() {
     with_collector(|collector, calls| {
         collector.close_at(calls, false, START + 2);
-        // It may not even tick.
+        // It may even have no ticks.
         assert_eq!(calls.open, BTreeMap::new());
         collector.hear(&begin(), START + 3);
         assert!(collector.is_open_changed);
         collector.close_at(calls, false, START + 3);
         assert_eq!(calls.open, BTreeMap::from([(START, 1)]));
-        // They are late: ticks of the first window are still to come.
+        // They are late: ticks of the first window follow.
         collector.close_at(calls, false, START + 11);
         assert_eq!(calls.open, BTreeMap::from([(START, 1)]));
         collector.hear(&idle(5), START + 9);
         collector.close_at(calls, false, START + 11);
         assert_eq!(calls.open, BTreeMap::from([(START, 1)]));
         assert!(calls.batches.is_empty());
-        // At the moment at which its window is closed, the next one is open.
+        // When its window is closed, the next one is open.
         collector.close_until(calls, START);
         assert_eq!(calls.batches.len(), 1);
         assert_eq!(calls.open, BTreeMap::from([(START + 10, 1)]));
@@ -114,7 +114,7 @@ fn a_window_is_open_before_its_ticks_come() {
 }
 
 #[test]
-fn a_clock_that_is_set_back_far_begins_windows_of_another_boot() {
+fn a_clock_set_back_far_starts_windows_of_another_boot() {
     with_collector(|collector, calls| {
         collector.hear(&begin(), START);
         collector.hear(&idle(5), START + 8);
@@ -135,7 +135,7 @@ fn a_clock_that_is_set_back_far_begins_windows_of_another_boot() {
 
 /// If the clock is set back by less, the present window is longer by that, and no window exists twice.
 #[test]
-fn a_clock_that_is_set_back_a_little_opens_no_closed_window() {
+fn a_clock_set_back_a_little_reopens_no_window() {
     with_collector(|collector, calls| {
         collector.hear(&begin(), START);
         collector.hear(&idle(5), START + 8);
@@ -151,7 +151,7 @@ fn a_clock_that_is_set_back_a_little_opens_no_closed_window() {
 }
 
 #[test]
-fn a_server_that_never_answers_is_told_of_and_let_go() {
+fn a_server_that_never_answers_is_reported_and_dropped() {
     with_silent_server(|collector, calls, listener| {
         let (mut stream, _) = listener.accept().unwrap();
         collector.give_up_silent(Duration::MAX);
@@ -166,7 +166,7 @@ fn a_server_that_never_answers_is_told_of_and_let_go() {
         );
         collector.close_at(calls, false, START);
         assert!(collector.guests.is_empty());
-        // The connection ends, and with it the threads that wait for an answer.
+        // The connection ends, and so do the threads that wait for an answer.
         stream.read_to_end(&mut Vec::new()).unwrap();
         assert!(matches!(
             collector.messages.recv().unwrap(),

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_settings_are_refused() {
         let lake = sink("parquet", "folder = 'x'");
         for (text, words) in [
             (lake.replace("'a'", "'a/b'"), "a/b"),
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_told_apart() {
+    fn kinds_are_distinguished() {
         let kind = |text: &str| check_text(text).unwrap().remove(0).kind;
         let grpc = kind(&sink("otlp", "url = 'https://x:1'\nprotocol = 'grpc'"));
         assert!(matches!(grpc, SinkKind::OtlpGrpc(_)), "{grpc:?}");

@@ -24,8 +24,8 @@ fn whole_example() -> String {
     EXAMPLE.replace("\n#", "\n").replace("\n ", "\n# ")
 }
 
-/// Whatever the file contains, it causes an error at most. This isn't a fuzz target because this crate's dependencies would have to be built with
-/// the targets.
+/// Any content of the file causes an error at most. This isn't a fuzz target because this crate's dependencies would have to be built with the
+/// targets.
 #[test]
 fn damaged_configurations_are_refused_or_read() {
     let inputs = [whole_example(), EXAMPLE.to_owned()];
@@ -49,9 +49,9 @@ fn damaged_configurations_are_refused_or_read() {
 }
 
 #[test]
-fn the_example_has_all_and_is_sound() {
+fn the_example_is_valid_and_complete() {
     let example = EXAMPLE;
-    // Commented lines have to be right, too.
+    // Commented lines have to be valid, too.
     let all = config(&whole_example()).unwrap();
     assert_eq!(all.sink.len(), 6);
     assert!(all.host.is_some());
@@ -72,7 +72,7 @@ fn the_example_has_all_and_is_sound() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_its_place() {
+fn invalid_settings_are_refused_with_their_line() {
     for (text, words) in [
         ("hz = 0", "hz = 0"),
         ("hz = 1\nwidow = 3", "line 2"),
@@ -102,7 +102,7 @@ fn what_makes_no_sense_is_refused_with_its_place() {
 }
 
 #[test]
-fn labels_that_are_used_otherwise_are_refused() {
+fn reserved_labels_are_refused() {
     for name in TAKEN {
         let error = config(&format!("labels.{name} = 'a'")).unwrap_err();
         let words = format!("{name} has a meaning of its own");
@@ -110,9 +110,9 @@ fn labels_that_are_used_otherwise_are_refused() {
     }
 }
 
-/// Values of headers and options may be secrets, also if they are in a wrong place.
+/// Values of headers and options may be secrets, even in a wrong place.
 #[test]
-fn errors_have_no_values() {
+fn errors_contain_no_values() {
     let sink = "[[sink]]\nname = 'a'\ntype = 'otlp'\nurl = 'http://x/?token=pa55'";
     for (text, words) in [
         (

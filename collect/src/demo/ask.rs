@@ -123,7 +123,7 @@ mod tests {
     use crate::spool::Spool;
 
     #[test]
-    fn files_are_summed_up() {
+    fn counts_of_files_are_summed() {
         let folder = tempfile::tempdir().unwrap();
         assert!(is_empty(&folder.path().join("lake")));
         let sink = SinkConfig {

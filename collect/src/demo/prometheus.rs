@@ -35,7 +35,7 @@ pub struct Process {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct Reply {
     data: Data,
 }
 
@@ -131,7 +131,7 @@ impl Prometheus {
 }
 
 fn parse(text: &str) -> anyhow::Result<Vec<Process>> {
-    let answer: Answer = serde_json::from_str(text)?;
+    let answer: Reply = serde_json::from_str(text)?;
     let mut processes = Vec::new();
     for Series { metric, value } in answer.data.result {
         processes.push(Process {
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_read() {
+    fn answers_are_parsed() {
         let text = r#"{"status":"success","data":{"resultType":"vector","result":[
             {"metric":{"guest":"one","process":"dyer"},"value":[1.5,"7"]},
             {"metric":{"guest":"two","process":"weaver"},"value":[1.5,"30"]}]}}"#;

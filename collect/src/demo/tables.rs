@@ -18,12 +18,12 @@ const FUNCTIONS: usize = 15;
 /// A guest's own counts of its time (`kvmprof demo --truth`).
 #[derive(Clone, Debug, Deserialize)]
 pub struct Truth {
-    rows: Vec<Own>,
+    rows: Vec<OwnCount>,
 }
 
 /// A part of the guest's time.
 #[derive(Clone, Debug, Deserialize)]
-struct Own {
+struct OwnCount {
     mode: String,
     name: String,
     /// The kernel's functions that belong to it.
@@ -44,7 +44,7 @@ impl Truth {
 
     /// The part to which samples belong: of a program by its name, of the kernel by the function, or the kernel's part without functions.
     fn part_of(&self, row: &Row) -> Option<usize> {
-        let is = |own: &Own| {
+        let is = |own: &OwnCount| {
             own.mode == row.mode
                 && match own.mode.as_str() {
                     "user" => own.name == row.process,
@@ -52,7 +52,7 @@ impl Truth {
                     _ => true,
                 }
         };
-        let rest = |own: &Own| own.mode == "kernel" && own.functions.is_empty();
+        let rest = |own: &OwnCount| own.mode == "kernel" && own.functions.is_empty();
         let found = self.rows.iter().position(is);
         found.or_else(|| {
             let rest = || self.rows.iter().position(rest);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     fn truth() -> Truth {
-        let own = |mode: &str, name: &str, functions: &[&str], cycles| Own {
+        let own = |mode: &str, name: &str, functions: &[&str], cycles| OwnCount {
             mode: mode.to_owned(),
             name: name.to_owned(),
             functions: functions.iter().copied().map(str::to_owned).collect(),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn each_part_is_beside_its_own_count() {
+    fn each_share_is_shown_with_the_guests_own_count() {
         let rows = [
             row("weave", "one", "weaver", "user", 48),
             row("compute", "one", "weaver", "kernel", 30),

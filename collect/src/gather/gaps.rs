@@ -71,7 +71,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_split_gap_has_all_its_ticks(
+        fn splitting_a_gap_keeps_its_ticks(
             parts in prop::array::uniform4(0..1000_u64),
             hz in 0..200_u32,
             time in 0..20_000_000_000_u64,

@@ -12,8 +12,8 @@ use crate::names::Names;
 const SECOND: u64 = 1_000_000_000;
 
 /// The time `second` of both clocks. Windows have ten seconds, and those before `first` are closed.
-fn at(second: u64, first: u64) -> Now {
-    Now {
+fn at(second: u64, first: u64) -> WindowClock {
+    WindowClock {
         real: (1_000_000 + second) * SECOND,
         monotonic: second * SECOND,
         length: 10,
@@ -123,7 +123,7 @@ fn a_sample_counts_for_the_window_of_its_time() {
         .map(|(_, frame)| batch.name(frame.function))
         .collect();
     assert_eq!(frames, ["work", "main"]);
-    // Late samples count for the first open window, and samples of the future for the present one.
+    // Late samples count for the first open window, and samples with a time in the future for the present one.
     let late = [ticks(4, 7, "late"), ticks(500, 7, "late")];
     gather.feed(&block(&late), at(13, 10)).unwrap();
     let batch = close(&mut gather, 10, &all);
@@ -136,7 +136,7 @@ fn a_sample_counts_for_the_window_of_its_time() {
 
 /// Ticks of an idle vCPU count for the windows in which it was idle, although their block comes later.
 #[test]
-fn ticks_without_a_sample_count_for_the_window_in_which_they_were() {
+fn ticks_without_a_sample_count_for_their_window() {
     let idle = |vcpu, idle| Ticks {
         vcpu,
         idle,
@@ -161,7 +161,7 @@ fn ticks_without_a_sample_count_for_the_window_in_which_they_were() {
 }
 
 #[test]
-fn names_are_bounded_and_dropped() {
+fn names_are_bounded_or_dropped() {
     let mut gather = Gather::default();
     gather.feed(&begin(), at(5, 0)).unwrap();
     let mut all = Vec::new();
@@ -193,7 +193,7 @@ fn names_are_bounded_and_dropped() {
 }
 
 #[test]
-fn a_guest_without_end_of_names_and_stacks_takes_bounded_room() {
+fn endless_names_and_stacks_take_bounded_memory() {
     let mut gather = Gather::default();
     gather.feed(&begin(), at(5, 0)).unwrap();
     for number in 0..20_000 {
@@ -300,7 +300,7 @@ fn rules_cover_names_of_threads() {
     let of_thread = |pid, comm: &str| {
         let mut ticks = ticks(1, pid, comm);
         if let Some(sample) = &mut ticks.sample {
-            // It isn't the process's first thread, whose name would be that of the process.
+            // It isn't the process's main thread, whose name would be that of the process.
             sample.tid = pid + 1000;
         }
         ticks
@@ -385,7 +385,7 @@ fn ticks_with_interrupts_off_are_counted() {
 }
 
 #[test]
-fn stacks_are_remembered_from_window_to_window_but_not_for_ever() {
+fn stacks_are_kept_across_windows_for_a_bounded_time() {
     let mut gather = Gather::default();
     let mut names = Names::default();
     gather.feed(&begin(), at(1, 0)).unwrap();
@@ -401,7 +401,7 @@ fn stacks_are_remembered_from_window_to_window_but_not_for_ever() {
     };
     let work = 0xffff_ffff_8100_0020;
     for window in 0..8 {
-        // Each window has 200 stacks of its own, and one that all windows have. When it is closed, the next one is open.
+        // Each window has 200 stacks of its own, and one common stack. When it is closed, the next one is open.
         let second = 10 * window;
         let own = (0..200).map(|number| 1000 * (window + 1) + number);
         for pc in own.clone().chain([work]) {
@@ -436,7 +436,7 @@ fn stacks_are_remembered_from_window_to_window_but_not_for_ever() {
         assert_eq!(found, expected, "{second}");
         assert_eq!(gather.stacks.get(800), None);
     }
-    // A name that comes later is used for open windows.
+    // A name that arrives later is used for open windows.
     gather.feed(&sample(80, work), at(80, 80)).unwrap();
     let symbols = Block::encode(Kind::Symbols, b"ffffffff81000000 T renamed\n").unwrap();
     gather.feed(&symbols, at(81, 80)).unwrap();

@@ -42,7 +42,7 @@ fn ticks_are_counted_by_guest_process_and_mode() {
 }
 
 #[test]
-fn counts_of_guests_go_on_over_their_restarts() {
+fn counts_of_guests_continue_over_restarts() {
     let (_folder, _spool, metrics) = metrics(&Config::default());
     let counts = |exits: u64| {
         let counter = |name: &str, vcpus| GuestCounter {
@@ -71,7 +71,7 @@ fn counts_of_guests_go_on_over_their_restarts() {
             .map(str::to_owned)
             .collect()
     };
-    // A guest that has no window yet isn't known.
+    // A guest without a window isn't known.
     metrics.note_counts("a", &counts(5));
     assert!(lines_of(&metrics).is_empty());
     metrics.add(&batch(100, &["a"], 1));

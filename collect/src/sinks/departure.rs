@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_byte_waits_for_the_note() {
+    fn the_last_byte_is_sent_after_the_note() {
         let noted = Arc::new(AtomicU32::new(0));
         let counter = Arc::clone(&noted);
         let departure = Departure::new(move || {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_noted_does_not_leave() {
+    fn without_a_note_the_last_byte_is_not_sent() {
         let damaged = || SpoolError::NotOwn("spool".into());
         let departure = Departure::new(move || Err(damaged()));
         let mut bytes = Vec::new();
@@ -137,7 +137,7 @@ mod tests {
         body.read_to_end(&mut bytes).unwrap_err();
         assert_eq!(bytes, b"1234");
         assert!(matches!(departure.end(), Some(SpoolError::NotOwn(_))));
-        // An attempt that has ended writes nothing.
+        // A finished attempt writes nothing.
         let departure = Departure::new(|| unreachable!());
         assert!(departure.end().is_none());
         departure.note().unwrap_err();

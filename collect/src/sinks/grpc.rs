@@ -99,7 +99,7 @@ impl Receiver {
         departure: &Arc<Departure>,
     ) -> Result<ExportProfilesServiceResponse, Failure> {
         let channel = self.connected().await?;
-        let holding = Holding {
+        let holding = HeldConnection {
             channel: channel.clone(),
             departure: Arc::clone(departure),
         };
@@ -129,12 +129,12 @@ impl Sender for Grpc {
 }
 
 /// A connection on which a request's last byte is held back until its departure is noted.
-struct Holding {
+struct HeldConnection {
     channel: Channel,
     departure: Arc<Departure>,
 }
 
-impl Service<http::Request<AnyBody>> for Holding {
+impl Service<http::Request<AnyBody>> for HeldConnection {
     type Response = <Channel as Service<http::Request<AnyBody>>>::Response;
     type Error = <Channel as Service<http::Request<AnyBody>>>::Error;
     type Future = <Channel as Service<http::Request<AnyBody>>>::Future;
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_tried_again_as_otlp_says() {
+    fn retryable_codes_are_those_of_otlp() {
         for code in [1, 4, 7, 10, 11, 12, 14, 15, 16].map(Code::from_i32) {
             assert_eq!(retried(&Status::new(code, "")), Some(None), "{code:?}");
         }

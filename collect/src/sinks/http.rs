@@ -212,7 +212,7 @@ mod tests {
         thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let mut heard = Vec::new();
-            // It may end by a reset.
+            // It may end with a reset.
             let _ = stream.read_to_end(&mut heard);
             heard
         })
@@ -220,7 +220,7 @@ mod tests {
 
     /// The departure can't be noted, so that the receiver gets an incomplete request.
     #[test]
-    fn a_request_is_whole_only_when_it_is_noted() {
+    fn a_request_is_completed_only_after_its_note() {
         let (server, address) = listener();
         let server = hear(server);
         let departure = Departure::new(|| Err(SpoolError::NotOwn("spool".into())));
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(body.len(), 99_999);
     }
 
-    /// No server listens, so that no request departs.
+    /// No server listens, so no request is sent.
     #[test]
     fn a_request_without_a_connection_is_not_noted() {
         let (server, address) = listener();
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_that_does_not_answer_is_not_waited_for_for_ever() {
+    fn a_receiver_that_does_not_answer_times_out() {
         let (_hanging, address) = listener();
         let poster = poster(&address.to_string(), Duration::from_millis(50));
         let posted = post(&poster);
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(agent.config().timeouts().global, Some(TIMEOUT));
     }
 
-    /// The address to which the test posts when it runs itself.
+    /// The address to which the test posts when it starts itself.
     const ADDRESS: &str = "KVMPROF_TEST_ADDRESS";
 
     #[test]

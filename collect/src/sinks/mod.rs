@@ -199,7 +199,7 @@ fn new_sink(kind: &SinkKind) -> anyhow::Result<Box<dyn Sink>> {
 }
 
 /// The count in which a part belongs that isn't sent again.
-type Fate = fn(&mut Progress) -> &mut Counts;
+type FinalCount = fn(&mut Progress) -> &mut Counts;
 
 struct Runner<'a> {
     name: String,
@@ -280,7 +280,7 @@ impl Runner<'_> {
     }
 
     /// Sends a part, and repeats that until the sink has accepted or refused it. `None` if the spool was closed before that.
-    fn send(&mut self, batches: &[Batch], part: usize) -> Result<Option<Fate>, SpoolError> {
+    fn send(&mut self, batches: &[Batch], part: usize) -> Result<Option<FinalCount>, SpoolError> {
         let mut wait = FIRST_WAIT;
         loop {
             let departure = Arc::new(self.departure(part));
@@ -289,7 +289,7 @@ impl Runner<'_> {
                 // The part hasn't been sent: without the note, it would be sent again after a kill.
                 return Err(error);
             }
-            let (error, fate): (_, Fate) = match sent {
+            let (error, fate): (_, FinalCount) = match sent {
                 Ok(()) => (None, |progress| &mut progress.delivered),
                 Err(Failure::Refused(error)) => (Some(error), |progress| &mut progress.refused),
                 Err(Failure::Partly(error)) => (Some(error), |progress| &mut progress.unsure),

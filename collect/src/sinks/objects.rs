@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_large_object_has_the_more_time() {
+    fn timeouts_grow_with_the_size_of_an_object() {
         for (bytes, seconds) in [(0, 30), (64 << 10, 31), (16 << 20, 286)] {
             assert_eq!(time_for(bytes).as_secs(), seconds);
         }

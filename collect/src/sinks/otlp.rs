@@ -28,7 +28,7 @@ use crate::config::Endpoint;
 /// Maximum number of rows in a request, unless a single window has more. By default, receivers of gRPC accept up to 4 MiB.
 const MAX_ROWS: usize = 8192;
 
-/// The begin of the names of attributes that are labels of processes.
+/// The start of the names of attributes that are labels of processes.
 const LABEL: &str = "kvmprof.label.";
 
 /// Sends requests to a receiver.
@@ -384,7 +384,7 @@ mod tests {
     use crate::batch::testing::batch;
 
     #[test]
-    fn a_request_has_every_tick_and_no_place_leads_nowhere() {
+    fn a_request_has_every_tick_and_only_valid_indices() {
         let batch = batch(100, &["a", "b"], 7);
         let request = request(&batch, &batch.windows);
         let tables = request.dictionary.as_ref().unwrap();
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_for_a_request_goes_in_several() {
+    fn large_batches_are_split_into_several_requests() {
         let mut large = batch(100, &["a", "b", "c", "d", "e"], 7);
         for (index, rows) in [(0, MAX_ROWS - 2), (3, 3 * MAX_ROWS)] {
             let row = large.windows[index].rows[0];

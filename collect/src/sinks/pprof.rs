@@ -49,7 +49,8 @@ impl PprofSink {
 
     fn to_pyroscope(
         &self,
-        (batch, window): (&Batch, &Window),
+        batch: &Batch,
+        window: &Window,
         profile: &[u8],
         departure: &Departure,
     ) -> Result<(), Failure> {
@@ -77,7 +78,8 @@ impl PprofSink {
 
     fn to_parca(
         &self,
-        (batch, window): (&Batch, &Window),
+        batch: &Batch,
+        window: &Window,
         profile: &[u8],
         departure: &Departure,
     ) -> Result<(), Failure> {
@@ -114,17 +116,17 @@ impl Sink for PprofSink {
         part: usize,
         departure: &Arc<Departure>,
     ) -> Result<(), Failure> {
-        let Some(window) = find(batches, part) else {
+        let Some((batch, window)) = find(batches, part) else {
             return Ok(());
         };
         let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
         let packed = packer
-            .write_all(&profile(window.0, window.1).encode_to_vec())
+            .write_all(&profile(batch, window).encode_to_vec())
             .and_then(|()| packer.finish());
         let packed = packed.map_err(anyhow::Error::from)?;
         match self.dialect {
-            Dialect::Pyroscope => self.to_pyroscope(window, &packed, departure),
-            Dialect::Parca => self.to_parca(window, &packed, departure),
+            Dialect::Pyroscope => self.to_pyroscope(batch, window, &packed, departure),
+            Dialect::Parca => self.to_parca(batch, window, &packed, departure),
         }
     }
 }
@@ -163,7 +165,7 @@ fn plain(value: &str) -> String {
 
 fn profile(batch: &Batch, window: &Window) -> message::Profile {
     let mut tables = PprofTables::default();
-    tables.measure(("cpu", "nanoseconds"), window.period());
+    tables.measure("cpu", "nanoseconds", window.period());
     tables.profile.time_nanos = number(batch.start.saturating_mul(1_000_000_000));
     tables.profile.duration_nanos = number(u64::from(batch.length) * 1_000_000_000);
     let mut mappings = HashMap::new();
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_labels_end_nothing() {
+    fn values_of_labels_are_escaped() {
         assert_eq!(plain("a{b},c=\"d"), "a_b__c__d");
     }
 }

@@ -7,7 +7,7 @@ use crate::spool::read_progress;
 use crate::spool::testing::{fill_up, on_small_disk, take_kept_room};
 
 #[test]
-fn waits_grow_up_to_a_bound_and_are_spread() {
+fn retry_delays_grow_to_a_limit_with_jitter() {
     let mut wait = FIRST_WAIT;
     let mut waits = Vec::new();
     for _ in 0..8 {
@@ -70,9 +70,9 @@ fn run(spool: &Arc<Spool>, sink: &mut dyn Sink) -> (Progress, u64) {
 
 /// Accepts batches in two parts, and counts the parts.
 #[derive(Default)]
-struct Counting(u64);
+struct PartCounter(u64);
 
-impl Sink for Counting {
+impl Sink for PartCounter {
     fn parts(&mut self, batches: &[Batch]) -> usize {
         2 * batches.len()
     }
@@ -89,19 +89,19 @@ impl Sink for Counting {
 }
 
 /// Accepts a batch in three parts, and reads the progress on the disk before and after the departure of each part.
-struct Looking {
+struct ProgressReader {
     spool: PathBuf,
     seen: Vec<Progress>,
 }
 
-impl Looking {
+impl ProgressReader {
     fn look(&mut self) {
         let progress = read_progress(&self.spool, "a").unwrap();
         self.seen.push(progress.unwrap());
     }
 }
 
-impl Sink for Looking {
+impl Sink for ProgressReader {
     fn parts(&mut self, _: &[Batch]) -> usize {
         3
     }
@@ -118,15 +118,15 @@ impl Sink for Looking {
     }
 }
 
-/// At any moment, one part at most is unsure after a kill, and none before the first departure.
+/// At any time, a kill leaves at most one unsure part, and none before the first departure.
 #[test]
-fn what_is_noted_is_what_may_have_arrived() {
+fn notes_name_what_may_have_arrived() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("spool");
     let spool = Arc::new(Spool::open(&path, 1 << 20, &["a"]).unwrap());
     spool.push(&batch(10, &["g"], 5)).unwrap();
     spool.drain();
-    let mut sink = Looking {
+    let mut sink = ProgressReader {
         spool: path.clone(),
         seen: Vec::new(),
     };
@@ -168,7 +168,7 @@ fn a_killed_collector_leaves_one_part_unsure() {
     drop(spool);
     let spool = Arc::new(open());
     spool.drain();
-    let mut sink = Looking {
+    let mut sink = ProgressReader {
         spool: folder.path().join("spool"),
         seen: Vec::new(),
     };
@@ -179,9 +179,9 @@ fn a_killed_collector_leaves_one_part_unsure() {
 }
 
 /// Panics.
-struct Faulty;
+struct PanickingSink;
 
-impl Sink for Faulty {
+impl Sink for PanickingSink {
     fn parts(&mut self, _: &[Batch]) -> usize {
         panic!("a fault of the program")
     }
@@ -196,11 +196,11 @@ impl Sink for Faulty {
 }
 
 #[test]
-fn a_sink_that_ends_by_a_fault_is_told_of_before_the_end() {
+fn a_failed_sink_is_reported_before_the_collector_ends() {
     let folder = tempfile::tempdir().unwrap();
     let spool = Spool::open(&folder.path().join("spool"), 1 << 20, &["a", "b"]).unwrap();
     let spool = Arc::new(spool);
-    let sink: Box<dyn Sink> = Box::new(Faulty);
+    let sink: Box<dyn Sink> = Box::new(PanickingSink);
     let sink = Prepared {
         name: "a".to_owned(),
         sink: Arc::new(Mutex::new(sink)),
@@ -210,12 +210,12 @@ fn a_sink_that_ends_by_a_fault_is_told_of_before_the_end() {
     spool.push(&batch(10, &["g"], 5)).unwrap();
     running.join();
     assert_eq!(spool.failed().into_iter().collect::<Vec<_>>(), ["a"]);
-    // Batches that wait for it stay.
+    // Waiting batches stay.
     assert_eq!(spool.fill().batches, 1);
 }
 
 #[test]
-fn a_sink_that_is_to_end_finishes_the_part_that_it_sends() {
+fn a_stopping_sink_finishes_its_current_part() {
     let folder = tempfile::tempdir().unwrap();
     let open = || Spool::open(&folder.path().join("spool"), 1 << 20, &["a"]).map(Arc::new);
     let spool = open().unwrap();
@@ -254,13 +254,13 @@ fn run_files(
 
 /// The number of attempts to write each file, by the folder of its guest. Every third attempt fails.
 #[derive(Default)]
-struct Failing {
+struct FlakyTarget {
     attempts: Arc<Mutex<Vec<PathBuf>>>,
     /// Closed when a file is written.
     closes: Option<Arc<Spool>>,
 }
 
-impl Target for Failing {
+impl Target for FlakyTarget {
     fn write(&self, folder: &Path, _: &str, _: &[NamedWindow<'_>]) -> anyhow::Result<()> {
         let mut attempts = self.attempts.lock().unwrap();
         attempts.push(folder.to_owned());
@@ -275,14 +275,14 @@ impl Target for Failing {
 }
 
 #[test]
-fn a_file_that_fails_is_written_again_and_no_other_one() {
+fn only_a_failed_file_is_written_again() {
     let folder = tempfile::tempdir().unwrap();
     let spool = Spool::open(&folder.path().join("spool"), 1 << 20, &["a"]).unwrap();
     let spool = Arc::new(spool);
     spool
         .push(&batch(10, &["a", "b", "c", "d", "e"], 5))
         .unwrap();
-    let target = Failing::default();
+    let target = FlakyTarget::default();
     let attempts = Arc::clone(&target.attempts);
     let progress = run_files(&spool, target, |_, waiting| waiting == 0);
     assert_eq!((progress.delivered.windows, progress.retries), (5, 2));
@@ -293,20 +293,20 @@ fn a_file_that_fails_is_written_again_and_no_other_one() {
 }
 
 #[test]
-fn a_collector_that_ends_finishes_one_file_and_goes_on_with_the_next() {
+fn a_restarted_collector_continues_with_the_next_file() {
     let folder = tempfile::tempdir().unwrap();
     let open = || Spool::open(&folder.path().join("spool"), 1 << 20, &["a"]).map(Arc::new);
     let spool = open().unwrap();
     spool.push(&batch(10, &["a", "b", "c"], 5)).unwrap();
-    let target = Failing {
+    let target = FlakyTarget {
         closes: Some(Arc::clone(&spool)),
-        ..Failing::default()
+        ..FlakyTarget::default()
     };
     let progress = run_files(&spool, target, |progress, _| progress.delivered.windows > 0);
     assert_eq!(progress.delivered.windows, 1);
     drop(spool);
     let spool = open().unwrap();
-    let target = Failing::default();
+    let target = FlakyTarget::default();
     let attempts = Arc::clone(&target.attempts);
     let progress = run_files(&spool, target, |_, waiting| waiting == 0);
     assert_eq!((progress.delivered.windows, progress.retries), (3, 0));
@@ -314,8 +314,8 @@ fn a_collector_that_ends_finishes_one_file_and_goes_on_with_the_next() {
 }
 
 #[test]
-fn a_full_disk_holds_no_sink_up() {
-    on_small_disk("sinks::tests::a_full_disk_holds_no_sink_up", |folder| {
+fn a_full_disk_delays_no_sink() {
+    on_small_disk("sinks::tests::a_full_disk_delays_no_sink", |folder| {
         let open = || Spool::open(&folder.join("spool"), 1 << 30, &["a"]).map(Arc::new);
         let spool = open().unwrap();
         let next = |start: u64| batch(10 * start, &["g", "h"], 5);
@@ -324,17 +324,17 @@ fn a_full_disk_holds_no_sink_up() {
         assert!(in_spool > 2, "{in_spool}");
         fill_up(folder);
         drop(spool);
-        // A collector that is started goes on, too.
+        // A restarted collector continues, too.
         let spool = open().unwrap();
         spool.drain();
-        let mut sink = Counting::default();
+        let mut sink = PartCounter::default();
         let (progress, waiting) = run(&spool, &mut sink);
         assert_eq!(
             (progress.delivered.windows, progress.unsure.windows, waiting),
             (2 * in_spool, 0, 0)
         );
         assert_eq!((sink.0, progress.lost.batches), (2 * in_spool, 1));
-        // Files are removed, so that there is room.
+        // Removed files free the space.
         spool.push(&next(in_spool)).unwrap();
         drop(spool);
         let (_, kept, waiting) = open().unwrap().progress().remove(0);
@@ -343,18 +343,18 @@ fn a_full_disk_holds_no_sink_up() {
 }
 
 #[test]
-fn what_cannot_be_noted_is_not_sent_and_waits() {
+fn without_a_note_a_batch_is_not_sent_and_waits() {
     on_small_disk(
-        "sinks::tests::what_cannot_be_noted_is_not_sent_and_waits",
+        "sinks::tests::without_a_note_a_batch_is_not_sent_and_waits",
         |folder| {
             let path = folder.join("spool");
             let spool = Arc::new(Spool::open(&path, 1 << 30, &["a"]).unwrap());
             spool.push(&batch(10, &["g", "h"], 5)).unwrap();
             spool.drain();
-            // The room that is kept for notes is taken, too.
+            // The space reserved for notes is taken, too.
             take_kept_room(&path);
             let filler = fill_up(folder);
-            let mut sink = Counting::default();
+            let mut sink = PartCounter::default();
             for _ in 0..4 {
                 let (progress, waiting) = run(&spool, &mut sink);
                 assert_eq!((progress.unsure.windows, waiting), (0, 1));

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_that_are_something_else_are_told() {
+    fn files_of_another_type_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ca.pem");
         let tls = Tls {

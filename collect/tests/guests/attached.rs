@@ -51,13 +51,13 @@ fn attachers() -> Vec<PathBuf> {
 
 /// The shares of user mode, the kernel and idle.
 #[test]
-fn a_look_agrees_with_what_a_guest_of_another_vmm_counted() {
+fn a_look_at_a_guest_of_another_vmm_agrees_with_its_count() {
     on_kvm_with_collector(|| {
         let shares = ["user", "idle", "kernel"];
         look_agrees(
             "ptrace",
             &shares,
-            Known {
+            KnownFields {
                 jitter: true,
                 interrupts: true,
             },
@@ -65,14 +65,14 @@ fn a_look_agrees_with_what_a_guest_of_another_vmm_counted() {
     });
 }
 
-/// The host's kernel takes the samples: user mode is seen as the guest counted it, and what RFLAGS says isn't.
+/// The host's kernel takes the samples: user mode is as the guest counted it; interrupts off (RFLAGS) isn't known.
 #[test]
-fn a_look_by_the_hosts_kernel_agrees_with_what_a_guest_counted() {
+fn a_look_by_the_hosts_kernel_agrees_with_a_guests_count() {
     on_kvm_with_collector(|| {
         look_agrees(
             "kernel",
             &["user"],
-            Known {
+            KnownFields {
                 jitter: false,
                 interrupts: false,
             },
@@ -80,14 +80,14 @@ fn a_look_by_the_hosts_kernel_agrees_with_what_a_guest_counted() {
     });
 }
 
-/// What windows know by a way to take samples.
-struct Known {
+/// What windows have by this kind of capture.
+struct KnownFields {
     jitter: bool,
     interrupts: bool,
 }
 
 /// Compares the ticks in these modes with what the guest counted.
-fn look_agrees(capture: &str, compared: &[&str], known: Known) {
+fn look_agrees(capture: &str, compared: &[&str], known: KnownFields) {
     let machine = machine();
     let fleet = Fleet::new(&[]);
     fleet.configure(&format!("attach.capture = '{capture}'\n"));
@@ -120,7 +120,7 @@ fn look_agrees(capture: &str, compared: &[&str], known: Known) {
     for line in ran.stdout.lines() {
         let batch: Batch = serde_json::from_str(line).unwrap();
         for window in &batch.windows {
-            // Of this program's name, and its pid.
+            // By this program's name, and by its pid.
             assert!(
                 window.guest.ends_with(&format!("-{pid}")),
                 "{}",
@@ -162,15 +162,15 @@ fn look_agrees(capture: &str, compared: &[&str], known: Known) {
     machine.stop();
 }
 
-/// One process attaches to it at a time, which is started again if it is killed, and ends with the collector however that ends.
+/// One process attaches to it at a time, is restarted if it is killed, and ends with the collector however that ends.
 #[test]
-fn a_guest_is_attached_to_once_and_again() {
+fn a_guest_is_attached_once_and_again_after_a_restart() {
     on_kvm_with_collector(|| {
         let machine = machine();
         let fleet = Fleet::new(&[]);
         let address = free_port();
         let pid = process::id();
-        // By two patterns at once.
+        // By two patterns together.
         fleet.configure(&format!(
             "metrics.listen = '{address}'\n[attach]\nguests = ['{pid}', 'demo-*{pid}', '{pid}*']\n"
         ));

@@ -1,4 +1,4 @@
-//! `kvmprof collect demo`: what it prints agrees with what the guests counted, and with itself.
+//! `kvmprof collect demo`: its output agrees with the guests' own counts, and with itself.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -26,11 +26,11 @@ fn path() -> OsString {
     env::join_paths(own.into_iter().chain(env::split_paths(&others))).unwrap()
 }
 
-/// The words of a table's rows, from the line after the one that has `heading` on.
+/// The fields of a table's rows, from the line after `heading` on.
 fn table<'a>(text: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
     let lines = text.lines().skip_while(|line| !line.contains(heading));
     let lines = lines.skip(1).skip_while(|line| !line.starts_with("  "));
-    // Some have the question above the table.
+    // Some have the query above the table.
     let lines = lines.skip_while(|line| !line.contains("TICKS"));
     let lines = lines.skip(1).take_while(|line| !line.is_empty());
     lines
@@ -43,7 +43,7 @@ fn part(word: &str) -> f64 {
     word.parse::<f64>().unwrap() / 100.0
 }
 
-/// What it printed of a guest: each part's name, with the shares that were collected and counted, and its ticks.
+/// The output for a guest: each part's name, with the shares that were collected and counted, and its ticks.
 fn parts(text: &str, guest: &str) -> Vec<(String, f64, f64, u64)> {
     let rows = table(text, &format!("Guest {guest}, as it has counted"));
     let rows = rows.into_iter().map(|words| match words.as_slice() {
@@ -58,7 +58,7 @@ fn parts(text: &str, guest: &str) -> Vec<(String, f64, f64, u64)> {
     rows.collect()
 }
 
-/// How many of a guest's ticks it says were stolen and lost.
+/// The stolen and lost ticks of a guest in the output.
 fn unseen(text: &str, guest: &str) -> (u64, u64) {
     let mut lines = text.lines();
     lines.find(|line| line.starts_with(&format!("Guest {guest}, as it has counted")));
@@ -71,7 +71,7 @@ fn unseen(text: &str, guest: &str) -> (u64, u64) {
 }
 
 #[test]
-fn it_prints_what_the_guests_have_counted_too() {
+fn it_prints_what_the_guests_counted() {
     on_kvm_with_collector(|| {
         let folder = tempfile::tempdir().unwrap();
         let all = folder.path().join("fleet");
@@ -119,7 +119,7 @@ fn check_functions(text: &str, whole: u64) {
     let mut sum = 0;
     for words in functions {
         let [_, "%", ticks, _, "one,", "two"] = words.as_slice() else {
-            // Rare ones may have been met in one guest alone.
+            // Rare ones may occur in one guest only.
             assert!(part(words[0]) < 0.05, "{words:?}");
             continue;
         };
@@ -135,7 +135,7 @@ fn check_functions(text: &str, whole: u64) {
     assert!(sum <= busy && sum > busy * 8 / 10, "{sum} of {busy}");
 }
 
-/// Prometheus knows the same shares, of the time until its last look.
+/// Prometheus has the same shares, of the time until its last scrape.
 fn check_processes(text: &str) {
     let mut sums: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     for words in table(text, "Processes, by Prometheus") {
@@ -159,9 +159,9 @@ fn check_processes(text: &str) {
     }
 }
 
-/// Without Prometheus and DuckDB it says so, and goes on.
+/// Without Prometheus and DuckDB it says so, and continues.
 #[test]
-fn it_goes_on_without_what_is_not_installed() {
+fn it_continues_without_missing_programs() {
     on_kvm_with_collector(|| {
         let mut command = Command::new(kvmprof());
         command.args(["collect", "demo", "--seconds", "6"]);
@@ -173,7 +173,7 @@ fn it_goes_on_without_what_is_not_installed() {
             assert_eq!(parts(&ran.stdout, guest).len(), 9, "{ran:?}");
         }
         assert!(!ran.stdout.contains("by Prometheus"), "{ran:?}");
-        // A folder that is there is somebody else's.
+        // An existing folder isn't its own.
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new(kvmprof());
         command

@@ -1,5 +1,5 @@
-//! `kvmprof collect` with the demo guest: what it collects agrees with what the guests counted of themselves, and every window gets to
-//! where it is to go, whoever is killed.
+//! `kvmprof collect` with the demo guest: the collected counts agree with the guests' own, and every window reaches its destination,
+//! whichever process is killed.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 mod attached;
@@ -81,7 +81,7 @@ impl Fleet {
             .unwrap()
     }
 
-    /// Has the collector end, and returns what it said.
+    /// Has the collector end, and returns its messages.
     fn stop(&self, mut collector: Child) -> String {
         kill_process(Pid::from_child(&collector), Signal::TERM).unwrap();
         let status = until("the collector ends", || collector.try_wait().unwrap());
@@ -90,14 +90,14 @@ impl Fleet {
         said
     }
 
-    /// How far a sink has come; none while that isn't known.
+    /// The progress of a sink; `None` while that isn't known.
     fn progress(&self, sink: &str) -> Progress {
-        // It may be written just now.
+        // It may be being written.
         let progress = read_progress(&self.path("spool"), sink).ok().flatten();
         progress.unwrap_or_default()
     }
 
-    /// How many windows the collector has put into the spool, of one guest; none while that isn't known.
+    /// How many windows of one guest the collector has put into the spool; `None` while that isn't known.
     fn windows(&self) -> u64 {
         let state = fs::read(self.path("spool").join("state.json"));
         let state = state.unwrap_or_else(|_| br#"{"next": 0}"#.to_vec());
@@ -134,7 +134,7 @@ fn demo_row(batch: &Batch, row: &kvmprof_collect::batch::Row) -> usize {
     }
 }
 
-/// The ticks of a row that had interrupts off: all or none of them, where the guest's image says so.
+/// The ticks of a row with interrupts off: all or none of them, as the guest's image says.
 fn check_interrupts_off(batch: &Batch, row: &kvmprof_collect::batch::Row) -> u64 {
     let off = row.interrupts_off.unwrap();
     let function = batch.frames(row).next();
@@ -152,7 +152,7 @@ fn check_interrupts_off(batch: &Batch, row: &kvmprof_collect::batch::Row) -> u64
 }
 
 #[test]
-fn a_look_agrees_with_what_each_guest_counted() {
+fn a_look_agrees_with_each_guests_count() {
     on_kvm_with_collector(|| {
         let clock = Clock {
             hz: sampling_rate(CLOCK.hz),
@@ -230,7 +230,7 @@ fn count(page: &str, series: &str) -> u64 {
     count.map_or(0, |count| count.trim().parse().unwrap())
 }
 
-/// A port that nobody has just now.
+/// A port that is free at present.
 fn free_port() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().to_string()
@@ -271,7 +271,7 @@ fn parquet_ticks(folder: &Path) -> u64 {
 }
 
 #[test]
-fn guests_come_and_go_and_the_configuration_is_read_anew() {
+fn guests_start_and_end_and_the_configuration_is_reloaded() {
     on_kvm_with_collector(|| {
         let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
         let fleet = Fleet::new(&[("first", guest.socket())]);
@@ -300,10 +300,10 @@ fn guests_come_and_go_and_the_configuration_is_read_anew() {
             "kvmprof_windows_total{host=\"h\",zone=\"north\",guest=\"second\"}",
             2,
         );
-        // What is wrong is told, and changes nothing.
+        // The error is reported, and changes nothing.
         fleet.configure("hz = 'fast'\n");
         kill_process(Pid::from_child(&collector), Signal::HUP).unwrap();
-        until("the error is told", || {
+        until("the error is reported", || {
             let said = fs::read_to_string(fleet.path("stderr")).unwrap();
             said.contains("the former configuration stays")
                 .then_some(())
@@ -324,9 +324,9 @@ fn guests_come_and_go_and_the_configuration_is_read_anew() {
     });
 }
 
-/// The guest knows how many exits of each kind it has made, and so does the page.
+/// The guest and the page agree on the number of exits of each kind.
 #[test]
-fn exits_of_a_guest_are_on_the_page_of_metrics() {
+fn the_metrics_page_has_exits_of_guests() {
     on_kvm_with_collector(|| {
         let boot = Boot::Test("workload=exits");
         let machine = Machine::start(boot, 2, CLOCK);
@@ -368,7 +368,7 @@ fn exits_of_a_guest_are_on_the_page_of_metrics() {
             assert!(own > 0);
             assert_eq!(count(&page, &series(event)), own, "{event}");
         }
-        // KVM has counted those, and more.
+        // KVM has counted at least these.
         let all = own.iter().map(|(_, own)| own).sum();
         assert!(count(&page, &series("exits")) >= all, "{page}");
         fleet.stop(collector);
@@ -376,9 +376,9 @@ fn exits_of_a_guest_are_on_the_page_of_metrics() {
     });
 }
 
-/// A person's rate goes before the collector's, which takes it meanwhile, and then has its own again.
+/// A client's rate precedes the collector's, which takes it for as long, and then gets its own again.
 #[test]
-fn whoever_asks_for_another_rate_has_it() {
+fn each_client_gets_its_own_rate() {
     on_kvm_with_collector(|| {
         let guest = Guest::start(Boot::Demo, ["--hz", "50"]);
         let fleet = Fleet::new(&[("first", guest.socket())]);
@@ -430,7 +430,7 @@ fn whoever_asks_for_another_rate_has_it() {
 }
 
 #[test]
-fn what_is_missing_or_wrong_is_told() {
+fn missing_files_and_wrong_options_are_reported() {
     on_kvm_with_collector(|| {
         let ran = run(["collect", "--hz", "0"]);
         assert_eq!(ran.status, 2, "{ran:?}");

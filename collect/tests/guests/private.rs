@@ -1,4 +1,4 @@
-//! Names that stay on the host.
+//! Names that don't leave the host.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use kvmprof_tests::{Boot, Guest, on_kvm_with_collector, until};
 
 use super::{Fleet, free_port, get, parquet_rows, ticks_of};
 
-/// Two processes are hashed, one is dropped: neither their names, nor those of their functions, are in what leaves the host.
+/// Two processes are hashed, one is dropped: neither their names, nor those of their functions, leave the host.
 #[test]
 fn hashed_and_dropped_names_stay_on_the_host() {
     on_kvm_with_collector(|| {

@@ -1,4 +1,4 @@
-//! Configurations that are right in themselves, and can't be started.
+//! Configurations that are valid, but can't be started.
 
 use std::fs;
 use std::net::TcpListener;
@@ -8,9 +8,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Fleet, count, free_port, get};
 
-/// The collector goes on with the configuration that it had, whatever the next one lacks.
+/// The collector continues with its previous configuration, whatever is missing for the next one.
 #[test]
-fn what_cannot_be_started_changes_nothing() {
+fn a_failed_reload_changes_nothing() {
     on_kvm_with_collector(|| {
         let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
         let fleet = Fleet::new(&[("first", guest.socket())]);
@@ -47,7 +47,7 @@ fn what_cannot_be_started_changes_nothing() {
             ),
         ];
         let until_said = |words: &str| {
-            until("the error is told", || {
+            until("the error is reported", || {
                 let said = fs::read_to_string(fleet.path("stderr")).unwrap();
                 let mut lines = said.lines();
                 let is_told = |line: &str| {
@@ -67,7 +67,7 @@ fn what_cannot_be_started_changes_nothing() {
         kill_process(Pid::from_child(&collector), Signal::HUP).unwrap();
         until_said("Cannot use the spool");
         until_windows("");
-        // One that can be is taken.
+        // A valid one is applied.
         fleet.configure(&format!("{own}labels.zone = 'north'\n"));
         kill_process(Pid::from_child(&collector), Signal::HUP).unwrap();
         until_windows(",zone=\"north\"");

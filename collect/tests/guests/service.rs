@@ -24,14 +24,14 @@ folder = '/var/lib/kvmprof-collect/parquet'
 seconds = 2
 ";
 
-/// A systemd in namespaces of its own, which ends with this.
+/// A systemd in namespaces of its own, which ends when this is dropped.
 struct Host {
     unshare: Child,
     systemd: String,
 }
 
 impl Host {
-    /// Starts it, with the sockets and the configuration in this folder, and its state in another; why it can't be on this host.
+    /// Starts it, with the sockets and the configuration in this folder, and its state in another. The error says why this host can't.
     fn start(sockets: &Path, state: &Path, root: &Path) -> Result<Self, String> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/service.sh");
         let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/kvmprof-collect");
@@ -69,7 +69,7 @@ impl Host {
         })
     }
 
-    /// Runs a program there, outside of the service's sandbox.
+    /// Runs a program in the same namespaces, outside of the service's sandbox.
     fn run(&self, words: &[&str]) -> Ran {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.systemd, "--all"]);
@@ -88,14 +88,14 @@ impl Drop for Host {
     }
 }
 
-/// Sinks that are to write where the unit's sandbox lets nobody write: to users' folders (ProtectHome), and to the system's (ProtectSystem).
+/// Sinks that would write where the unit's sandbox forbids it: to users' folders (ProtectHome), and to the system's (ProtectSystem).
 const FORBIDDEN: [(&str, &str); 3] = [
     ("home", "/home/lake"),
     ("root", "/root/lake"),
     ("system", "/etc/lake"),
 ];
 
-/// The sandbox refuses what root could do without it, and the sink says so; other sinks have all.
+/// The sandbox refuses what root could do without it, and the sink reports that; other sinks are complete.
 fn check_forbidden(host: &Host, state: &Path) {
     for (sink, folder) in FORBIDDEN {
         let progress = until("the sink has tried it", || {
@@ -105,16 +105,16 @@ fn check_forbidden(host: &Host, state: &Path) {
         });
         assert_eq!(progress.delivered.windows, 0, "{folder}");
         assert_ne!(host.run(&["test", "-e", folder]).status, 0, "{folder}");
-        // It is there, and root's.
+        // It exists, and belongs to root.
         let parent = Path::new(folder).parent().unwrap().to_str().unwrap();
         let made = format!("{parent}/made");
         assert_eq!(host.run(&["mkdir", &made]).status, 0, "{made}");
     }
 }
 
-/// In its sandbox the service collects, reads its configuration anew, and ends in order.
+/// In its sandbox the service collects, reloads its configuration, and ends in order.
 #[test]
-fn the_unit_does_its_work_under_systemd() {
+fn the_unit_runs_under_systemd() {
     if !rustix::process::geteuid().is_root() || !Path::new(SYSTEMD).exists() {
         return not_run("only root can start a systemd, where it is installed");
     }

@@ -23,7 +23,7 @@ type Profile = (Vec<u8>, u64, u64);
 struct Receiver {
     profiles: Arc<Mutex<Vec<Profile>>>,
     address: String,
-    /// While it lives, there is nobody at the address.
+    /// While this exists, no server listens at the address.
     running: Option<JoinHandle<()>>,
 }
 
@@ -54,7 +54,7 @@ impl Receiver {
         }));
     }
 
-    /// Ends it: the port is nobody's.
+    /// Ends it: the port is unused.
     fn close(&mut self) {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.write_all(b"QUIT").unwrap();
@@ -67,7 +67,7 @@ impl Receiver {
     }
 }
 
-/// Answers the request of a connection. False when it is asked to end.
+/// Answers the request of a connection. False when asked to end.
 fn serve(stream: &mut TcpStream, profiles: &Mutex<Vec<Profile>>) -> bool {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -82,7 +82,7 @@ fn serve(stream: &mut TcpStream, profiles: &Mutex<Vec<Profile>>) -> bool {
     let length = lines.find_map(|line| line.strip_prefix("content-length: "));
     let mut body = vec![0; length.unwrap().parse().unwrap()];
     if stream.read_exact(&mut body).is_err() {
-        // The client was killed in the middle.
+        // The client was killed during the request.
         return true;
     }
     let request = ExportProfilesServiceRequest::decode(unpacked(body).as_slice()).unwrap();
@@ -94,7 +94,7 @@ fn serve(stream: &mut TcpStream, profiles: &Mutex<Vec<Profile>>) -> bool {
         let found = (profile.profile_id.clone(), start, ticks.sum());
         profiles.lock().unwrap().push(found);
     }
-    // A client that was killed doesn't take it.
+    // A client that was killed doesn't read it.
     let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
     true
 }
@@ -119,7 +119,7 @@ fn otlp(address: &str) -> String {
 }
 
 #[test]
-fn a_sink_that_is_down_loses_nothing() {
+fn a_sink_that_is_down_loses_no_windows() {
     on_kvm_with_collector(|| {
         let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
         let fleet = Fleet::new(&[("first", guest.socket())]);
@@ -144,7 +144,7 @@ fn a_sink_that_is_down_loses_nothing() {
     });
 }
 
-/// All windows that were collected have arrived, in their order and each once, or wait.
+/// All windows that were collected have arrived, in order and once each, or wait.
 fn check_nothing_is_lost(fleet: &Fleet, receiver: &Receiver) {
     let progress = fleet.progress("otlp");
     let profiles = receiver.profiles.lock().unwrap().clone();
@@ -156,15 +156,15 @@ fn check_nothing_is_lost(fleet: &Fleet, receiver: &Receiver) {
         "{profiles:?}"
     );
     let spool = Spool::open(&fleet.path("spool"), 1 << 30, &["otlp"]).unwrap();
-    // Those that the collector's end left over.
+    // Those left at the collector's end.
     let (.., waiting) = spool.progress().remove(0);
     assert_eq!(fleet.windows(), progress.delivered.windows + waiting);
     assert_eq!((progress.lost.windows, progress.unsure.windows), (0, 0));
 }
 
-/// A receiver takes requests and never answers, until another one takes its place. The guest runs on, and is collected from.
+/// A receiver takes requests and never answers, until another one replaces it. The guest runs on, and is still collected from.
 #[test]
-fn a_sink_that_hangs_loses_nothing_and_holds_no_guest_up() {
+fn a_sink_that_hangs_loses_nothing_and_delays_no_guest() {
     on_kvm_with_collector(|| {
         let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
         let fleet = Fleet::new(&[("first", guest.socket())]);
@@ -192,13 +192,13 @@ fn a_sink_that_hangs_loses_nothing_and_holds_no_guest_up() {
     });
 }
 
-/// How long the sink is down at least: `KVMPROF_TEST_OUTAGE`, in s.
+/// Minimum time that the sink is down: `KVMPROF_TEST_OUTAGE`, in s.
 fn outage() -> Duration {
     let seconds = std::env::var("KVMPROF_TEST_OUTAGE");
     Duration::from_secs(seconds.map_or(0, |seconds| seconds.parse().unwrap()))
 }
 
-/// No window comes twice, and what was open or on its way is counted.
+/// No window arrives twice, and windows that were open or being sent are counted.
 #[test]
 fn a_collector_that_is_killed_counts_what_it_loses() {
     const KILLS: u64 = 10;
@@ -247,9 +247,9 @@ fn a_collector_that_is_killed_counts_what_it_loses() {
         let spool = Spool::open(&fleet.path("spool"), 1 << 30, &["otlp"]).unwrap();
         let killed = spool.fill().killed;
         println!("{killed} windows were open");
-        // One at each kill: those that are over outlive the collector.
+        // One at each kill: ended ones outlive the collector.
         assert_eq!(killed, KILLS);
-        // No tick was in two windows, whatever these are called.
+        // No tick was in two windows, whatever their names.
         let all = guest.status().clock.ledger.ticks;
         assert!(ticks <= all, "{ticks} of {all}");
         receiver.close();
@@ -257,7 +257,7 @@ fn a_collector_that_is_killed_counts_what_it_loses() {
     });
 }
 
-/// An authority that is trusted, and never shown.
+/// A trusted certificate authority, which isn't shown.
 const AUTHORITY: &str = "\
 -----BEGIN CERTIFICATE-----
 MIIBhjCCASugAwIBAgIUcSb9P2F+EN356MvkozUvtNuVOh4wCgYIKoZIzj0EAwIw
@@ -272,9 +272,9 @@ fuCTg9JcqFEhUw==
 -----END CERTIFICATE-----
 ";
 
-/// Nothing of a request has left while its sink connects: a kill then takes the open window, and no other one.
+/// No byte of a request is sent while its sink connects: a kill then loses the open window, and no other one.
 #[test]
-fn a_collector_that_is_killed_while_a_sink_connects_lacks_the_open_windows_alone() {
+fn killing_a_collector_while_a_sink_connects_loses_only_open_windows() {
     const KILLS: u64 = 3;
     on_kvm_with_collector(|| {
         let guest = Guest::start(Boot::Demo, ["--hz", "100"]);

@@ -9,7 +9,7 @@ use kvmprof_collect::spool::{Progress, Spool};
 
 use super::fleet::{self, GUESTS};
 use super::push::endpoint;
-use super::{Receiver, Work};
+use super::{Receiver, SpoolWork};
 
 const BATCHES: u64 = 20;
 const PATH: &str = "/v1development/profiles";
@@ -41,12 +41,13 @@ fn take(receiver: &mut Receiver, count: u64) -> (Vec<u64>, u64) {
     (starts, ticks)
 }
 
-/// Kills a sink's receiver after its first batch, pushes `BATCHES` more while it is away and the sink tries again, and starts another one at
-/// its port. Returns the sink's progress when the spool is empty, and the starts and the ticks of the batches that the second receiver got.
+/// Kills a sink's receiver after its first batch, pushes `BATCHES` more while the receiver is down and the sink retries, and starts another
+/// one at its port. Returns the sink's progress when the spool is empty, and the starts and the ticks of the batches that the second
+/// receiver got.
 fn killed_and_back(limit: u64) -> (Progress, Vec<u64>, u64) {
     let mut receiver = Receiver::run("receiver.py", &[]);
     let port = receiver.first.clone();
-    let work = Work::start(SinkKind::Otlp(endpoint(&receiver, PATH)), limit);
+    let work = SpoolWork::start(SinkKind::Otlp(endpoint(&receiver, PATH)), limit);
     work.push(&batches(0, 1));
     work.until(|progress, waiting| progress.delivered.windows == GUESTS as u64 && waiting == 0);
     let first = take(&mut receiver, 1);
@@ -81,17 +82,17 @@ fn a_receiver_that_was_killed_loses_nothing() {
 
 /// A receiver accepts the connection and never answers. Then another one is started at its port.
 #[test]
-fn a_receiver_that_hangs_loses_nothing_and_holds_nothing_up() {
+fn a_receiver_that_hangs_loses_nothing_and_delays_nothing() {
     let hanging = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = hanging.local_addr().unwrap().port().to_string();
     let at_it = Endpoint {
         url: format!("http://127.0.0.1:{port}{PATH}"),
         ..Endpoint::default()
     };
-    let work = Work::start(SinkKind::Otlp(at_it), 1 << 30);
+    let work = SpoolWork::start(SinkKind::Otlp(at_it), 1 << 30);
     work.push(&batches(0, 1));
     let (mut stream, _) = hanging.accept().unwrap();
-    // Read the whole request, and don't answer.
+    // Read the whole request, and send no answer.
     let mut request = Vec::new();
     let mut piece = [0; 4096];
     while !is_whole(&request) {
@@ -131,7 +132,7 @@ fn is_whole(request: &[u8]) -> bool {
 
 /// The spool has room for five batches. It counts each batch that it removes, and all others arrive.
 #[test]
-fn what_a_full_spool_loses_is_counted_exactly() {
+fn losses_of_a_full_spool_are_counted_exactly() {
     let folder = tempfile::tempdir().unwrap();
     let spool = Spool::open(&folder.path().join("spool"), 1 << 30, &[]).unwrap();
     spool.push(&batches(1, 1)[0]).unwrap();

@@ -1,4 +1,5 @@
-//! `kvmprof export` and `kvmprof-collect` write a recording as Parquet files. DuckDB counts in them what `kvmprof report` counts.
+//! `kvmprof export` and `kvmprof-collect` write a recording as Parquet files. The counts of DuckDB equal those of `kvmprof
+//! report`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +17,7 @@ const SECOND: u64 = 1_000_000_000;
 const BEGAN: u64 = 1_772_409_585;
 const NAMES: [&str; 3] = ["weaver", "dyer", "carder"];
 
-/// The ticks with this number, of two vCPUs that take turns, four a second: in all modes, of several processes, and with halts.
+/// The ticks with this number, of two vCPUs that alternate, four a second: in all modes, of several processes, and with halts.
 fn ticks(number: u64) -> Ticks {
     let index = usize::try_from(number % 3).unwrap();
     let pid = 100 + i32::try_from(index).unwrap();
@@ -162,7 +163,7 @@ fn check(recording: &Path, lake: &Path, more: &[&str]) {
 }
 
 #[test]
-fn duckdb_counts_what_is_reported() {
+fn duckdb_counts_agree_with_the_report() {
     let folder = tempfile::tempdir().unwrap();
     let recording = folder.path().join("out.kvmprof");
     write_recording(&recording);
@@ -199,9 +200,9 @@ fn duckdb_counts_what_is_reported() {
     assert_eq!(files(&lake), before);
 }
 
-/// `kvmprof stalls` counts the same ones. When the host's kernel takes the samples, they are unknown.
+/// `kvmprof stalls` counts the same. When the host's kernel takes the samples, they are unknown.
 #[test]
-fn duckdb_counts_ticks_with_interrupts_off_as_they_are_reported() {
+fn duckdb_counts_of_ticks_with_interrupts_off_agree() {
     let folder = tempfile::tempdir().unwrap();
     let query = "SELECT sum(interrupts_off)::BIGINT, count(*) - count(interrupts_off) FROM samples";
     for clock in ["thread", KERNEL_CLOCK] {
@@ -227,7 +228,7 @@ fn duckdb_counts_ticks_with_interrupts_off_as_they_are_reported() {
 }
 
 #[test]
-fn a_part_of_a_recording_is_counted_as_it_is_reported() {
+fn counts_of_a_time_range_agree_with_the_report() {
     for (number, more) in [
         ["--window=1", "--time", "2:9.5"],
         ["--window=60", "--pid", "101,102"],
@@ -304,7 +305,7 @@ fn wrong_options_and_files_are_refused() {
     assert!(!folder.path().join("x").exists());
 }
 
-/// A recording can have ticks at any times, so that each needs a window of its own.
+/// A recording can have ticks at any times; each of these needs its own window.
 #[test]
 fn windows_count_for_the_output_limit() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A small fleet. Each of its ticks is known.
+//! A small fleet with known ticks.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ pub const HOSTS: usize = 4;
 pub const GUESTS: usize = 2;
 /// Windows of each guest on each day.
 pub const WINDOWS: u64 = 6;
-/// The begin of 2026-03-01 and of the day after, in s since 1970.
+/// The start of 2026-03-01 and of the day after, in s since 1970.
 pub const DAYS: [u64; 2] = [1_772_323_200, 1_772_409_600];
 pub const LENGTH: u32 = 10;
 pub const HZ: u32 = 20;
 
-/// What a guest of this host does in each window of this day. On the second day, hosts with odd numbers have another kernel, and the last host has
-/// more interrupts. The guests of the first host are sampled by the host's kernel, which doesn't know when interrupts are off.
+/// The ticks of a guest of this host in each window of this day. On the second day, hosts with odd numbers have another kernel, and the last host
+/// has more interrupts. The guests of the first host are sampled by the host's kernel, which doesn't know when interrupts are off.
 pub fn known(day: usize, host: usize) -> Vec<Known> {
     let is_new = day == 1 && host % 2 == 1;
     let kernel = if is_new { "6.12.2" } else { "6.12.1" };
@@ -130,7 +130,7 @@ fn row(known: &Known, tables: &mut Tables) -> Row {
     }
 }
 
-/// What all guests did in all windows.
+/// The ticks of all guests in all windows.
 pub fn all() -> Vec<Known> {
     let mut all = Vec::new();
     for day in 0..DAYS.len() {

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::fleet::GUESTS;
 use super::push::{batches, check_partly_taken, check_profiles, ticks};
 use super::tls::{showing, trusting};
-use super::{Receiver, Work, certificates, hand_over, said};
+use super::{Receiver, SpoolWork, certificates, hand_over, said};
 
 const WINDOWS: u64 = 2 * GUESTS as u64;
 
@@ -49,7 +49,7 @@ fn listen_between(port: &str) -> (String, Arc<Mutex<Vec<u8>>>) {
     (own, heard)
 }
 
-/// Whether there is a gRPC message that is compressed by gzip: a byte of 1, four bytes of length, and the begin of a gzip stream.
+/// Whether there is a gRPC message that is compressed by gzip: a byte of 1, four bytes of length, and the start of a gzip stream.
 fn has_packed_message(bytes: &[u8]) -> bool {
     let mut windows = bytes.windows(8);
     windows.any(|window| window[0] == 1 && window[5..8] == [0x1f, 0x8b, 8])
@@ -108,10 +108,10 @@ fn both_ends_check_certificates() {
     said();
     for (kind, words) in [
         (wrong, "its certificate isn't trusted (ca_file"),
-        // The receiver asks for a certificate, and this sink has none.
+        // The receiver requires a certificate, and this sink has none.
         (none, "127.0.0.1"),
     ] {
-        let work = Work::start(kind, 1 << 30);
+        let work = SpoolWork::start(kind, 1 << 30);
         work.push(&batches());
         let progress = work.until(|progress, _| progress.retries >= 2);
         let lost = [progress.delivered, progress.lost, progress.refused];
@@ -121,7 +121,7 @@ fn both_ends_check_certificates() {
 }
 
 #[test]
-fn the_answer_decides_if_and_when_a_batch_is_sent_again() {
+fn the_answer_determines_retries() {
     let answers = [
         "-",
         "UNAVAILABLE",
@@ -134,7 +134,7 @@ fn the_answer_decides_if_and_when_a_batch_is_sent_again() {
     let progress = hand_over(kind, &batches(), |progress| {
         progress.delivered.windows + progress.refused.windows == WINDOWS
     });
-    // The receiver refuses the first batch twice for now and then for good. It takes the second one.
+    // The receiver refuses the first batch twice temporarily and then permanently. It takes the second one.
     assert_eq!((progress.retries, progress.unsure.windows), (2, 0));
     assert_eq!(
         (progress.refused.windows, progress.delivered.windows),
@@ -143,12 +143,12 @@ fn the_answer_decides_if_and_when_a_batch_is_sent_again() {
     assert_eq!(progress.refused.ticks, half * ticks());
     let mut at = || receiver.next()["at"].as_f64().unwrap();
     let (_, refused, next) = (at(), at(), at());
-    // The sink waits as long as the receiver has asked for.
+    // The sink waits for as long as the receiver requested.
     assert!(next - refused >= 3.0, "{refused} {next}");
 }
 
 #[test]
-fn a_batch_that_is_taken_in_part_is_unsure() {
+fn a_partly_accepted_batch_is_unsure() {
     let answers = ["-", "PARTLY:1", "PARTLY:all"];
     let receiver = Receiver::run("grpc_receiver.py", &answers);
     check_partly_taken(SinkKind::OtlpGrpc(endpoint(&receiver.first)));
@@ -166,7 +166,7 @@ fn messages_leave_out_the_query_of_a_url() {
         SinkKind::OtlpGrpc(endpoint.clone()),
         SinkKind::Otlp(endpoint),
     ] {
-        let work = Work::start(kind, 1 << 30);
+        let work = SpoolWork::start(kind, 1 << 30);
         work.push(&batches()[..1]);
         work.until(|progress, _| progress.retries >= 1);
         drop(work);

@@ -1,4 +1,4 @@
-//! DuckDB answers the queries of the package on Parquet files. Each answer is known.
+//! DuckDB answers the queries of the package on Parquet files. The answers are known.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::truth::{Answer, expected};
 use super::{hand_over, python, root};
 
 #[test]
-fn duckdb_gives_the_known_answer_to_every_query() {
+fn duckdb_answers_every_query_as_known() {
     let folder = tempfile::tempdir().unwrap();
     let lake = folder.path().join("lake");
     for host in 0..HOSTS {
@@ -65,7 +65,7 @@ pub fn check_answers(lake: &Path) {
     assert!(answers.is_empty(), "{answers:?}");
 }
 
-/// Runs the script that docs/fleet.md begins with.
+/// Runs the script at the start of docs/fleet.md.
 fn check_script_of_the_page(lake: &Path) {
     let page = std::fs::read_to_string(root().join("docs/fleet.md")).unwrap();
     let lines = page.lines().skip_while(|line| !line.contains("<<'END'"));

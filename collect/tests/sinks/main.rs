@@ -1,4 +1,4 @@
-//! Other implementations read what sinks hand over: DuckDB, PyPI's opentelemetry-proto, `go tool pprof`.
+//! Other implementations read the sinks' output: DuckDB, PyPI's opentelemetry-proto, `go tool pprof`.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 mod down;
@@ -96,7 +96,7 @@ fn certificates() -> tempfile::TempDir {
     folder
 }
 
-/// The messages that were logged. Tests in the same process share them.
+/// The logged messages. Tests in the same process share them.
 static SAID: Mutex<String> = Mutex::new(String::new());
 
 struct Log;
@@ -125,14 +125,14 @@ fn said() -> String {
     SAID.lock().unwrap().clone()
 }
 
-/// A spool, and a sink that takes its batches. When it is dropped, the sink hands over all that is in the spool, if it can.
-struct Work {
+/// A spool, and a sink that takes its batches. When it is dropped, the sink delivers everything in the spool, if it can.
+struct SpoolWork {
     _folder: tempfile::TempDir,
     spool: Arc<Spool>,
     sink: Option<Running>,
 }
 
-impl Work {
+impl SpoolWork {
     /// Starts a sink of this kind on a spool of at most `limit` bytes.
     fn start(kind: SinkKind, limit: u64) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -166,7 +166,7 @@ impl Work {
     }
 }
 
-impl Drop for Work {
+impl Drop for SpoolWork {
     fn drop(&mut self) {
         self.spool.drain();
         if let Some(sink) = self.sink.take() {
@@ -175,9 +175,9 @@ impl Drop for Work {
     }
 }
 
-/// Hands `batches` over to a sink of this kind by a spool. Returns the sink's progress as soon as `is_done` is true of it.
+/// Delivers `batches` to a sink of this kind by a spool. Returns the sink's progress as soon as `is_done` is true of it.
 fn hand_over(kind: SinkKind, batches: &[Batch], is_done: impl Fn(&Progress) -> bool) -> Progress {
-    let work = Work::start(kind, 1 << 30);
+    let work = SpoolWork::start(kind, 1 << 30);
     work.push(batches);
     work.until(|progress, _| is_done(progress))
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::fleet::{self, DAYS, HOSTS, WINDOWS};
 use super::lake::check_answers;
-use super::{Receiver, Work, hand_over, said};
+use super::{Receiver, SpoolWork, hand_over, said};
 
 /// A store of collect/tests/receivers.
 struct Store {
@@ -117,7 +117,7 @@ fn files_that_are_sent_twice_are_stored_once() {
                 seconds: 1,
             };
             let batches = batches(1);
-            let work = Work::start(kind, 1 << 30);
+            let work = SpoolWork::start(kind, 1 << 30);
             work.push(&batches);
             work.spool.drain();
             let windows = (batches.len() * fleet::GUESTS) as u64;
@@ -138,7 +138,7 @@ fn a_wrong_secret_is_reported_and_loses_nothing() {
         let wrong = store.text("wrong");
         fs::write(store.secret.path(), wrong).unwrap();
         let bucket = store.bucket();
-        let work = Work::start(SinkKind::Objects { bucket, seconds: 0 }, 1 << 30);
+        let work = SpoolWork::start(SinkKind::Objects { bucket, seconds: 0 }, 1 << 30);
         work.push(&batches(0)[..2]);
         let progress = work.until(|progress, _| progress.retries >= 2);
         assert_eq!((progress.delivered.windows, progress.lost.windows), (0, 0));
@@ -155,7 +155,7 @@ fn a_store_without_tls_needs_an_option() {
         said();
         let mut bucket = store.bucket();
         bucket.options.remove("allow_http");
-        let work = Work::start(SinkKind::Objects { bucket, seconds: 0 }, 1 << 30);
+        let work = SpoolWork::start(SinkKind::Objects { bucket, seconds: 0 }, 1 << 30);
         work.push(&batches(0)[..1]);
         work.until(|progress, _| progress.retries >= 1);
         let said = said();
@@ -163,7 +163,7 @@ fn a_store_without_tls_needs_an_option() {
     }
 }
 
-/// Reads one S3 request. Answers with `status` and `code` if its path has `words`, and else with success.
+/// Reads one S3 request. Answers with `status` and `code` if its path contains `words`, and else with success.
 fn answer_one(stream: TcpStream, words: &str, status: u16, code: &str) -> Option<()> {
     let mut reader = BufReader::new(stream);
     let (mut first, mut line, mut length) = (String::new(), String::new(), 0);
@@ -188,7 +188,7 @@ fn answer_one(stream: TcpStream, words: &str, status: u16, code: &str) -> Option
     write!(stream, "{head}Connection: close\r\n\r\n{body}").ok()
 }
 
-/// A sink for a store that answers with `status` and `code` to all requests whose path has `words`. Its server ends with the test.
+/// A sink for a store that answers with `status` and `code` to all requests whose path contains `words`. Its server ends with the test.
 fn refusing(words: &'static str, status: u16, code: &'static str) -> SinkKind {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -215,7 +215,7 @@ fn refusing(words: &'static str, status: u16, code: &'static str) -> SinkKind {
 }
 
 #[test]
-fn files_that_a_store_refuses_for_good_are_counted_and_delay_no_others() {
+fn permanently_refused_files_are_counted_and_delay_no_others() {
     let windows = 2 * fleet::GUESTS as u64;
     for (status, code) in [(413, "x"), (422, "x"), (400, "KeyTooLongError")] {
         let kind = refusing("parquet", status, code);
@@ -235,13 +235,13 @@ fn files_that_a_store_refuses_for_good_are_counted_and_delay_no_others() {
 
 /// An operator can correct credentials and buckets. Until then the batches wait.
 #[test]
-fn files_that_a_store_may_take_later_are_sent_again() {
+fn temporarily_refused_files_are_sent_again() {
     for (status, code) in [
         (400, "ExpiredToken"),
         (403, "AccessDenied"),
         (404, "NoSuchBucket"),
     ] {
-        let work = Work::start(refusing("parquet", status, code), 1 << 30);
+        let work = SpoolWork::start(refusing("parquet", status, code), 1 << 30);
         work.push(&batches(0)[..1]);
         let progress = work.until(|progress, _| progress.retries >= 1);
         assert_eq!((progress.refused.windows, progress.unsure.windows), (0, 0));

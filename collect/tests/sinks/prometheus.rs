@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::fs;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread::sleep;
@@ -101,14 +101,14 @@ impl Drop for Prometheus {
     }
 }
 
-/// Calls `step` again and again until `look` finds something, and returns that.
+/// Calls `step` repeatedly until `look` finds something, and returns that.
 fn until<T>(what: &str, mut step: impl FnMut(), look: impl Fn() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(begin.elapsed() < DEADLINE, "waited in vain until {what}");
+        assert!(begin.elapsed() < DEADLINE, "timed out waiting until {what}");
         step();
         sleep(Duration::from_millis(200));
     }
@@ -123,7 +123,7 @@ fn dashboard() -> Vec<(u64, String)> {
         let targets = panel["targets"].as_array().unwrap().iter();
         targets.map(|target| {
             let query = target["expr"].as_str().unwrap();
-            // All of them obey the variables.
+            // All of them use the variables.
             assert!(query.contains("$host"), "{query}");
             let query = query
                 .replace("$__rate_interval", "5m")
@@ -228,19 +228,26 @@ fn prometheus_scrapes_the_counts_and_answers_the_dashboards_queries() {
 
 #[test]
 fn promtool_accepts_the_alerts() {
-    let alerts = root().join("packaging/kvmprof-collect/alerts.yml");
-    let checked = Command::new(program("promtool"))
-        .args(["check", "rules"])
-        .arg(alerts)
-        .output();
-    let checked = checked.unwrap();
-    assert!(checked.status.success(), "{checked:?}");
+    promtool(
+        "check",
+        &root().join("packaging/kvmprof-collect/alerts.yml"),
+    );
+}
+
+/// Runs `promtool COMMAND rules` on this file, which has to succeed.
+fn promtool(command: &str, file: &Path) {
+    let output = Command::new(program("promtool"))
+        .args([command, "rules"])
+        .arg(file)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
 }
 
 /// Two hosts have a guest of the same name with a process of the same name. That of `a` is busy, and 95 % of its ticks are stolen; that of
 /// `b` is busy for half of its time.
 #[test]
-fn the_dashboard_tells_hosts_apart_and_counts_the_time_that_guests_wait_for() {
+fn the_dashboard_shows_stolen_time_by_host() {
     let queries = dashboard();
     let of_panel = |number: u64| {
         let queries = queries.iter();
@@ -289,24 +296,15 @@ fn the_dashboard_tells_hosts_apart_and_counts_the_time_that_guests_wait_for() {
     let folder = tempfile::tempdir().unwrap();
     let tests = folder.path().join("dashboard.yml");
     fs::write(&tests, &text).unwrap();
-    let output = Command::new(program("promtool"))
-        .args(["test", "rules"])
-        .arg(&tests)
-        .output();
-    let output = output.unwrap();
-    assert!(output.status.success(), "{output:?}\n{text}");
+    println!("{text}");
+    promtool("test", &tests);
 }
 
-/// promtool evaluates each alert with series that have to raise it and with others.
+/// promtool evaluates each alert with series that must raise it and with others.
 #[test]
 fn each_alert_fires() {
     let tests = root().join("collect/tests/sinks/alerts.yml");
-    let output = Command::new(program("promtool"))
-        .args(["test", "rules"])
-        .arg(&tests)
-        .output();
-    let output = output.unwrap();
-    assert!(output.status.success(), "{output:?}");
+    promtool("test", &tests);
     let read = |path| fs::read_to_string(path).unwrap();
     let tests = read(tests);
     let alerts = read(root().join("packaging/kvmprof-collect/alerts.yml"));

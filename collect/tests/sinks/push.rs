@@ -140,7 +140,7 @@ fn check_pprof(found: &Value, batch: &Batch) {
 }
 
 #[test]
-fn pprof_reads_what_pyroscope_gets_after_it_was_busy() {
+fn pprof_reads_what_pyroscope_gets_after_a_retry() {
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("secret");
     fs::write(&secret, "Bearer abc\n").unwrap();
@@ -211,7 +211,7 @@ fn batches_that_a_receiver_refuses_are_counted_and_delay_no_others() {
     assert_eq!((progress.delivered.windows, progress.retries), (0, 0));
 }
 
-/// Checks the counts of a sink whose receiver takes a part of the first request and nothing of the second. The sink sends neither again.
+/// Checks the counts of a sink whose receiver accepts a part of the first request and nothing of the second. The sink repeats neither.
 pub fn check_partly_taken(kind: SinkKind) {
     said();
     let half = GUESTS as u64;
@@ -234,7 +234,7 @@ pub fn check_partly_taken(kind: SinkKind) {
 }
 
 #[test]
-fn a_batch_that_is_taken_in_part_is_unsure() {
+fn a_partly_accepted_batch_is_unsure() {
     let receiver = Receiver::run("receiver.py", &[]);
     check_partly_taken(SinkKind::Otlp(endpoint(&receiver, "/v1development/partly")));
 }

@@ -8,11 +8,11 @@ use kvmprof_collect::config::{Endpoint, SinkKind, Tls};
 
 use super::fleet::GUESTS;
 use super::push::{batches, check_profiles};
-use super::{Receiver, Work, certificates, hand_over, said};
+use super::{Receiver, SpoolWork, certificates, hand_over, said};
 
 const WINDOWS: u64 = 2 * GUESTS as u64;
 
-/// Settings that trust the authority in this file.
+/// Settings with this file as trusted authority.
 pub fn trusting(folder: &Path, authority: &str) -> Tls {
     Tls {
         ca_file: Some(folder.join(authority)),
@@ -20,7 +20,7 @@ pub fn trusting(folder: &Path, authority: &str) -> Tls {
     }
 }
 
-/// Settings with a certificate of the client's own, too.
+/// Settings with a client certificate, too.
 pub fn showing(folder: &Path) -> Tls {
     Tls {
         certificate_file: Some(folder.join("client.pem")),
@@ -55,7 +55,7 @@ fn the_right_authority_is_trusted() {
 }
 
 #[test]
-fn a_receiver_that_asks_for_a_certificate_gets_it() {
+fn a_client_certificate_is_sent_on_request() {
     let folder = certificates();
     let mut receiver = start(folder.path());
     let path = "/v1development/shown";
@@ -64,14 +64,15 @@ fn a_receiver_that_asks_for_a_certificate_gets_it() {
         progress.delivered.windows == WINDOWS
     });
     check_profiles(&mut receiver);
-    // Without the certificate, the same receiver takes nothing.
+    // Without the certificate, the same receiver accepts nothing.
     let tls = trusting(folder.path(), "ca.pem");
     let kind = SinkKind::Otlp(endpoint(&receiver, path, tls));
     let progress = hand_over(kind, &batches(), |progress| progress.retries >= 1);
     assert_eq!(progress.delivered.windows, 0);
 }
 
-/// While a sink connects, it has sent nothing of its request. A collector that is killed then must not count the batch as unsure.
+/// A sink that still connects has sent nothing of its request. A collector that is killed then must not count the batch as
+/// unsure.
 #[test]
 fn a_batch_is_not_sent_while_its_sink_connects() {
     let folder = certificates();
@@ -88,7 +89,7 @@ fn a_batch_is_not_sent_while_its_sink_connects() {
         SinkKind::OtlpGrpc(endpoint.clone()),
         SinkKind::Pyroscope(endpoint),
     ] {
-        let work = Work::start(kind, 1 << 30);
+        let work = SpoolWork::start(kind, 1 << 30);
         work.push(&batches()[..1]);
         // The sink has sent its first TLS message, and waits for the answer.
         let (mut stream, _) = server.accept().unwrap();
@@ -96,13 +97,13 @@ fn a_batch_is_not_sent_while_its_sink_connects() {
         let (_, progress, waiting) = work.spool.progress().remove(0);
         assert_eq!((progress.retries, waiting), (0, 1));
         assert!(!progress.attempt.unwrap().is_sent, "{progress:?}");
-        // A closed spool has the sink end at its first failure.
+        // With a closed spool, the sink ends at its first failure.
         work.spool.close();
         drop(stream);
     }
 }
 
-/// The sink tries again as if the receiver were down. Nothing is lost, and the log has the reason.
+/// The sink retries as if the receiver were down. Nothing is lost, and the log has the reason.
 #[test]
 fn another_authority_is_not_trusted() {
     let folder = certificates();
@@ -110,7 +111,7 @@ fn another_authority_is_not_trusted() {
     said();
     let tls = trusting(folder.path(), "other.pem");
     let kind = SinkKind::Otlp(endpoint(&receiver, "/v1development/profiles", tls));
-    let work = Work::start(kind, 1 << 30);
+    let work = SpoolWork::start(kind, 1 << 30);
     work.push(&batches());
     let progress = work.until(|progress, _| progress.retries >= 2);
     let lost = [progress.delivered, progress.lost, progress.refused].map(|counts| counts.windows);

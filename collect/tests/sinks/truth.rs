@@ -1,10 +1,10 @@
-//! The answers to the queries of queries.sql about a fleet. Each of its ticks is known.
+//! The answers to the queries of queries.sql about a fleet with known ticks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use kvmprof_recording::Mode;
 
-/// The most rows of an answer.
+/// Maximum number of rows of an answer.
 const ROWS: usize = 20;
 
 /// Ticks of a guest that have all of these properties.

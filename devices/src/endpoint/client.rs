@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_allowed_reaches_the_devices() {
+    fn only_allowed_requests_reach_the_devices() {
         assert!(opened(GuestAccess::None).is_empty());
         assert_eq!(opened(GuestAccess::Pcs), [device::PCS]);
         assert_eq!(opened(GuestAccess::Prf), [device::PRF]);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_too_many_gets_the_status() {
+    fn a_client_beyond_the_limit_gets_only_the_status() {
         let opened = |number: &u16| Client::HostStatus.check_device(*number).is_ok();
         let opened: Vec<u16> = (0..10).filter(opened).collect();
         assert_eq!(opened, [device::STATUS]);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn an_account_of_all_processes_is_the_hosts() {
+    fn only_the_host_gets_the_account_of_all_processes() {
         use kvmprof_abi::{pcs, pmc, prf, profil};
         let check = |command| Client::Guest(GuestAccess::All).check_command(command);
         assert_eq!(check(pmc::PMC_ACCOUNT), Err(Errno::EACCES));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_are_those_of_the_option() {
+    fn values_of_the_option_parse() {
         assert_eq!("none".parse::<GuestAccess>().unwrap(), GuestAccess::None);
         assert_eq!("prf".parse::<GuestAccess>().unwrap(), GuestAccess::Prf);
         assert_eq!("pmc".parse::<GuestAccess>().unwrap(), GuestAccess::Pmc);

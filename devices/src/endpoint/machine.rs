@@ -35,11 +35,11 @@ pub struct HelloInfo {
 
 /// The state machine of one connection.
 ///
-/// The owner of the byte stream calls [`receive`](Self::receive) while [`wants_input`](Self::wants_input), sends
-/// [`output`](Self::output), and calls [`wake`](Self::wake) after it has sent something and after the devices have
-/// changed. Between two calls of [`begin_turn`](Self::begin_turn), the endpoint serves [`REQUESTS_PER_TURN`](super::REQUESTS_PER_TURN) requests at
-/// most, so that other connections have their turns. After an error of `receive` or `wake`, the owner must [`close`](Self::close) the connection,
-/// and do nothing else with it.
+/// The owner of the byte stream calls [`receive`](Self::receive) while [`wants_input`](Self::wants_input), sends [`output`](Self::output), and
+/// calls [`wake`](Self::wake) after it has sent something and after the devices have changed. Between two calls of
+/// [`begin_turn`](Self::begin_turn), the endpoint serves [`REQUESTS_PER_TURN`](super::REQUESTS_PER_TURN) requests at most, so that other
+/// connections have their turns. After an error of `receive` or `wake`, the owner must [`close`](Self::close) the connection, and do nothing else
+/// with it.
 #[derive(Debug)]
 pub struct Endpoint {
     client: Client,

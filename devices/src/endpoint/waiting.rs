@@ -14,7 +14,7 @@ use super::{Backend, Readiness};
 /// What a request waits for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wait {
-    /// A read of at most so many bytes.
+    /// A read of at most this many bytes.
     Read { limit: usize },
     /// A poll for these events.
     Poll { events: u32 },

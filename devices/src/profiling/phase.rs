@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_slow_clock_all_ticks_are_selected() {
+    fn all_ticks_of_a_slow_clock_are_selected() {
         for hz in [0, 1, 100, 199] {
             assert_eq!(Phase::new(hz, 100).pass(7), 7);
         }

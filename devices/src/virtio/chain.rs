@@ -22,7 +22,7 @@ pub(super) struct Table {
 
 /// A piece of guest memory of a descriptor, checked to exist.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct MemoryRange {
     address: GuestAddress,
     length: u32,
 }
@@ -30,7 +30,7 @@ struct Piece {
 /// Pieces that are read or written once, from the first byte to the last.
 #[derive(Debug, Default)]
 pub(super) struct Cursor {
-    pieces: Vec<Piece>,
+    pieces: Vec<MemoryRange>,
     /// Index of the first incomplete piece, and the number of bytes done in it.
     piece: usize,
     offset: u32,
@@ -191,7 +191,7 @@ impl Reader<'_> {
             } else {
                 &mut chain.input
             };
-            side.pieces.push(Piece {
+            side.pieces.push(MemoryRange {
                 address: descriptor.addr(),
                 length: descriptor.len(),
             });

@@ -449,7 +449,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_interrupt_status_is_reached_beside_the_device() {
+    fn the_interrupt_status_is_shared_with_the_device() {
         let status = InterruptStatus::default();
         status.raise(VIRTIO_MMIO_INT_VRING | VIRTIO_MMIO_INT_CONFIG);
         let mut data = [0xff; 4];
@@ -457,7 +457,7 @@ mod tests {
         assert_eq!(u32::from_le_bytes(data), 3);
         assert!(status.write(VIRTIO_MMIO_INTERRUPT_ACK.into(), &1_u32.to_le_bytes()));
         assert_eq!(status.get(), VIRTIO_MMIO_INT_CONFIG);
-        // Everything else is for the transport.
+        // All other registers are the transport's.
         assert!(!status.read(VIRTIO_MMIO_STATUS.into(), &mut data));
         assert!(!status.read(VIRTIO_MMIO_INTERRUPT_STATUS.into(), &mut data[..2]));
         assert!(!status.write(VIRTIO_MMIO_INTERRUPT_STATUS.into(), &[0xff; 4]));

@@ -1,7 +1,7 @@
 //! Virtio 1.2 devices behind the virtio-mmio transport, as plain state machines over guest memory.
 //!
-//! The guest's driver is never trusted. If it violates the specification, or passes invalid addresses, it loses the
-//! queue in question, and nothing else happens: there is no panic, no loop of a length that it chooses, no access outside guest memory.
+//! The guest's driver is never trusted. If it violates the specification, or passes invalid addresses, it loses the queue in question,
+//! and nothing else happens: there is no panic, no loop of a length that it chooses, no access outside guest memory.
 //!
 //! Section numbers in comments are those of *Virtual I/O Device (VIRTIO) Version 1.2*.
 

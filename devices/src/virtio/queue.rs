@@ -11,7 +11,7 @@ use vm_memory::{Bytes, GuestAddress};
 
 use super::GuestMemory;
 use super::chain::{Chain, Table, in_memory};
-use super::take_over::Standing;
+use super::take_over::RingState;
 
 /// The features of queues that the device may offer and the driver may accept: indirect descriptors and the event index
 /// (sections 2.7.5.3 and 2.7.7.1).
@@ -227,7 +227,7 @@ impl Virtqueue {
         let Some(layout) = self.layout() else {
             return Ok(());
         };
-        let standing = Standing::read(memory, &layout)?;
+        let standing = RingState::read(memory, &layout)?;
         self.queue.set_next_avail(standing.available);
         self.queue.set_next_used(standing.used);
         self.left = standing.in_progress;

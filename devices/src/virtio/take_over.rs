@@ -14,7 +14,7 @@ const ENTRIES: u64 = 4;
 
 /// The state of a queue's rings.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct RingState {
     /// Index of the available ring.
     pub available: u16,
     /// Index of the used ring.
@@ -23,7 +23,7 @@ pub(super) struct Standing {
     pub in_progress: VecDeque<u16>,
 }
 
-impl Standing {
+impl RingState {
     /// Reads the rings of the queue at `layout`, which lies in `memory` and isn't served at the moment.
     ///
     /// # Errors
@@ -149,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    /// A queue of 8 entries after these were made available and returned, from `start` on. What was before isn't there.
+    /// A queue of 8 entries after these were made available and returned, from `start` on. Earlier entries aren't there.
     fn in_progress(start: u16, offered: &[u16], returned: &[u16]) -> Result<Vec<u16>, QueueError> {
         let size = 8;
         let end = |heads: &[u16]| start.wrapping_add(u16::try_from(heads.len()).unwrap());
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_returned_is_in_progress() {
+    fn unreturned_chains_are_in_progress() {
         let check = |offered: &[u16], returned: &[u16], expected: &[u16]| {
             assert_eq!(in_progress(0, offered, returned).unwrap(), expected);
         };
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_that_make_no_sense_are_errors() {
+    fn invalid_rings_are_errors() {
         let nine: Vec<u16> = (0..9).map(|head| head % 8).collect();
         assert_eq!(in_progress(0, &nine, &[]), Err(QueueError::AvailableIndex));
         assert_eq!(
@@ -200,9 +200,9 @@ mod tests {
     }
 
     proptest! {
-        /// Of a queue that was empty not too long ago, around the end of the index, too.
+        /// Also of a queue that was empty recently, around the wrap of the index.
         #[test]
-        fn any_order_is_followed(
+        fn descriptors_are_followed_in_any_order(
             start in any::<u16>(),
             before in prop::collection::vec(0..8_u16, 0..20),
             steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 0..14),
@@ -222,12 +222,12 @@ mod tests {
                 }
             }
             let found = in_progress(start, &offered, &returned);
-            // Without the beginning, an earlier moment may look as if nothing had been in progress: as many are found then.
+            // Without the start, at an earlier time nothing may seem to be in progress: that number is found then.
             prop_assert_eq!(found.unwrap().len(), now.len());
         }
 
         #[test]
-        fn whatever_is_in_the_rings_has_an_end(
+        fn any_rings_are_walked_in_bounded_time(
             start in any::<u16>(),
             offered in prop::collection::vec(0..10_u16, 0..20),
             returned in prop::collection::vec(0..10_u16, 0..20),

@@ -1,4 +1,4 @@
-//! Tests that a driver that violates the protocol on a port loses that port and nothing else.
+//! A driver that violates the protocol on a port disables that port and nothing else.
 
 use super::console::{CONTROL, ConsoleDriver, PORT_OPEN, TRANSMIT_1, hello};
 use super::driver::{Descriptor, INDIRECT, MEMORY, NEEDS_RESET, NEXT, SIZE, STATUS, WRITE};
@@ -67,7 +67,7 @@ fn victim() -> ConsoleDriver {
 }
 
 #[test]
-fn a_bad_chain_costs_its_port_and_nothing_else() {
+fn an_invalid_chain_disables_only_its_port() {
     for (what, attack) in ATTACKS {
         let mut driver = victim();
         attack(&mut driver, TRANSMIT_1, 0);
@@ -92,7 +92,7 @@ fn a_bad_chain_costs_its_port_and_nothing_else() {
 }
 
 #[test]
-fn a_bad_buffer_for_a_reply_costs_its_port_only() {
+fn an_invalid_reply_buffer_disables_only_its_port() {
     for (what, attack) in ATTACKS {
         let mut driver = ConsoleDriver::new();
         driver.start();
@@ -111,7 +111,7 @@ fn a_bad_buffer_for_a_reply_costs_its_port_only() {
 }
 
 #[test]
-fn bad_control_messages_cost_the_control_queues_alone() {
+fn invalid_control_messages_disable_only_the_control_queues() {
     for (queue, flags) in [(CONTROL, WRITE), (CONTROL + 1, 0)] {
         for (what, attack) in ATTACKS {
             let mut driver = ConsoleDriver::new();
@@ -135,7 +135,7 @@ fn bad_control_messages_cost_the_control_queues_alone() {
 }
 
 #[test]
-fn short_control_messages_and_buffers_are_none() {
+fn short_control_messages_and_buffers_are_ignored() {
     let mut driver = ConsoleDriver::running();
     driver.send(CONTROL + 1, &[0; 7]);
     driver.serve();
@@ -164,7 +164,7 @@ fn a_chain_of_more_than_any_frame_is_refused() {
 }
 
 #[test]
-fn messages_about_what_is_not_there_mean_nothing() {
+fn messages_about_unknown_ports_are_ignored() {
     let mut driver = ConsoleDriver::running();
     for port in [3, 4, 1000, u32::MAX] {
         for event in 0..10 {
@@ -184,7 +184,7 @@ fn messages_about_what_is_not_there_mean_nothing() {
 }
 
 #[test]
-fn a_driver_that_writes_over_its_rings_changes_nothing_that_was_read() {
+fn changes_of_rings_after_they_were_read_have_no_effect() {
     // The first chain takes more than one turn; its descriptor changes in between.
     let mut driver = ConsoleDriver::running();
     driver.describe(1, 0, Descriptor::new(0, 4 << 20, 0, 0));

@@ -1,5 +1,5 @@
-//! The block device against a driver with its own guest memory: what becomes of requests around a reset, with and without
-//! flushes, and when interrupts are due.
+//! The block device against a driver with its own guest memory: requests around a reset, with and without flushes, and
+//! when interrupts are due.
 
 use kvmprof_devices::virtio::block::{
     Answer, Block, BlockSettings, F_FLUSH, F_MQ, Next, Operation, Request,
@@ -111,7 +111,7 @@ fn each_queue_has_a_request_of_its_own() {
         }
     );
     assert!(!write.write_through);
-    // The later one is done first.
+    // The later one completes first.
     assert!(!driver.answer(&read, Answer::Done(&[9; 512])));
     assert_eq!((driver.status(0), driver.status(1)), (NONE, OK));
     assert_eq!(driver.data(1), [9; 512]);
@@ -132,9 +132,9 @@ fn a_driver_without_flushes_has_its_writes_flushed() {
     assert!(!driver.next_request(1).unwrap().write_through);
 }
 
-/// After a reset the old driver's memory stays as it is, and new requests wait for the old ones.
+/// After a reset the old driver's memory is unchanged, and new requests wait for the old ones.
 #[test]
-fn a_reset_lets_go_of_what_is_being_performed() {
+fn a_reset_drops_requests_in_progress() {
     let mut driver = running(1 << F_FLUSH);
     driver.request(0, 0, 1);
     driver.request(1, 1, 1);
@@ -146,7 +146,7 @@ fn a_reset_lets_go_of_what_is_being_performed() {
     assert_eq!(driver.data(0), [0; 512]);
     assert_eq!(driver.status(0), NONE);
     assert!(driver.next_request(0).is_none());
-    // With the last of them the queues want to be looked at again.
+    // After the last of them the queues have to be served again.
     assert!(driver.answer(&write, Answer::Done(&[])));
     let request = driver.next_request(0).unwrap();
     driver.answer(&request, Answer::Done(&[8; 512]));
@@ -155,7 +155,7 @@ fn a_reset_lets_go_of_what_is_being_performed() {
 }
 
 #[test]
-fn a_queue_that_was_turned_off_gets_no_answer() {
+fn a_disabled_queue_gets_no_answer() {
     let mut driver = running(1 << F_FLUSH);
     driver.request(0, 0, 1);
     let read = driver.next_request(0).unwrap();
@@ -167,10 +167,10 @@ fn a_queue_that_was_turned_off_gets_no_answer() {
 }
 
 #[test]
-fn with_the_event_index_interrupts_come_when_they_are_wanted() {
+fn the_event_index_suppresses_interrupts() {
     let mut driver = running(1 << F_FLUSH | 1 << EVENT_INDEX);
     let used_event = queue_addresses(0)[1] + 4 + 2 * u64::from(SIZE);
-    // One at the third request that is done.
+    // One at the third completed request.
     driver.put::<u16>(2, GuestAddress(used_event));
     let mut interrupts = Vec::new();
     for _ in 0..4 {
@@ -180,7 +180,7 @@ fn with_the_event_index_interrupts_come_when_they_are_wanted() {
         interrupts.push(driver.device.take_interrupt());
     }
     assert_eq!(interrupts, [false, false, true, false]);
-    // The driver is asked to notify of the next one.
+    // The driver is asked to notify about the next one.
     assert!(driver.next_request(0).is_none());
     let available_event = GuestAddress(queue_addresses(0)[2] + 4 + 8 * u64::from(SIZE));
     assert_eq!(driver.memory.read_obj::<u16>(available_event).unwrap(), 4);

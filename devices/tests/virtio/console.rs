@@ -99,8 +99,8 @@ pub struct Terminal {
     pub open: bool,
     pub shown: Vec<u8>,
     pub typed: Vec<u8>,
-    /// The guest memory, if each piece of output makes another chain available on the transmit queue, as a guest that
-    /// sends from another processor meanwhile.
+    /// The guest memory, if each piece of output makes another chain available on the transmit queue, like a guest
+    /// that sends from another vCPU.
     pub refilled: Option<GuestMemory>,
 }
 

@@ -1,4 +1,4 @@
-//! A driver for devices of any kind with a guest memory of its own, one descriptor for each buffer unless told otherwise.
+//! A driver for any device, with its own guest memory and one descriptor for each buffer unless requested otherwise.
 
 use kvmprof_devices::virtio::{GuestMemory, MmioTransport, VirtioDevice};
 use vm_memory::{Bytes, GuestAddress};
@@ -47,7 +47,7 @@ pub fn queue_addresses(queue: usize) -> [u64; 4] {
     [base, base + 0x2000, base + 0x3000, base + 0x4000]
 }
 
-/// A device, its memory, and how far its driver is with each queue: available, used.
+/// A device, its memory, and the state of its driver for each queue: available, used.
 pub struct Driver<D> {
     pub memory: GuestMemory,
     pub device: MmioTransport<D>,
@@ -183,7 +183,7 @@ impl<D: VirtioDevice> Driver<D> {
         self.offer(queue, index);
     }
 
-    /// What is in the buffers that the device has returned since the last call.
+    /// The contents of the buffers that the device has returned since the last call.
     pub fn take(&mut self, queue: usize) -> Vec<Vec<u8>> {
         let base = queue_addresses(queue)[2];
         let index: u16 = self.memory.read_obj(GuestAddress(base + 2)).unwrap();

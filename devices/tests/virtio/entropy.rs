@@ -6,7 +6,7 @@ use kvmprof_devices::virtio::entropy::Entropy;
 
 use super::driver::{Driver, NEEDS_RESET, STATUS};
 
-/// Fills with bytes that are all different from zero, and remembers how many.
+/// Fills with bytes other than zero, and counts them.
 fn source(given: &mut usize) -> impl FnMut(&mut [u8]) -> io::Result<()> {
     |bytes| {
         *given += bytes.len();
@@ -20,7 +20,7 @@ fn driver() -> Driver<Entropy> {
 }
 
 #[test]
-fn buffers_come_back_full_of_random_bytes() {
+fn buffers_are_filled_with_random_bytes() {
     let mut driver = driver();
     assert_eq!(driver.read(8), 4);
     driver.provide(0, 64);
@@ -75,7 +75,7 @@ fn a_request_waits_while_the_host_has_no_random_bytes() {
 }
 
 #[test]
-fn a_buffer_to_read_costs_the_queue_until_a_reset() {
+fn a_readable_buffer_disables_the_queue_until_a_reset() {
     let mut driver = driver();
     driver.send(0, b"read this");
     driver.provide(0, 8);

@@ -1,4 +1,4 @@
-//! The file system device when nobody serves its queues any more.
+//! The file system device after the end of the process that serves its queues.
 
 use kvmprof_devices::virtio::fs::FileSystem;
 use vm_memory::{Bytes, GuestAddress};
@@ -30,7 +30,7 @@ impl Bench {
         Driver::<FileSystem>::buffer(REQUESTS, head) + 0x800
     }
 
-    /// Makes a request available that has so much room for its answer.
+    /// Makes a request available with this much room for its answer.
     fn request(&mut self, queue: usize, head: u16, unique: u64, room: u32) {
         let address = Driver::<FileSystem>::buffer(queue, head);
         let mut header = vec![0; HEADER as usize];
@@ -49,7 +49,7 @@ impl Bench {
         self.0.offer(queue, head);
     }
 
-    /// Returns a chain, as the device that serves the queue does.
+    /// Returns a chain, as the process that serves the queue does.
     fn served_elsewhere(&mut self, head: u16) {
         let used = queue_addresses(REQUESTS)[2];
         let memory = &self.0.memory;
@@ -77,7 +77,7 @@ impl Bench {
 }
 
 #[test]
-fn requests_that_nobody_answered_are_refused_and_those_that_follow() {
+fn unanswered_and_later_requests_are_refused() {
     let mut bench = Bench::new();
     for (head, unique) in [(0, 10), (2, 11), (4, 12)] {
         bench.request(REQUESTS, head, unique, 100);
@@ -110,7 +110,7 @@ fn nothing_is_refused_after_a_reset() {
 }
 
 #[test]
-fn rings_and_chains_that_make_no_sense_cost_the_device() {
+fn invalid_rings_and_chains_disable_the_device() {
     let broken: [fn(&mut Bench); 4] = [
         |bench| bench.0.set_available(REQUESTS, 17),
         |bench| {
@@ -132,7 +132,7 @@ fn rings_and_chains_that_make_no_sense_cost_the_device() {
         let refusals = bench.0.device.device().refusals();
         assert_eq!((refusals.refused, refusals.queue_faults), (0, 1));
     }
-    // Less than a request, and too little room: nothing is written beyond.
+    // Less than a request, and too little room: nothing is written beyond it.
     let mut bench = Bench::new();
     bench.request(REQUESTS, 0, 1, 15);
     bench.refuse();

@@ -20,10 +20,10 @@ const CONFIGURATION: u32 = 2;
 const RECEIVED_OFFLOADS: u64 = 1 << 1 | 1 << 7;
 const SENT_OFFLOADS: u64 = 1 << 0 | 1 << 11;
 
-/// A link that keeps what it gets.
+/// A link that keeps the frames it gets.
 struct Wire {
     up: bool,
-    /// Frames that it has room for.
+    /// The number of frames that it has room for.
     room: usize,
     sent: Vec<Vec<u8>>,
     coming: VecDeque<Vec<u8>>,
@@ -119,7 +119,7 @@ const INPUT: Wants = Wants {
 };
 
 #[test]
-fn frames_go_both_ways() {
+fn frames_pass_in_both_directions() {
     let mut bench = Bench::new();
     assert_eq!(bench.driver.read(8), 1);
     bench.driver.provide(RECEIVE, 1526);
@@ -177,7 +177,7 @@ fn the_address_is_in_the_configuration() {
 }
 
 #[test]
-fn the_link_is_read_only_while_the_guest_has_buffers() {
+fn the_link_is_read_while_the_guest_has_buffers() {
     let mut bench = Bench::new();
     for byte in 0..3 {
         bench.wire.coming.push_back(packet(60, byte));
@@ -236,7 +236,7 @@ fn frames_into_a_link_that_is_down_or_refuses_them_are_dropped() {
 }
 
 #[test]
-fn the_guest_hears_of_the_links_end_and_its_return() {
+fn the_guest_is_notified_of_link_down_and_link_up() {
     let mut bench = Bench::new();
     assert!(bench.shown_up());
     let generation = bench.driver.read(0xfc);
@@ -256,7 +256,7 @@ fn the_guest_hears_of_the_links_end_and_its_return() {
 }
 
 #[test]
-fn a_frame_that_waits_for_room_goes_with_the_link() {
+fn a_waiting_frame_is_dropped_with_the_link() {
     let mut bench = Bench::new();
     bench.wire.room = 0;
     bench.driver.send(TRANSMIT, &packet(60, 1));
@@ -271,7 +271,7 @@ fn a_frame_that_waits_for_room_goes_with_the_link() {
 }
 
 #[test]
-fn frames_that_no_network_carries_are_counted() {
+fn invalid_frames_are_counted() {
     let mut bench = Bench::new();
     for length in [1, HEADER_SIZE, HEADER_SIZE + 13] {
         bench.driver.send(TRANSMIT, &vec![0; length]);
@@ -313,7 +313,7 @@ fn a_turn_is_bounded() {
 }
 
 #[test]
-fn endless_drops_are_bounded_too() {
+fn dropped_frames_count_towards_a_turn() {
     let mut bench = Bench::new();
     bench.driver.provide(RECEIVE, 20);
     for _ in 0..1000 {
@@ -324,7 +324,7 @@ fn endless_drops_are_bounded_too() {
 }
 
 #[test]
-fn invalid_chains_cost_the_queues_until_a_reset() {
+fn invalid_chains_disable_the_queues_until_a_reset() {
     let chains = [
         (0x20_0000, 60, WRITE, 0),
         (0x20_0000, 60, NEXT, 3),
@@ -342,7 +342,7 @@ fn invalid_chains_cost_the_queues_until_a_reset() {
         let counts = bench.driver.device.device().counts();
         assert_eq!(counts.queue_faults, faults);
         assert_ne!(bench.driver.read(STATUS) & NEEDS_RESET, 0);
-        // Nothing more, whatever comes.
+        // After that, nothing for any frame.
         bench.driver.send(TRANSMIT, &packet(60, 1));
         assert_eq!(bench.serve(), Wants::default());
         assert!(bench.wire.sent.is_empty());
@@ -377,7 +377,7 @@ fn offloads_are_those_of_the_driver() {
 }
 
 #[test]
-fn segments_pass_only_where_they_were_negotiated() {
+fn segments_pass_only_if_negotiated() {
     let mut segment = packet(4000, 1);
     segment[..10].copy_from_slice(&[1, 1, 54, 0, 0xb4, 5, 34, 0, 16, 0]);
     for (features, passes) in [(RECEIVED_OFFLOADS | SENT_OFFLOADS, true), (0, false)] {
@@ -398,9 +398,9 @@ fn segments_pass_only_where_they_were_negotiated() {
 }
 
 proptest! {
-    /// Whatever is in the rings and tables, a turn ends, and after a reset the device is in order.
+    /// For any contents of the rings and tables, a turn ends, and after a reset the device works.
     #[test]
-    fn random_rings_cost_no_more_than_the_queues(
+    fn random_rings_disable_at_most_the_queues(
         bytes in prop::collection::vec(any::<u8>(), 64..512),
         places in prop::collection::vec((0..2_usize, 0..3_usize, 0..0x140_u64), 1..8),
         indexes in prop::collection::vec((0..2_usize, any::<u16>()), 0..4),

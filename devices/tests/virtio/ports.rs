@@ -40,7 +40,7 @@ fn ports_are_announced_and_named() {
 }
 
 #[test]
-fn messages_wait_for_buffers_without_piling_up() {
+fn messages_wait_for_buffers_in_bounded_memory() {
     let mut driver = ConsoleDriver::new();
     driver.start();
     for _ in 0..100 {
@@ -56,7 +56,7 @@ fn messages_wait_for_buffers_without_piling_up() {
 }
 
 #[test]
-fn requests_are_answered_however_they_are_cut() {
+fn requests_are_answered_for_any_fragmentation() {
     let mut driver = ConsoleDriver::running();
     // One chain of single bytes, then one for each other byte.
     let bytes = hello();
@@ -95,7 +95,7 @@ fn replies_wait_for_buffers() {
 }
 
 #[test]
-fn data_sent_with_the_opening_is_read_and_data_before_it_waits() {
+fn data_sent_with_or_before_the_opening_is_read() {
     let mut driver = ConsoleDriver::new();
     driver.start();
     driver.provide(RECEIVE_1, 4);
@@ -108,7 +108,7 @@ fn data_sent_with_the_opening_is_read_and_data_before_it_waits() {
 }
 
 #[test]
-fn closing_frees_what_was_open() {
+fn closing_closes_open_devices() {
     let mut driver = ConsoleDriver::with_open_device();
     driver.control(1, PORT_OPEN, 0);
     driver.serve();
@@ -116,7 +116,7 @@ fn closing_frees_what_was_open() {
     driver.received(RECEIVE_1);
     driver.control(1, PORT_OPEN, 1);
     driver.serve();
-    // A new conversation, which begins with a hello.
+    // A new conversation, which starts with a hello.
     assert!(driver.is_answered(TRANSMIT_1));
 }
 
@@ -141,7 +141,7 @@ fn data_sent_before_the_closing_is_handled() {
 }
 
 #[test]
-fn a_reset_in_mid_request_frees_everything_and_a_new_driver_starts_anew() {
+fn a_reset_during_a_request_frees_everything() {
     let mut driver = ConsoleDriver::running();
     driver.send(TRANSMIT_1, &hello());
     driver.send(TRANSMIT_1, &open_exclusive());
@@ -199,7 +199,7 @@ fn a_port_with_invalid_data_is_hung_up_until_the_guest_closes() {
 }
 
 #[test]
-fn a_guest_that_reads_no_replies_is_not_served_further() {
+fn a_guest_that_reads_no_replies_is_stalled() {
     let mut driver = ConsoleDriver::with_open_device();
     driver.take(TRANSMIT_1);
     driver.received(RECEIVE_1);
@@ -219,7 +219,7 @@ fn a_guest_that_reads_no_replies_is_not_served_further() {
     let taken = driver.take(TRANSMIT_1).len();
     assert!((4..12).contains(&taken), "{taken} requests were taken");
     let mut bytes = driver.received(RECEIVE_1).len();
-    // A client that reads them gets all.
+    // A client that reads them gets them all.
     for _ in 0..200 {
         driver.provide(RECEIVE_1, 8);
         driver.serve();
@@ -235,7 +235,7 @@ fn a_guest_that_reads_no_replies_is_not_served_further() {
 }
 
 #[test]
-fn the_console_carries_bytes_both_ways() {
+fn the_console_carries_bytes_in_both_directions() {
     let mut driver = ConsoleDriver::running();
     driver.send(1, b"login: ");
     driver.terminal.0.lock().unwrap().typed = b"root\n".to_vec();
@@ -245,7 +245,7 @@ fn the_console_carries_bytes_both_ways() {
 }
 
 #[test]
-fn the_console_hears_of_its_size() {
+fn the_console_gets_its_size() {
     let mut driver = ConsoleDriver::running();
     driver.device.device_mut().resize(ConsoleSize {
         columns: 80,
@@ -312,12 +312,12 @@ fn send_commands(driver: &mut ConsoleDriver) {
 }
 
 #[test]
-fn requests_beyond_a_turn_wait_until_the_other_port_has_had_its_own() {
+fn requests_beyond_a_turn_wait_for_the_other_port() {
     let mut driver = ConsoleDriver::running();
     send_commands(&mut driver);
     driver.send(TRANSMIT_1 + 2, &hello());
     assert!(driver.serve_once());
-    // Beside the hello and the open. On a busy host the turn is over before.
+    // In addition to the hello and the open. On a busy host the turn ends earlier.
     assert!(driver.backend.ioctls.len() <= REQUESTS_PER_TURN - 2);
     assert_eq!(driver.received(RECEIVE_1 + 2).len(), 48);
     driver.serve();
@@ -331,7 +331,7 @@ fn a_turn_is_over_after_its_time_and_goes_on_when_others_have_had_theirs() {
     send_commands(&mut driver);
     driver.send(TRANSMIT_1 + 2, &hello());
     assert!(driver.serve_once());
-    // The first one takes longer than the turn may, whatever came before it.
+    // The first one takes longer than the turn may, whatever precedes it.
     assert!(driver.backend.ioctls.len() <= 1);
     assert_eq!(driver.received(RECEIVE_1 + 2).len(), 48);
     driver.serve();
@@ -351,7 +351,7 @@ fn requests_beyond_a_turn_are_handled_before_the_closing() {
 }
 
 #[test]
-fn a_queue_that_is_refilled_all_the_time_has_its_turn_and_no_more() {
+fn a_constantly_refilled_queue_gets_one_turn() {
     let mut driver = ConsoleDriver::running();
     let byte = Descriptor::new(0, 1, 0, 0);
     driver.describe(1, 0, byte);
@@ -359,7 +359,7 @@ fn a_queue_that_is_refilled_all_the_time_has_its_turn_and_no_more() {
     driver.offer(1, 0);
     driver.send(TRANSMIT_1, &hello());
     assert!(driver.serve_once());
-    // Single bytes count for the budget, too.
+    // Single bytes count towards the budget, too.
     assert_eq!(driver.terminal.0.lock().unwrap().shown.len(), 64);
     assert_eq!(driver.received(RECEIVE_1).len(), 48);
     driver.control(0, PORT_OPEN, 0);
@@ -370,7 +370,7 @@ fn a_queue_that_is_refilled_all_the_time_has_its_turn_and_no_more() {
 }
 
 #[test]
-fn closing_ends_though_the_guest_goes_on_sending() {
+fn closing_completes_while_the_guest_keeps_sending() {
     let mut driver = ConsoleDriver::running();
     driver.control(0, PORT_OPEN, 0);
     let endless = Descriptor::new(0, 1 << 20, 0, 0);

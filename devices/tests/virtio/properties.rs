@@ -1,4 +1,4 @@
-//! Tests that any writes of a driver to registers and rings cause no panic, and that every turn ends.
+//! Any writes of a driver to registers and rings cause no panic, and every turn ends.
 
 use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
@@ -93,19 +93,19 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_driver_may_do_what_it_likes(steps in proptest::collection::vec(step(), 1..80)) {
+    fn random_drivers_cause_no_panic_and_no_leak(steps in proptest::collection::vec(step(), 1..80)) {
         let mut driver = ConsoleDriver::new();
         for step in steps {
             take(&mut driver, step);
         }
-        // A reset repairs everything.
+        // A reset restores everything.
         driver.start();
         driver.open_ports();
         prop_assert!(driver.is_answered(super::console::TRANSMIT_1));
     }
 
     #[test]
-    fn random_rings_cost_no_more_than_their_ports(
+    fn random_rings_disable_at_most_their_ports(
         bytes in proptest::collection::vec(any::<u8>(), 0x4000),
         queue in 4usize..6,
     ) {
@@ -119,7 +119,7 @@ proptest! {
 }
 
 #[test]
-fn the_rings_of_these_tests_lie_in_memory() {
+fn the_rings_of_these_tests_are_in_memory() {
     let after_all = Driver::<Console>::buffer(8, 0);
     assert!(queue_addresses(7)[3] <= Driver::<Console>::buffer(0, 0));
     assert!(after_all <= MEMORY);

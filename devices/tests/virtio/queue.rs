@@ -13,7 +13,7 @@ const BUFFERS: u64 = 0x1_0000;
 /// Bytes of each buffer.
 const LENGTH: u32 = 64;
 
-/// A queue, its memory, and what the driver knows: the next indices of what it offers and of what comes back.
+/// A queue, its memory, and the driver's state: the next indices of available and of used chains.
 struct Pair {
     queue: Virtqueue,
     memory: GuestMemory,
@@ -24,7 +24,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// A queue of `size` entries whose rings have come to `start` with nothing in progress.
+    /// A queue of `size` entries whose indices are at `start`, with nothing in progress.
     fn new(size: u16, start: u16) -> Self {
         let memory = GuestMemory::from_ranges(&[(GuestAddress(0), 0x2_0000)]).unwrap();
         for index in [AVAILABLE + 2, USED + 2] {
@@ -53,7 +53,7 @@ impl Pair {
         self.memory.write_obj(value, GuestAddress(address)).unwrap();
     }
 
-    /// Entries that are with the device.
+    /// Entries that the device has.
     fn outstanding(&self) -> u16 {
         self.offered.wrapping_sub(self.returned)
     }
@@ -75,7 +75,7 @@ impl Pair {
         self.put(self.offered, AVAILABLE + 2);
     }
 
-    /// The device takes the next chain, if there is one, writes so many bytes and returns it.
+    /// The device takes the next chain, if there is one, writes this many bytes and returns it.
     fn serve(&mut self, bytes: usize) {
         let is_there = self.queue.begin(&self.memory, Direction::ToDriver).unwrap();
         assert_eq!(is_there, self.begun != self.offered);
@@ -90,7 +90,7 @@ impl Pair {
         assert_eq!(written, bytes.min(LENGTH as usize));
         self.queue.finish(&self.memory).unwrap();
         assert!(self.queue.take_interrupt(&self.memory));
-        // It went back as the oldest one that was offered.
+        // It was returned as the oldest available one.
         let entry: [u32; 2] = (self.memory)
             .read_obj(GuestAddress(self.slot(USED, self.begun, 8)))
             .unwrap();
@@ -108,7 +108,7 @@ impl Pair {
     }
 }
 
-/// Where rings begin: often shortly before they wrap around.
+/// Start indices of rings: often shortly before they wrap around.
 fn start() -> impl Strategy<Value = u16> {
     prop_oneof![any::<u16>(), u16::MAX - 100..=u16::MAX]
 }
@@ -119,7 +119,7 @@ fn size() -> impl Strategy<Value = u16> {
 
 proptest! {
     #[test]
-    fn chains_come_once_in_order_and_go_back(
+    fn chains_are_taken_once_in_order_and_returned(
         size in size(),
         start in start(),
         steps in prop::collection::vec((0..5_u16, 0..5_usize, 0..80_usize), 1..100),

@@ -11,7 +11,7 @@ const CONFIGURATION: u64 = 0x100;
 const CONFIGURATION_CHANGED: u32 = 2;
 
 #[test]
-fn it_is_a_console_behind_version_2() {
+fn the_registers_identify_a_console_of_version_2() {
     let driver = ConsoleDriver::new();
     assert_eq!(driver.read(0), u32::from_le_bytes(*b"virt"));
     assert_eq!(driver.read(4), 2);
@@ -31,7 +31,7 @@ fn features_are_offered_in_two_pages() {
 }
 
 #[test]
-fn only_what_was_offered_is_agreed_on() {
+fn only_offered_features_are_accepted() {
     let mut driver = ConsoleDriver::new();
     assert!(driver.negotiate(1 << 32));
     assert!(driver.negotiate(1 << 32 | 0b11));
@@ -42,7 +42,7 @@ fn only_what_was_offered_is_agreed_on() {
 }
 
 #[test]
-fn features_stay_once_agreed_on() {
+fn accepted_features_are_fixed() {
     let mut driver = ConsoleDriver::new();
     assert!(driver.negotiate(1 << 32));
     driver.write(0x24, 0);
@@ -52,7 +52,7 @@ fn features_stay_once_agreed_on() {
 }
 
 #[test]
-fn a_queue_can_only_be_where_it_fits() {
+fn a_queue_must_fit_into_memory() {
     let [descriptors, available, used, _] = queue_addresses(0);
     let good = [descriptors, available, used];
     let refused: [(&str, u32, [u64; 3]); 12] = [
@@ -108,7 +108,7 @@ fn two_queues_cannot_share_memory() {
 }
 
 #[test]
-fn a_queue_that_is_ready_stays_where_it_is() {
+fn the_address_of_a_ready_queue_is_fixed() {
     let mut driver = ConsoleDriver::new();
     assert!(driver.negotiate(1 << 32));
     let [descriptors, available, used, _] = queue_addresses(0);
@@ -152,7 +152,7 @@ fn the_configuration_can_be_read_by_any_width_and_not_written() {
 }
 
 #[test]
-fn another_size_is_another_generation_and_an_interrupt() {
+fn a_new_size_changes_the_generation_and_interrupts() {
     let mut driver = ConsoleDriver::running();
     driver.device.take_interrupt();
     driver.write(INTERRUPT_ACK, u32::MAX);
@@ -193,7 +193,7 @@ fn registers_have_32_bits() {
 }
 
 #[test]
-fn a_reset_makes_everything_as_it_was() {
+fn a_reset_restores_the_initial_state() {
     let mut driver = ConsoleDriver::running();
     driver.write(STATUS, 0);
     assert_eq!(driver.read(STATUS), 0);

@@ -12,7 +12,7 @@ use super::driver::{NEEDS_RESET, STATUS};
 use super::vsock_bench::{Bench, CID, LISTENER, RECEIVE, ROOM, TRANSMIT, packet};
 
 #[test]
-fn bytes_go_both_ways_and_both_ends_agree_on_the_end() {
+fn bytes_pass_in_both_directions_until_both_ends_close() {
     let mut bench = Bench::new();
     let (ports, end) = bench.connected(5000);
     bench.say(ports, Operation::Data, 0, b"hello");
@@ -25,7 +25,7 @@ fn bytes_go_both_ways_and_both_ends_agree_on_the_end() {
         (Operation::Data as u16, &b"answer"[..])
     );
     assert_eq!((header.forwarded, header.room as usize), (5, BUFFER));
-    // The guest says no more, but listens.
+    // The guest stops sending, but still receives.
     bench.say(ports, Operation::Shutdown, SHUTDOWN_SEND, &[]);
     assert!(end.borrow().saw_end);
     end.borrow_mut().coming.extend(b"rest");
@@ -49,7 +49,7 @@ fn bytes_go_both_ways_and_both_ends_agree_on_the_end() {
 }
 
 #[test]
-fn somebody_on_the_host_connects_to_the_guest() {
+fn a_host_program_connects_to_the_guest() {
     let mut bench = Bench::new();
     let pipe = bench.host.add();
     let end = Rc::clone(&pipe.end);
@@ -105,7 +105,7 @@ fn credit_is_kept_in_both_directions() {
     );
     assert_eq!(bench.next().1.len(), 4);
     bench.expect(ports, Operation::CreditRequest);
-    // Nonsense is no credit: more was taken than was sent.
+    // Impossible credit counts as none: more was received than was sent.
     bench.send(
         Header {
             forwarded: 100,
@@ -124,7 +124,8 @@ fn credit_is_kept_in_both_directions() {
     );
     assert_eq!(bench.next().1.len(), 11);
 
-    // And the host's end takes nothing: the guest may send as much as the buffer holds, and is told when there is room again.
+    // And the host's end reads nothing: the guest may send as much as the buffer holds, and gets an update when there is room
+    // again.
     end.borrow_mut().room = 0;
     let piece = vec![1; 4000];
     for _ in 0..BUFFER / piece.len() {
@@ -152,7 +153,7 @@ fn credit_is_kept_in_both_directions() {
 }
 
 #[test]
-fn an_end_that_takes_nothing_more_is_told_to_the_guest() {
+fn a_shutdown_of_the_host_end_is_sent_to_the_guest() {
     let mut bench = Bench::new();
     let (ports, end) = bench.connected(1);
     end.borrow_mut().deaf = true;
@@ -170,7 +171,7 @@ fn an_end_that_takes_nothing_more_is_told_to_the_guest() {
 }
 
 #[test]
-fn packets_without_sense_cost_their_connection_only() {
+fn invalid_packets_end_only_their_connection() {
     let ports = (1, LISTENER);
     let data = |header: Header, bytes: &[u8]| (header, bytes.to_vec());
     let plain = |operation| packet(ports, operation);
@@ -223,7 +224,7 @@ fn packets_without_sense_cost_their_connection_only() {
         );
     }
     let mut bench = Bench::new();
-    // No address of a packet that lies about its own is believed.
+    // A packet with a false source address is dropped.
     for header in [
         Header {
             source_cid: 9,
@@ -245,7 +246,7 @@ fn packets_without_sense_cost_their_connection_only() {
     bench.serve();
     bench.nothing_more();
     assert_eq!(bench.driver.device.device().counts().malformed, 4);
-    // Of no connection, or of a type that there isn't; a reset isn't answered.
+    // Of no connection, or of an unknown type; a reset isn't answered.
     bench.say(ports, Operation::Data, 0, b"x");
     bench.expect(ports, Operation::Reset);
     bench.say(ports, Operation::Reset, 0, &[]);
@@ -279,7 +280,7 @@ fn connections_are_bounded_and_those_that_are_over_give_way() {
     bench.nothing_more();
     let counts = bench.driver.device.device().counts();
     assert_eq!((counts.guest_refused, counts.host_refused), (1, 1));
-    // The host's end of one goes, and the guest doesn't answer.
+    // The host's end of one closes, and the guest doesn't answer.
     bench.host.by_name[&8].borrow_mut().sent_all = true;
     bench.ready(8, true);
     bench.expect((7, LISTENER), Operation::Shutdown);
@@ -289,9 +290,9 @@ fn connections_are_bounded_and_those_that_are_over_give_way() {
     assert_eq!(bench.connections(), CONNECTIONS_MAX);
 }
 
-/// Programs of the host that connect and hang up at once, while the guest offers no buffers.
+/// Programs of the host that connect and disconnect at once, while the guest offers no buffers.
 #[test]
-fn clients_that_the_guest_never_heard_of_leave_nothing_behind() {
+fn clients_unknown_to_the_guest_leave_no_state() {
     let mut bench = Bench::new();
     // Without the buffers.
     bench.driver.start(0);
@@ -307,9 +308,9 @@ fn clients_that_the_guest_never_heard_of_leave_nothing_behind() {
     }
 }
 
-/// The same after connections that the guest has heard of, each of which it is told the end of.
+/// The same after connections that the guest knows; it is notified of the end of each.
 #[test]
-fn connections_give_way_only_as_far_as_the_guest_takes_answers() {
+fn connections_are_evicted_only_while_the_guest_takes_answers() {
     let mut bench = Bench::new();
     for _ in 0..CONNECTIONS_MAX {
         hang_up_at_once(&mut bench);
@@ -326,7 +327,7 @@ fn connections_give_way_only_as_far_as_the_guest_takes_answers() {
     assert_eq!(resets, 64);
     let counts = bench.driver.device.device().counts();
     assert_eq!(counts.host_refused, 3 * CONNECTIONS_MAX as u64);
-    // All can have their turn again.
+    // All can be served again.
     bench.received.clear();
     hang_up_at_once(&mut bench);
     bench.serve();
@@ -339,7 +340,7 @@ fn connections_give_way_only_as_far_as_the_guest_takes_answers() {
     );
 }
 
-/// A program of the host connects and hangs up.
+/// A program of the host connects and disconnects.
 fn hang_up_at_once(bench: &mut Bench) {
     let pipe = bench.host.add();
     let ready = Readiness {
@@ -370,7 +371,7 @@ fn a_flood_waits_until_the_guest_takes_answers() {
         }
     }
     assert!((16..200).contains(&taken), "{taken}");
-    // Its own resets, and the device goes on.
+    // Its own resets are sent, and the device continues.
     bench.driver.start(0);
     bench.provide(8);
     bench.connected(1);
@@ -383,7 +384,7 @@ fn a_reset_ends_all_connections() {
     bench.driver.start(0);
     assert!(end.borrow().dropped);
     assert_eq!(bench.connections(), 0);
-    // Names of ends that are gone mean nothing, and neither does a connection before there is a driver.
+    // Handles of closed ends are ignored, and so is a connection before there is a driver.
     bench.ready(1, true);
     bench.driver.write(STATUS, 0);
     let pipe = bench.host.add();
@@ -400,7 +401,7 @@ fn a_buffer_that_is_too_short_for_a_header_breaks_the_device() {
     let mut bench = Bench::new();
     bench.connected(1);
     let memory = bench.driver.memory.clone();
-    // Use up the good ones.
+    // Use up the valid ones.
     for _ in 0..16 {
         bench.driver.provide(RECEIVE, 43);
         let header = packet((3, 1), Operation::Data);
@@ -419,7 +420,7 @@ fn a_buffer_that_is_too_short_for_a_header_breaks_the_device() {
 }
 
 proptest! {
-    /// Whatever a guest says, what it has is bounded, and a connection can be made afterwards.
+    /// For any packets of a guest, the device's memory is bounded, and a connection can be made afterwards.
     #[test]
     fn any_packets(
         packets in prop::collection::vec(

@@ -1,4 +1,4 @@
-//! The socket device with a guest and a host that a test plays.
+//! The socket device with a guest and a host that a test simulates.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -13,20 +13,20 @@ use crate::driver::Driver;
 pub const RECEIVE: usize = 0;
 pub const TRANSMIT: usize = 1;
 pub const CID: u32 = 7;
-/// Who listens on the host.
+/// The listeners on the host.
 pub const LISTENER: u32 = 80;
 pub const ROOM: u32 = 1 << 20;
 
 /// The host's end of a connection as the test sees it.
 #[derive(Default)]
 pub struct End {
-    /// What it will send, and whether nothing follows.
+    /// The bytes it will send, and whether they are the last.
     pub coming: VecDeque<u8>,
     pub sent_all: bool,
-    /// What it was sent, and whether nothing follows.
+    /// The bytes it received, and whether they are the last.
     pub taken: Vec<u8>,
     pub saw_end: bool,
-    /// Bytes that it has room for.
+    /// The number of bytes that it has room for.
     pub room: usize,
     pub deaf: bool,
     pub dropped: bool,
@@ -116,7 +116,7 @@ impl Host for Ends {
 pub struct Bench {
     pub driver: Driver<Vsock<Pipe>>,
     pub host: Ends,
-    /// What the guest was sent, beyond what was looked at.
+    /// The guest's received bytes beyond those that were checked.
     pub received: VecDeque<(Header, Vec<u8>)>,
 }
 
@@ -137,7 +137,7 @@ impl Bench {
         }
     }
 
-    /// Serves it until it has nothing to do, with as many buffers as it wants.
+    /// Serves it until it has nothing to do, with as many buffers as it needs.
     pub fn serve(&mut self) {
         loop {
             let memory = self.driver.memory.clone();

@@ -33,7 +33,7 @@ pub fn run(data: &[u8]) {
             break;
         }
         step(&mut driver, &mut input);
-        // Somebody types.
+        // A user types.
         HVC.enqueue(b"x", false);
         let Driver { device, memory, .. } = &mut driver;
         device.serve(memory, &mut devices);

@@ -10,7 +10,7 @@ const UNPACKED: u64 = 1 << 20;
 
 /// Reads the bytes as each of them.
 pub fn run(data: &[u8]) {
-    // Readers want files at aligned addresses.
+    // Readers need files at aligned addresses.
     let words: Vec<u64> = data.chunks(8).map(word).collect();
     let aligned: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let data = &aligned[..data.len()];

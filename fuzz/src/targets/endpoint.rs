@@ -222,7 +222,7 @@ pub fn take_replies(endpoint: &mut Endpoint) -> usize {
     refused
 }
 
-/// A request of one of so many devices, whose commands are close to those of these families, or any.
+/// A request of one of this number of devices, whose commands are close to those of these families, or any.
 pub fn request(input: &mut Input<'_>, devices: u8, families: &[u32]) -> Vec<u8> {
     let tag = u32::from(input.u8() % 8);
     let kind = input.u8();
@@ -277,7 +277,7 @@ pub fn request(input: &mut Input<'_>, devices: u8, families: &[u32]) -> Vec<u8> 
 fn command(input: &mut Input<'_>, families: &[u32]) -> u32 {
     let number = usize::from(input.u8()) % (families.len() + 1);
     match families.get(number) {
-        // The commands lie close together.
+        // The commands have close numbers.
         Some(family) => (family & !0xff) + input.u32() % 0x100,
         None => input.u32(),
     }
@@ -346,7 +346,7 @@ fn without_room() -> Vec<u8> {
     .concat()
 }
 
-/// A client of pcs, one of prf, a stream of bytes, and clients that want more room than there is.
+/// A client of pcs, one of prf, a stream of bytes, and clients that request more memory than there is.
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let hello = [0, 1, 0, 0].to_vec();
     let open = |number: u16| [0, 1, 1, 0, number.to_le_bytes()[0], 0, 0].to_vec();
@@ -408,9 +408,9 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
 mod tests {
     use super::*;
 
-    /// The long read of the second client, and its first long write: the other one has the room then.
+    /// The long read of the second client, and its first long write: the other client holds the memory then.
     #[test]
-    fn a_seed_is_refused_for_want_of_room() {
+    fn one_seed_exceeds_the_memory_limit() {
         assert_eq!(refusals(&without_room()), 2);
     }
 }

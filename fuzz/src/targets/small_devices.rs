@@ -1,4 +1,4 @@
-//! The entropy device, and the file system device when nobody serves its queues.
+//! The entropy device, and the file system device without a server of its queues.
 
 use kvmprof_devices::virtio::entropy::Entropy;
 use kvmprof_devices::virtio::fs::FileSystem;

@@ -1,4 +1,4 @@
-//! Requests to the process that traces a VMM, which whoever has taken over the one that asks can write, and its answers. What decodes encodes to the same words.
+//! Requests to the tracer, which a compromised parser can write, and its answers. What decodes encodes to the same words.
 
 use kvmprof_attach::remote::{Answer, GuestRange, Request};
 use vm_memory::GuestAddress;

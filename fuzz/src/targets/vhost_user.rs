@@ -54,7 +54,7 @@ pub fn run(data: &[u8]) {
     session.close();
 }
 
-/// An answer of the program's: the request's number, flags of a reply by version 1, and what is told.
+/// An answer of the program's: the request's number, flags of a reply by version 1, and the payload.
 fn answer(request: u32, content: &[u8]) -> Vec<u8> {
     const VERSION: u32 = 1;
     const REPLY: u32 = 1 << 2;

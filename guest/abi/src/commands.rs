@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_device_has_a_number_twice() {
+    fn command_numbers_are_unique() {
         for (index, command) in COMMANDS.iter().enumerate() {
             let mut others = COMMANDS.iter().skip(index + 1);
             let is_same =

@@ -7,10 +7,9 @@ const fn command(number: u32) -> u32 {
     ((b'C' as u32) << 8) | number
 }
 
-/// `CTL_PAUSE`: holds the vCPUs. It is answered when each has accounted for its ticks and stands still. No effect on a
-/// guest that is paused.
+/// `CTL_PAUSE`: holds the vCPUs. It is answered when each has accounted for its ticks and has stopped. No effect on a guest that is paused.
 pub const CTL_PAUSE: u32 = command(1);
-/// `CTL_RESUME`: lets the vCPUs go on. No effect on a guest that runs.
+/// `CTL_RESUME`: lets the vCPUs continue. No effect on a guest that runs.
 pub const CTL_RESUME: u32 = command(2);
 /// `CTL_POWER_BUTTON`: presses the power button. EAGAIN while the guest's kernel doesn't listen to it; EBUSY while the
 /// guest is paused.

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_has_an_address_a_type_a_name_and_perhaps_a_module() {
+    fn a_line_has_address_type_name_and_optional_module() {
         let symbol = |module| {
             Some(KernelSymbol {
                 address: 0xffff_ffff_c000_1000,
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_has_a_letter_and_a_name_of_its_own() {
+    fn an_end_marker_has_its_own_letter_and_name() {
         let is_end = |line: &str| KernelSymbol::parse(line.as_bytes()).unwrap().is_end();
         assert!(is_end("ffffffffc0001000 ? [end]"));
         assert!(is_end("ffffffffc0001000 ? [end]\t[fuse]"));

@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_two_holds_and_unknown_things_are_passed_over() {
+    fn the_first_of_two_fields_wins_and_unknown_ones_are_skipped() {
         let descriptor = Descriptor::new(1, 3)
             .location([99, 99, 99, 99], [0; 4])
             .location([1, 0, 4, 1], [1, 0, 0, 0])

@@ -378,7 +378,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn calls_round_trip() {
         let call = Call {
             function: Function::Accumulate,
             flags: 1,
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_lead_back_to_what_they_stand_for() {
+    fn numbers_convert_back() {
         for (number, counter) in (0..).zip(CounterId::ALL) {
             assert_eq!(CounterId::from_number(number), Some(counter));
             assert_eq!(counter.bit(), 1 << number);

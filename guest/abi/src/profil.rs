@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn calls_round_trip() {
         let call = Call {
             function: Function::Pcsample,
             flags: Call::KEEP | Call::EVERY_TICK,
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_refused() {
+    fn unknown_values_are_refused() {
         let call = |number: u8, flags: u8| {
             let mut bytes = [0; Call::SIZE];
             (bytes[0], bytes[4]) = (number, flags);

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn records_survive_encoding_and_have_their_size() {
+    fn records_round_trip_and_have_their_size() {
         for record in records() {
             let bytes = record.encode(Format::Native);
             assert_eq!(record_size(Format::Native, bytes[0]), Some(bytes.len()));
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn the_start_record_tells_the_format() {
+    fn the_start_record_names_the_format() {
         for format in [Format::Native, Format::Classic] {
             assert_eq!(detect(&records()[0].encode(format)), Some(format));
         }

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_acts_or_hides_is_not_visible() {
+    fn control_and_invisible_characters_are_not_visible() {
         let hidden = "\0\x07\x1b\x7f\u{85}\u{9b}\u{61c}\u{200b}\u{200c}\u{200d}\u{200e}\u{200f}\u{2028}\u{2029}\
             \u{202a}\u{202e}\u{2060}\u{2066}\u{2069}\u{feff}\u{ffff}";
         for character in hidden.chars() {
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_acts_is_left() {
+    fn no_control_characters_are_left() {
         assert_eq!(
             visible("é a\x1b[31m\n\t\u{202e}\u{ffff}b"),
             "é a\u{fffd}[31m\u{fffd}\u{fffd}\u{fffd}\u{fffd}b"
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_visible_is_a_question_mark() {
+    fn invisible_characters_become_question_marks() {
         for (comm, shown) in [
             (&b"sh\x1b[2J\xff\0rest____"[..], "sh?[2J?"),
             (b"xxxxxxxxxxxxxxxx", "xxxxxxxxxxxxxxxx"),

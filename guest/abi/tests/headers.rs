@@ -313,7 +313,7 @@ fn check(mut printed: BTreeMap<String, String>, format: Format) {
 }
 
 #[test]
-fn the_headers_say_what_the_definitions_do() {
+fn the_headers_agree_with_the_definitions() {
     let scratch = Scratch::new("headers");
     for (compiler, options) in [
         ("cc", &["-std=c99"][..]),

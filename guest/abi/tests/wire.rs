@@ -1,4 +1,4 @@
-//! Tests of the wire's frames: encoded frames decode to the same, and any input is harmless.
+//! Tests of the wire's frames: they round-trip, and any input decodes without a panic.
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{
@@ -92,7 +92,7 @@ fn reply(choice: u8, numbers: [u32; 4], data: &[u8]) -> ReplyFrame<'_> {
 
 proptest! {
     #[test]
-    fn requests_survive(
+    fn requests_round_trip(
         tag: u32, choice: u8, numbers: [u32; 4], data in vec(any::<u8>(), 0..300),
         behind in vec(any::<u8>(), 0..40),
     ) {
@@ -113,7 +113,7 @@ proptest! {
     }
 
     #[test]
-    fn replies_survive(
+    fn replies_round_trip(
         choice: u8, numbers: [u32; 4], data in vec(any::<u8>(), 0..300),
         behind in vec(any::<u8>(), 0..40),
     ) {
@@ -128,7 +128,7 @@ proptest! {
     }
 
     #[test]
-    fn anything_can_be_decoded(bytes in vec(any::<u8>(), 0..200), kind in 0..10_u16, length in 0..200_u32) {
+    fn decoding_any_bytes_does_not_panic(bytes in vec(any::<u8>(), 0..200), kind in 0..10_u16, length in 0..200_u32) {
         let _ = RequestFrame::decode(&bytes);
         let _ = ReplyFrame::decode(&bytes);
         // The same with a header that announces more.
@@ -150,7 +150,7 @@ proptest! {
 }
 
 #[test]
-fn lengths_are_judged_by_the_header_alone() {
+fn lengths_are_checked_by_the_header() {
     for (kind, shortest, longest) in [
         (1_u16, 16, 256),
         (2, 8, 8),
@@ -187,7 +187,7 @@ fn lengths_are_judged_by_the_header_alone() {
 }
 
 #[test]
-fn reserved_fields_and_magic_count() {
+fn reserved_fields_and_the_magic_are_checked() {
     let handle = 7;
     let mut close = encode_request(&RequestFrame {
         tag: 1,
@@ -216,7 +216,7 @@ fn reserved_fields_and_magic_count() {
 }
 
 #[test]
-fn longer_hellos_of_later_versions_are_understood() {
+fn longer_hellos_of_later_versions_are_accepted() {
     let (lowest, highest) = (1, 9);
     let frame = RequestFrame {
         tag: 1,

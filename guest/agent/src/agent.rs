@@ -96,7 +96,7 @@ pub struct Agent {
 
 /// The result of poll(2).
 #[derive(Debug, Default)]
-struct Ready {
+struct PollResult {
     stop: bool,
     port: bool,
     nodes: Vec<usize>,
@@ -259,7 +259,7 @@ impl Agent {
         timeout
     }
 
-    fn wait(&self) -> anyhow::Result<Ready> {
+    fn wait(&self) -> anyhow::Result<PollResult> {
         let connection = self.connection.as_ref();
         let mut fds = vec![
             PollFd::new(&self.stop, PollFlags::IN),
@@ -278,7 +278,7 @@ impl Agent {
         let is_ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
         let (first, nodes) = fds.split_at(before_nodes);
         let nodes = nodes.iter().enumerate();
-        Ok(Ready {
+        Ok(PollResult {
             stop: first.first().is_some_and(is_ready),
             port: first.get(2).is_some_and(is_ready),
             nodes: nodes

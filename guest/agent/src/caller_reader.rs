@@ -45,7 +45,7 @@ impl CallerReader {
         let ringer = Arc::clone(&self.ringer);
         let sender = self.sender.clone();
         let tell = move |whole| {
-            // Without a receiver nobody needs the finding. If the socket's buffer is full, the bell is readable already.
+            // Without a receiver the finding isn't needed. If the socket's buffer is full, the bell is readable already.
             let _ = sender.send((number, whole));
             let _ = (&*ringer).write(&[1]);
         };
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_look_has_a_finding() {
+    fn every_check_of_a_caller_has_a_result() {
         let mut caller_reader = CallerReader::new().unwrap();
         let numbers: Vec<u64> = (1..200).collect();
         for number in &numbers {

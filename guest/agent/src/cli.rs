@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_have_numbers() {
+    fn groups_may_be_numbers() {
         let groups = "root:x:0:\nprofilers:x:77:joe,ann\nbroken\nworse:x:y:\n";
         assert_eq!(find_group(groups, "profilers"), Some(77));
         for none in ["profiler", "broken", "worse", "x", ""] {

@@ -60,7 +60,7 @@ pub fn go_to_background() -> io::Result<Process> {
 }
 
 impl Readiness {
-    /// Reports that the nodes are there, also to systemd if it asks for that (sd_notify(3)). A process in the background lets go of the
+    /// Reports that the nodes are there, also to systemd if it asks for that (sd_notify(3)). A process in the background closes the
     /// terminal.
     ///
     /// # Errors
@@ -80,7 +80,7 @@ impl Readiness {
             rustix::stdio::dup2_stdin(&null)?;
             rustix::stdio::dup2_stdout(&null)?;
             rustix::stdio::dup2_stderr(&null)?;
-            // The starter may have been killed meanwhile. The nodes are there all the same.
+            // The starter may have been killed meanwhile. The nodes are there nevertheless.
             let _ = starter.write_all(b"1");
         }
         Ok(())
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn systemd_is_told_at_a_path_or_an_abstract_name() {
+    fn systemd_is_notified_by_a_path_or_an_abstract_socket() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notify");
         let name = format!("pcsd-test-{}", std::process::id());

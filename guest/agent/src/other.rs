@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_told_from_its_starter_and_from_others() {
+    fn a_second_agent_is_distinguished_from_its_parent() {
         let processes = tempfile::tempdir().unwrap();
         for (pid, name, open) in [
             ("7", "pcsd", "/dev/cuse"),

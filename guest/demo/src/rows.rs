@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn user_samples_go_by_pid_and_others_by_mode() {
+    fn rows_of_user_samples_follow_from_pids_and_others_from_modes() {
         for (index, row) in rows().iter().enumerate() {
             if row.mode != Mode::Kernel {
                 assert_eq!(row_of(row.mode, row.pid.unwrap_or(77), 0), Some(index));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn named_rows_are_where_the_constants_say() {
+    fn the_constants_name_the_right_rows() {
         assert_eq!(rows()[INTERRUPT].mode, Mode::Interrupt);
         assert_eq!(rows()[SWITCHING].name, "switching");
         assert_eq!(rows()[IDLE].mode, Mode::Idle);

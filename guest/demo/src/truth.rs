@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn cycles_below_zero_count_as_none() {
+    fn negative_cycles_count_as_zero() {
         let mut bytes = table(1);
         put(&mut bytes, 0, 64 + 16, u64::MAX);
         assert_eq!(Truth::parse(&bytes, 1).unwrap().vcpus[0].cycles[0], 0);
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_image_holds_an_empty_table_of_the_size_said_here() {
+    fn the_image_has_an_empty_table_of_this_size() {
         let truth = IMAGE.symbol("kvmprof_truth").unwrap();
         assert_eq!(
             truth.size,

@@ -185,7 +185,7 @@ fn the_example_of_the_page_is_a_program() {
 }
 
 #[test]
-fn both_profils_cannot_be_in_one_file() {
+fn both_profil_headers_conflict() {
     let aix = format!("-I{}", headers().join("aix").display());
     for [first, second] in [["profil.h", "mon.h"], ["mon.h", "profil.h"]] {
         let options = [&aix, "-include", first, "-include", second, "-fsyntax-only"];
@@ -262,7 +262,7 @@ fn the_library_exports_its_functions_and_needs_any_glibc() {
 }
 
 #[test]
-fn the_call_is_that_of_the_wire() {
+fn the_call_has_the_layout_of_the_wire() {
     let source = format!("-I{}", here("source").display());
     let program = compile(LANGUAGES[1], "call.c", &[&source]);
     let call = Call {
@@ -300,7 +300,7 @@ fn the_call_is_that_of_the_wire() {
 }
 
 #[test]
-fn the_call_of_pmc_is_that_of_the_wire() {
+fn the_call_of_pmc_has_the_layout_of_the_wire() {
     let source = format!("-I{}", here("source").display());
     let program = compile(LANGUAGES[1], "pmc_call.c", &[&source]);
     let call = pmc::Call {
@@ -326,7 +326,7 @@ fn the_call_of_pmc_is_that_of_the_wire() {
 }
 
 #[test]
-fn pages_are_kept_present_and_nothing_is_harmed_by_it() {
+fn pages_are_kept_present_without_side_effects() {
     let source = format!("-I{}", here("source").display());
     let options = ["-D_GNU_SOURCE", &source, STATIC];
     let program = compile(LANGUAGES[1], "presence.c", &options);

@@ -19,11 +19,11 @@ use kvmprof_tools::program::{Setup, Tool};
 )]
 struct CommandLine {
     #[command(subcommand)]
-    chosen: Chosen,
+    chosen: SelectedTool,
 }
 
 #[derive(Subcommand)]
-enum Chosen {
+enum SelectedTool {
     #[command(flatten)]
     Tool(Tool),
     #[command(flatten)]
@@ -33,8 +33,8 @@ enum Chosen {
 impl Program for CommandLine {
     fn chosen(&self) -> &dyn command_line::Command {
         match &self.chosen {
-            Chosen::Tool(tool) => tool.chosen(),
-            Chosen::Setup(setup) => setup,
+            SelectedTool::Tool(tool) => tool.chosen(),
+            SelectedTool::Setup(setup) => setup,
         }
     }
 }

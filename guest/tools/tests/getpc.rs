@@ -1,4 +1,4 @@
-//! Tests of getpc with the real device model: its output is what the device handed over.
+//! Tests of getpc with the real device model: its output is the device's.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -162,6 +162,16 @@ fn run_with(
     (result, output)
 }
 
+/// Runs `plan` on `device` without names of processes.
+fn run_without_names(
+    device: &Device,
+    plan: &Plan,
+    output: &mut dyn Write,
+    interrupt: Interrupt,
+) -> Result<Summary, GetpcError> {
+    run(device, plan, output, interrupt, &mut Vec::new)
+}
+
 fn records(format: Format, mut stream: &[u8]) -> Vec<StreamRecord> {
     let mut records = Vec::new();
     while !stream.is_empty() {
@@ -185,7 +195,7 @@ fn everything() -> Plan {
 }
 
 #[test]
-fn a_stream_begins_and_ends_as_the_page_says() {
+fn a_stream_starts_and_ends_as_documented() {
     let device = Device::open(2);
     let (result, stream) = run_with(&device, &everything(), Device::end_machine);
     let summary = result.unwrap();
@@ -207,7 +217,7 @@ fn a_stream_begins_and_ends_as_the_page_says() {
 }
 
 #[test]
-fn everything_that_was_gathered_is_in_the_stream() {
+fn the_stream_has_everything_gathered() {
     let device = Device::open(2);
     let (result, stream) = run_with(&device, &everything(), Device::end_machine);
     let ledger = result.unwrap().ledger;
@@ -227,7 +237,7 @@ fn everything_that_was_gathered_is_in_the_stream() {
 }
 
 #[test]
-fn a_process_that_ends_before_the_run_has_its_name() {
+fn a_process_that_ends_during_the_run_has_its_name() {
     let device = Device::open(2);
     let mut output = Vec::new();
     // Names are looked up at the start, with the first samples, with those of the process, and at the end.
@@ -260,13 +270,7 @@ fn a_blocked_read_does_not_keep_a_run_from_ending() {
     let stopper = interrupt.stopper();
     let result = std::thread::scope(|scope| {
         scope.spawn(|| device.once_gathering(|_| stopper.stop()));
-        run(
-            &device,
-            &everything(),
-            &mut output,
-            interrupt,
-            &mut Vec::new,
-        )
+        run_without_names(&device, &everything(), &mut output, interrupt)
     });
     assert_eq!(result.unwrap().ledger.ticks, 0);
     assert_eq!(report(&output).problems, [] as [String; 0]);
@@ -280,19 +284,13 @@ fn a_run_ends_when_its_time_is_up() {
         ..everything()
     };
     let mut output = Vec::new();
-    let result = run(
-        &device,
-        &plan,
-        &mut output,
-        Interrupt::default(),
-        &mut Vec::new,
-    );
+    let result = run_without_names(&device, &plan, &mut output, Interrupt::default());
     assert!(result.is_ok());
     assert!(!device.lock().wants_ticks(), "the device was stopped");
 }
 
 #[test]
-fn classic_streams_have_no_trailer_and_tell_no_loss() {
+fn classic_streams_have_no_trailer_and_no_loss() {
     let device = Device::open(2);
     let plan = Plan {
         format: Format::Classic,
@@ -319,7 +317,7 @@ fn classic_streams_have_no_trailer_and_tell_no_loss() {
 }
 
 #[test]
-fn a_set_up_that_fails_writes_nothing_and_says_why() {
+fn a_failed_setup_writes_nothing_and_names_the_cause() {
     let mut device = Device::open(1);
     device.hz_error = Some(Errno::EBUSY);
     let plan = Plan {
@@ -327,13 +325,7 @@ fn a_set_up_that_fails_writes_nothing_and_says_why() {
         ..everything()
     };
     let mut output = Vec::new();
-    let result = run(
-        &device,
-        &plan,
-        &mut output,
-        Interrupt::default(),
-        &mut Vec::new,
-    );
+    let result = run_without_names(&device, &plan, &mut output, Interrupt::default());
     let message = result.unwrap_err().to_string();
     assert_eq!(
         message,
@@ -343,7 +335,7 @@ fn a_set_up_that_fails_writes_nothing_and_says_why() {
 }
 
 #[test]
-fn a_lost_device_leaves_a_stream_that_says_so() {
+fn a_lost_device_is_marked_in_the_stream() {
     let device = Device::open(2);
     let (result, stream) = run_with(&device, &everything(), |device| {
         let pcs = device.lock();
@@ -366,9 +358,9 @@ fn a_lost_device_leaves_a_stream_that_says_so() {
 }
 
 /// An output that fails after this many bytes.
-struct Full(usize);
+struct FullOutput(usize);
 
-impl Write for Full {
+impl Write for FullOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.len() > self.0 {
             return Err(io::ErrorKind::StorageFull.into());
@@ -387,13 +379,8 @@ fn a_full_disk_ends_the_run() {
     let device = Device::open(2);
     let result = std::thread::scope(|scope| {
         scope.spawn(|| device.once_gathering(feed));
-        run(
-            &device,
-            &everything(),
-            &mut Full(500),
-            Interrupt::default(),
-            &mut Vec::new,
-        )
+        let output = &mut FullOutput(500);
+        run_without_names(&device, &everything(), output, Interrupt::default())
     });
     assert!(matches!(result, Err(GetpcError::Write(_))), "{result:?}");
 }

@@ -105,7 +105,7 @@ fn report(profile: &Profile, top: usize) -> String {
 }
 
 #[test]
-fn a_native_stream_is_reported_whole() {
+fn a_native_stream_is_reported_completely() {
     let profile = read(&stream(Format::Native));
     assert_eq!(profile.problems, [] as [String; 0]);
     assert_eq!(report(&profile, 3), include_str!("data/native.txt"));
@@ -119,7 +119,7 @@ fn a_classic_stream_has_no_loss_and_no_rate() {
 }
 
 #[test]
-fn json_says_the_same() {
+fn json_has_the_same_data() {
     let json = to_json(&read(&stream(Format::Native)), 1);
     assert_eq!(json["ledger"]["stolen"], 12);
     assert_eq!(json["types"]["USER"], 450);
@@ -134,9 +134,9 @@ fn json_says_the_same() {
     assert_eq!(json["processes"][2]["pid"], -1);
 }
 
-/// A program reads the object, and doesn't expect that rows are missing.
+/// A program parses the object, and expects all rows.
 #[test]
-fn the_object_is_whole_and_the_report_short() {
+fn json_is_complete_and_the_report_short() {
     const COUNTERS: u64 = 15;
     let mut records = vec![StreamRecord::Start(1_700_000_000)];
     records.extend((0..COUNTERS).map(|number| sample(kind::USER, 42, 0x40_1000 + number)));
@@ -287,7 +287,7 @@ fn records_out_of_place_end_the_report() {
 }
 
 #[test]
-fn records_that_are_missing_show_in_the_accounts() {
+fn missing_records_show_in_the_account() {
     let mut bytes = stream(Format::Native);
     // The device's first record.
     bytes.drain(112..128);
@@ -301,7 +301,7 @@ fn records_that_are_missing_show_in_the_accounts() {
 }
 
 #[test]
-fn an_input_that_is_no_stream_is_refused() {
+fn other_inputs_are_refused_as_streams() {
     for (bytes, expected) in [
         (b"".as_slice(), "the stream is empty"),
         (b"\x7fELF and more", "no stream of getpc"),

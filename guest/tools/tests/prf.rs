@@ -14,7 +14,7 @@ use kvmprof_devices::profiling::Prf;
 use kvmprof_recording::{Mode, Sample, Ticks};
 use kvmprof_tools::device::{self, DeviceError, DeviceKind};
 use kvmprof_tools::prf::{
-    Appended, Log, LogError, PrfError, PrfprArguments, Profiler, record_periodically, set_and_show,
+    Log, LogEnd, LogError, PrfError, PrfprArguments, Profiler, record_periodically, set_and_show,
     snap,
 };
 
@@ -148,8 +148,8 @@ fn every_errno_of_a_write_has_its_own_message() {
 
 #[test]
 fn tables_that_fill_the_memory_have_a_message_of_their_own() {
-    struct Full;
-    impl device::Device for Full {
+    struct FullOutput;
+    impl device::Device for FullOutput {
         fn read(&self, _: usize) -> Result<Vec<u8>, DeviceError> {
             Err(refused(Errno::ENXIO))
         }
@@ -160,12 +160,12 @@ fn tables_that_fill_the_memory_have_a_message_of_their_own() {
             Ok((0, 3_u32.to_le_bytes().to_vec()))
         }
     }
-    let error = Profiler::new(&Full).load(&TABLE).unwrap_err();
+    let error = Profiler::new(&FullOutput).load(&TABLE).unwrap_err();
     assert!(matches!(error, PrfError::NoRoom { addresses: 3 }));
 }
 
 #[test]
-fn prfstat_shows_what_it_has_done() {
+fn prfstat_prints_the_new_state() {
     let device = Device::new(MAX_ADDRESSES);
     let (text, result) = stat(&device, Some(true));
     assert_eq!(text, "profiling disabled\n");
@@ -197,10 +197,10 @@ fn prfsnap_turns_on_and_appends() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log");
     for pc in [0x1000, 0x2fff] {
-        assert_eq!(snap(&profiler, &path).unwrap(), Appended::Cleanly);
+        assert_eq!(snap(&profiler, &path).unwrap(), LogEnd::Cleanly);
         device.feed(pc, 7);
     }
-    assert_eq!(snap(&profiler, &path).unwrap(), Appended::Cleanly);
+    assert_eq!(snap(&profiler, &path).unwrap(), LogEnd::Cleanly);
     assert_eq!(sums(&path), [0, 7, 14]);
     assert_eq!(profiler.state().unwrap(), (true, true));
 
@@ -208,7 +208,7 @@ fn prfsnap_turns_on_and_appends() {
     let mut bytes = fs::read(&path).unwrap();
     bytes.extend([0; 9]);
     fs::write(&path, bytes).unwrap();
-    assert_eq!(snap(&profiler, &path).unwrap(), Appended::OverPart);
+    assert_eq!(snap(&profiler, &path).unwrap(), LogEnd::OverPart);
     assert_eq!(sums(&path), [0, 7, 14, 14]);
 }
 
@@ -256,7 +256,7 @@ fn prfdc_records_until_it_is_interrupted() {
 }
 
 #[test]
-fn prfdc_ends_with_a_record_of_its_hour_and_wants_a_new_file() {
+fn prfdc_ends_with_a_record_and_needs_a_new_file() {
     let device = Device::loaded();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log");

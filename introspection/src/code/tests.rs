@@ -9,19 +9,19 @@ fn told(name: &str, code: &[u8]) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn a_tasks_memory_is_what_is_counted() {
+fn a_tasks_memory_is_the_reference_counted_one() {
     let code = b"\x48\x8b\x9f\xe0\x08\x00\x00\xf0\xff\x43\x54\x48\x89\xd8\xc3";
     assert_eq!(
         told("get_task_mm", code),
         [("task_struct.mm".to_owned(), 0x8e0)]
     );
-    // Without the lock it is something else.
+    // Without the lock prefix it is another instruction.
     let code = b"\x48\x8b\x9f\xe0\x08\x00\x00\xff\x43\x54\x48\x89\xd8\xc3";
     assert_eq!(told("get_task_mm", code), []);
 }
 
 #[test]
-fn a_layout_of_the_count_of_interrupts_that_is_not_known_is_not_believed() {
+fn an_unknown_layout_of_the_preempt_count_is_rejected() {
     let add = |step: [u8; 4]| {
         let mut code = b"\x65\x81\x04\x25\x90\xfb\x01\x00".to_vec();
         code.extend_from_slice(&step);
@@ -35,9 +35,9 @@ fn a_layout_of_the_count_of_interrupts_that_is_not_known_is_not_believed() {
     assert_eq!(add([0, 0, 0, 1]), []);
 }
 
-/// `schedule_timeout_interruptible` and `_uninterruptible` set the same member. If they don't, neither is believed.
+/// `schedule_timeout_interruptible` and `_uninterruptible` set the same member. If they don't, both are rejected.
 #[test]
-fn recipes_that_disagree_make_a_value_unknown() {
+fn conflicting_recipes_make_a_value_unknown() {
     let with = |first: u8, second: u8| {
         let mut kernel = TestCode::default();
         let set = |offset, state| {

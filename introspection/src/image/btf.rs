@@ -17,7 +17,7 @@ const TYPE_LENGTH: usize = 12;
 const MAX_TYPES: usize = 4 << 20;
 /// Maximum nesting of anonymous structures.
 const MAX_DEPTH: u32 = 8;
-/// Maximum number of members that one look-up visits.
+/// Maximum number of members that one lookup visits.
 const MAX_MEMBERS: usize = 1 << 16;
 
 const KIND_INT: u32 = 1;
@@ -127,7 +127,7 @@ impl<'a> Btf<'a> {
         self.structures(structure).offset_of(member)
     }
 
-    /// The structures and unions called `name`, for several look-ups, because finding them visits all types.
+    /// The structures and unions called `name`, for several lookups, because finding them visits all types.
     pub fn structures(&self, name: &str) -> Structures<'_, 'a> {
         let is_meant = |candidate: &Type| {
             matches!(candidate.kind, KIND_STRUCT | KIND_UNION)
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_modules_types_go_on_from_the_kernels() {
+    fn type_ids_of_modules_continue_those_of_the_kernel() {
         let mut builder = Builder::new();
         let list = builder.structure("list_head", &[("next", 0, 0), ("prev", 0, 64)]);
         let base = builder.section();
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_structure_within_itself_ends() {
+    fn recursive_structures_end() {
         let section = sample();
         let btf = Btf::parse(&section).unwrap();
         assert_eq!(btf.offset_of("recursive", "member"), None);

@@ -82,14 +82,14 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_bzimage() {
+    fn refuses_other_files() {
         for file in [&b""[..], b"#!/bin/sh\n", &[0; 4096]] {
             assert!(matches!(payload(file), Err(IntrospectionError::NotAKernel)));
         }
     }
 
     #[test]
-    fn a_file_without_a_payload_is_told() {
+    fn a_missing_payload_is_an_error() {
         let file = bzimage(0x20f, 4, 0, b"");
         assert!(matches!(payload(&file), Err(IntrospectionError::NoPayload)));
     }

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_size_at_the_end_only_costs_time() {
+    fn a_wrong_size_at_the_end_is_tolerated() {
         let kernel = kernel();
         for wrong in [0_u32, 17, u32::MAX] {
             let mut payload = zstd(&kernel);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn names_what_it_cannot_unpack() {
+    fn names_unsupported_formats() {
         let error = decompress(b"\x89LZO\0\r\n\x1a\n", LIMIT).unwrap_err();
         assert!(error.to_string().contains("lzo"), "{error}");
         assert!(decompress(b"", LIMIT).is_err());

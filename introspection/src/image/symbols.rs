@@ -362,7 +362,7 @@ mod tests {
         let long = "x".repeat(65_000);
         let symbols = Symbols::from_elf((0..100_000).map(|address| (address, long.as_str(), true)));
         assert_eq!(symbols.text.len(), MAX_NAMES_BYTES);
-        // The others are still where they are, so that no other function reaches over them.
+        // The others keep their addresses, so that no other function extends over them.
         assert_eq!(symbols.len(), 100_000);
         assert_eq!(symbols.function_at(99_999), None);
     }
@@ -400,7 +400,7 @@ mod tests {
             symbols.addresses_of(names),
             [Some(0x1000), Some(0x2000), Some(0x2b00)]
         );
-        // The two symbols with the same name have changed places.
+        // The two symbols with the same name are swapped.
         assert_eq!(symbols.address_of("twice"), Some(0x2300));
         assert_eq!(symbols.function_at(0x2302), Some(("twice", 2)));
     }
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_symbol_of_its_own_is_a_gap() {
+    fn code_without_a_symbol_is_a_gap() {
         let symbols = sized(
             &[
                 (0x1000, 0x20, b"first"),

@@ -17,7 +17,7 @@ const MAX_DOUBTS: u8 = 4;
 pub enum KernelPulse {
     /// The clock has advanced.
     Advanced,
-    /// The clock stands still, as while all vCPUs are halted; or the kernel has no known clock.
+    /// The clock is stopped, as while all vCPUs are halted; or the kernel has no known clock.
     Still,
     /// The clock can't be read: a VMM is changing memory slots, or has removed the memory.
     Unreadable,
@@ -60,7 +60,7 @@ impl KernelWatch {
         self.doubts = 0;
     }
 
-    /// Adds a doubt: the clock stands still, and no running vCPU was found in the kernel. True once there are enough
+    /// Adds a doubt: the clock is stopped, and no running vCPU was found in the kernel. True once there are enough
     /// doubts to take the kernel as gone.
     pub fn doubt(&mut self) -> bool {
         self.doubts = self.doubts.saturating_add(1);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_is_run_by_vcpus_in_it_and_in_its_programs() {
+    fn vcpus_in_the_kernel_or_its_programs_confirm_it() {
         for kernel in [OLD, HOT, NEW] {
             let guest = LinuxGuest::new(kernel);
             assert!(
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn firmware_and_other_kernels_dont_run_it_though_it_is_left_in_memory() {
+    fn firmware_and_other_kernels_do_not_confirm_it() {
         let guest = LinuxGuest::new(HOT);
         let linux = located(&guest);
         let firmware = [
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_advances_stands_still_or_is_behind() {
+    fn a_clock_may_advance_stop_or_go_back() {
         let guest = LinuxGuest::new(NEW);
         let linux = located(&guest);
         let mut watch = KernelWatch::default();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn doubts_in_a_row_are_needed() {
+    fn a_reboot_needs_several_doubts_in_a_row() {
         let mut watch = KernelWatch::default();
         for _ in 0..10 {
             assert!(!watch.doubt() && watch.is_in_doubt());
@@ -196,7 +196,7 @@ mod tests {
 
     /// Tests random contents of the kernel's former memory.
     #[test]
-    fn a_kernel_that_was_overwritten_isnt_run_any_more() {
+    fn an_overwritten_kernel_no_longer_runs() {
         let guest = LinuxGuest::new(HOT);
         let linux = located(&guest);
         guest.write(IMAGE, &vec![0x5a; usize::try_from(offsets::END).unwrap()]);

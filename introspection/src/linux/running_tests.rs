@@ -62,7 +62,7 @@ fn agree(guest: &LinuxGuest, found: GuestKnowledge, what: &str) {
 }
 
 #[test]
-fn a_running_kernel_tells_what_its_file_tells() {
+fn a_running_kernel_gives_the_same_facts_as_its_file() {
     for kernel in [OLD, HOT, NEW] {
         for layout in Layout::ALL {
             let kernel = Kernel { layout, ..kernel };
@@ -162,7 +162,7 @@ fn small_pages(guest: &LinuxGuest, root: u64, place: impl Fn(u64) -> Option<u64>
 }
 
 #[test]
-fn pages_of_any_size_and_holes_are_no_obstacle() {
+fn pages_of_any_size_and_holes_are_crossed() {
     for kernel in [OLD, HOT, NEW] {
         let guest = LinuxGuest::new(kernel);
         let registers = small_pages(&guest, FREE, |page| Some(IMAGE + page));
@@ -182,7 +182,7 @@ fn pages_of_any_size_and_holes_are_no_obstacle() {
 }
 
 #[test]
-fn what_is_left_in_reused_memory_isnt_the_kernels_release() {
+fn stale_banners_are_not_taken_for_the_release() {
     let guest = LinuxGuest::new(HOT);
     guest.write(IMAGE + 0x800, b"Linux version 4.9.0-stale (somebody)\0");
     let found = read_kernel(&guest, &guest.kernel(0));
@@ -218,7 +218,7 @@ fn a_large_page_may_reach_beyond_memory() {
 }
 
 #[test]
-fn what_lies_far_from_the_image_isnt_copied() {
+fn memory_far_from_the_image_is_not_copied() {
     let guest = LinuxGuest::new(OLD);
     let mut registers = small_pages(&guest, FREE, |page| Some(IMAGE + page));
     let mut tables = Tables::new(guest.memory.clone(), FREE + 0x10_0000, 4);
@@ -236,7 +236,7 @@ fn what_lies_far_from_the_image_isnt_copied() {
 }
 
 #[test]
-fn firmware_and_boot_loaders_are_no_kernel_yet() {
+fn firmware_and_boot_loaders_are_not_taken_for_a_kernel() {
     let guest = LinuxGuest::new(OLD);
     let nothing = |registers: &Registers| {
         let error = refused(&guest.memory, registers);
@@ -271,7 +271,7 @@ fn firmware_and_boot_loaders_are_no_kernel_yet() {
 }
 
 #[test]
-fn other_kernels_are_told_apart() {
+fn other_kernels_are_recognised() {
     let guest = LinuxGuest::new(OLD);
     let other = |registers: &Registers| {
         let error = refused(&guest.memory, registers);
@@ -292,7 +292,7 @@ fn other_kernels_are_told_apart() {
 }
 
 #[test]
-fn a_kernel_that_lacks_something_in_memory_is_found_and_says_what() {
+fn missing_parts_of_a_kernel_in_memory_are_named() {
     let gaps = |guest: &LinuxGuest| {
         let found = read_kernel(guest, &guest.kernel(0));
         let linux = found.linux().unwrap();

@@ -65,7 +65,7 @@ fn five_levels_of_page_tables() {
 }
 
 #[test]
-fn learns_the_direct_map_and_goes_on_without_page_tables() {
+fn the_learned_direct_map_replaces_page_table_walks() {
     let guest = LinuxGuest::new(OLD);
     let linux = guest.knowledge.linux().unwrap();
     assert_eq!(guest.identify(0, &guest.user()).pid, 41);
@@ -117,7 +117,7 @@ fn finds_the_kernel_by_its_early_gates() {
 }
 
 #[test]
-fn a_kernel_without_its_banner_is_not_believed() {
+fn a_kernel_without_its_banner_is_rejected() {
     let guest = LinuxGuest::new(OLD);
     guest.write(IMAGE + offsets::BANNER, b"Linux version 6.99.0-other");
     for registers in [guest.user(), guest.kernel(0)] {
@@ -218,7 +218,7 @@ fn before_the_areas_are_set_up_the_boot_task_runs() {
 }
 
 #[test]
-fn an_entry_with_the_users_gs_base_is_nothing_special() {
+fn an_entry_with_the_users_gs_base_is_handled() {
     let guest = LinuxGuest::new(HOT);
     let mut introspector = guest.introspector(0);
     // A program has put the other CPU's offset into its GS base.
@@ -259,7 +259,7 @@ fn another_numbering_of_cpus_is_learned() {
 }
 
 #[test]
-fn a_cpus_number_is_sure_once_its_kernel_was_seen() {
+fn a_cpus_number_is_certain_once_it_ran_the_kernel() {
     let guest = LinuxGuest::new(HOT);
     let places = |introspector: &mut crate::VcpuIntrospector, registers: &Registers| {
         introspector.identify(&guest.memory, registers, false, false);
@@ -331,7 +331,7 @@ fn invalid_values_are_unknown() {
 }
 
 #[test]
-fn without_kpti_the_page_beside_the_tables_is_left_alone() {
+fn without_kpti_the_adjacent_page_is_not_used() {
     let guest = LinuxGuest::new(OLD);
     guest.identify(0, &guest.kernel(0));
     // The page next to the tables maps something else than this kernel.
@@ -445,7 +445,7 @@ fn symbols_are_given_where_the_kernel_runs() {
         let guest = LinuxGuest::new(kernel);
         let knowledge = &guest.knowledge;
         assert!(knowledge.is_unlocated());
-        assert_eq!(knowledge.kallsyms(), None, "nobody knows where");
+        assert_eq!(knowledge.kallsyms(), None, "its address is unknown");
         knowledge.locate(&guest.memory, &guest.user());
         assert!(!knowledge.is_unlocated());
         let text = knowledge.kallsyms().unwrap();

@@ -99,7 +99,7 @@ impl Processes {
 }
 
 #[test]
-fn user_memory_is_looked_at_with_the_page_tables_of_the_task_that_runs() {
+fn user_memory_is_read_by_the_running_tasks_page_tables() {
     let mut processes = Processes::new();
     let first = (vec![CODE, CODE + 0xff], WHOLE);
     let second = (vec![CODE, CODE + 0xff, CODE + 0x1ff], WHOLE);
@@ -113,7 +113,7 @@ fn user_memory_is_looked_at_with_the_page_tables_of_the_task_that_runs() {
 }
 
 #[test]
-fn page_tables_side_by_side_are_a_pair_with_kpti_alone() {
+fn adjacent_page_tables_are_a_pair_only_with_kpti() {
     let mut processes = Processes::new();
     // The user half of the pair, at the kernel's first instructions: it maps only the user's memory.
     let mut tables = Tables::new(processes.guest.memory.clone(), USER_TABLES, 4);
@@ -150,7 +150,7 @@ fn tasks_without_memory_of_their_own_have_no_user_part() {
 }
 
 #[test]
-fn in_user_mode_the_running_code_owns_the_memory() {
+fn in_user_mode_the_memory_is_the_running_tasks() {
     let mut processes = Processes::new();
     let registers = Registers {
         rip: CODE,
@@ -227,7 +227,7 @@ impl Copied {
 }
 
 #[test]
-fn copied_stacks_are_unwound_whatever_is_in_memory_since() {
+fn copied_stacks_unwind_without_guest_memory() {
     let mut processes = Processes::new();
     // This locates the kernel.
     assert_eq!(processes.user_part(TABLES).1, WHOLE);
@@ -240,7 +240,7 @@ fn copied_stacks_are_unwound_whatever_is_in_memory_since() {
 }
 
 #[test]
-fn stacks_that_were_not_copied_whole_are_cut_short() {
+fn partly_copied_stacks_are_marked_as_truncated() {
     let mut processes = Processes::new();
     assert_eq!(processes.user_part(TABLES).1, WHOLE);
     let copied = Copied::new(&processes);
@@ -255,7 +255,7 @@ fn stacks_that_were_not_copied_whole_are_cut_short() {
 }
 
 #[test]
-fn the_task_of_a_process_that_has_ended_since_is_nobodys() {
+fn an_ended_task_owns_no_stack() {
     let mut processes = Processes::new();
     assert_eq!(processes.user_part(TABLES).1, WHOLE);
     let copied = Copied::new(&processes);

@@ -185,7 +185,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_the_walk_of_one_address(tables in HostileTables::any()) {
+        fn agrees_with_single_address_walks(tables in HostileTables::any()) {
             let memory = memory();
             tables.write(&memory, |entry| if entry & 2 == 0 { entry & 0xf_f0ff } else { entry });
             for registers in tables.registers(0xf_ffff) {

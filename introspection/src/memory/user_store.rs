@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn every_level_has_its_say() {
+    fn permissions_of_every_level_apply() {
         for address in [0x40_0123, 0x60_4567, 0x8012_3456] {
             for (bit, reason) in [
                 (PRESENT, NotWritable::Absent),

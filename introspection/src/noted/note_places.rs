@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_behind_one_pointer_or_none() {
+    fn values_are_direct_or_behind_one_pointer() {
         let note = GuestNote {
             pid: gs(&[0x10, 8], 4),
             tid: gs(&[8], 4),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_is_not_set_up_says_nothing() {
+    fn an_uninitialised_guest_gives_no_values() {
         let note = |offsets| GuestNote {
             pid: gs(offsets, 4),
             ..GuestNote::default()

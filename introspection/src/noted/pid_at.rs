@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong() {
+    fn invalid_locations_are_named() {
         let message = |value| parse(value).unwrap_err().to_string();
         assert!(message("").contains("absolute:0x1234:4"));
         assert!(message("gs:0x10").contains("BASE:OFFSET"));

@@ -80,7 +80,7 @@ impl TestCode {
         }])
     }
 
-    /// All that the code tells: `structure.member` or the name of a variable, and its offset or address.
+    /// Everything that the code gives: `structure.member` or the name of a variable, and its offset or address.
     pub fn findings(&self) -> Vec<(String, u64)> {
         let (image, symbols) = (self.image(), self.symbols());
         let findings = Code::new(&image, &symbols).findings();
@@ -93,10 +93,10 @@ impl TestCode {
     }
 
     /// The distances of the caller's stack pointer from RSP that the code gives, for instructions at each of its
-    /// addresses: first by a walk, then as kept. `None` for code with frame pointers.
+    /// addresses: first by a walk, then from the cache. `None` for code with frame pointers.
     ///
     /// # Panics
-    /// If what is kept isn't what the walk has found.
+    /// If the cache differs from the walk.
     pub fn distances(&self) -> Option<Vec<Option<i16>>> {
         let rules = CodeRules::find(&self.image(), &self.symbols())?;
         let addresses = (TEXT..).take(self.text.len());

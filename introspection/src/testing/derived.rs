@@ -1,4 +1,4 @@
-//! What a kernel's code tells, beside what its BTF and its whole symbol table say.
+//! Facts from a kernel's code, beside those from its BTF and its complete symbol table.
 
 use crate::code::Code;
 use crate::image::btf::Btf;
@@ -7,18 +7,18 @@ use crate::linux::kernel_symbols;
 use crate::unwind::{Base, CodeRules, Kind};
 use iced_x86::{FlowControl, Mnemonic};
 
-/// A value that the code tells.
+/// A value that the code gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Derived {
     /// `structure.member`, or the name of a variable.
     pub name: String,
-    /// The offset in bytes or the link-time address that the code tells; `None` if it doesn't tell it.
+    /// The offset in bytes or the link-time address from the code; `None` if it doesn't give it.
     pub told: Option<u64>,
-    /// What BTF or the symbol table says; `None` if it doesn't.
+    /// The value from BTF or the symbol table, if they have it.
     pub described: Option<u64>,
 }
 
-/// The members that are compared although a kernel's code may not tell them: all that any recipe finds.
+/// The members that are compared although a kernel's code may not give them: all that any recipe finds.
 const MEMBERS: [(&str, &str); 55] = [
     ("task_struct", "pid"),
     ("task_struct", "tgid"),
@@ -89,8 +89,8 @@ const VARIABLES: [(&str, &str); 8] = [
     ("page_offset_base", ""),
 ];
 
-/// What the code of the kernel in `elf`, an unpacked kernel with BTF, tells with names of functions only, or without any
-/// symbol, and what its BTF and all its symbols say. `None` if it has no BTF or no symbols.
+/// What the code of the kernel in `elf`, an unpacked kernel with BTF, gives with names of functions only, or without any
+/// symbol, and what its BTF and all its symbols give. `None` if it has no BTF or no symbols.
 pub fn compare(elf: &[u8], with_functions: bool) -> Option<Vec<Derived>> {
     let image = KernelImage::from_file(Vmlinux::parse(elf).ok()?);
     let all = kernel_symbols(&image);
@@ -130,7 +130,7 @@ pub fn compare(elf: &[u8], with_functions: bool) -> Option<Vec<Derived>> {
     Some(derived)
 }
 
-/// How often the rules that code gives agree with ORC, for single steps.
+/// Counts of single steps, by whether the rules from code agree with ORC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Steps {
     /// Both lead to the same caller.
@@ -139,7 +139,7 @@ pub struct Steps {
     pub wrong: usize,
     /// The code gives no rule.
     pub unknown: usize,
-    /// One counts from RBP and the other one from RSP, which can't be compared without a stack.
+    /// One is relative to RBP and the other one to RSP, which can't be compared without a stack.
     pub not_comparable: usize,
     /// The address of a step that is wrong; 0 if there is none.
     pub example: u64,
@@ -172,7 +172,7 @@ pub fn compare_unwinding(elf: &[u8], count: usize) -> Option<Steps> {
         let Some(chosen) = instructions.get((place >> 17) % instructions.len().max(1)) else {
             continue;
         };
-        // What follows a call is looked up as the call's last byte.
+        // A call is looked up by its last byte.
         let is_exact = chosen.flow_control() != FlowControl::Call;
         let address = if is_exact {
             chosen.ip()

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_stacks_have_the_depth_that_was_asked_for() {
+    fn test_stacks_have_the_requested_depth() {
         for frames in [2, 16, 64] {
             let mut stacks = DeepStacks::new(frames);
             let mut stack = Stack::default();

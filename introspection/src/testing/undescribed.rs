@@ -1,4 +1,4 @@
-//! A kernel that doesn't describe itself, made of one that does.
+//! A kernel without BTF, ORC and names of variables, made from one with them.
 
 use crate::image::kallsyms::names_of_variables;
 use crate::image::{KernelImage, Vmlinux};
@@ -11,7 +11,7 @@ const SECTIONS: [&[u8]; 3] = [b".BTF", b".orc_unwind", b".orc_unwind_ip"];
 /// symbol table.
 pub fn undescribed(elf: &[u8]) -> Option<Vec<u8>> {
     let file = Vmlinux::parse(elf).ok()?;
-    // Where a part of the file begins.
+    // The offset of a part of the file.
     let offset = |part: &[u8]| (part.as_ptr() as usize).checked_sub(elf.as_ptr() as usize);
     let mut changed = elf.to_vec();
     for name in SECTIONS {

@@ -88,7 +88,7 @@ fn jumps_to_table(memory: &mut impl StackMemory, address: u64) -> bool {
 }
 
 /// The caller of the function that is about to execute an instruction, if that instruction says where the return address
-/// is: at a function's begin and end, and in procedure linkage tables. All such instructions are outside of frames.
+/// is: at a function's start and end, and in procedure linkage tables. All such instructions are outside of frames.
 pub fn without_frame(
     frame: &FrameRegisters,
     memory: &mut impl StackMemory,

@@ -26,7 +26,7 @@ fn frames(stack: &Stack) -> (Vec<u64>, StackEnd) {
 }
 
 #[test]
-fn a_realigned_stack_leads_to_the_caller_and_not_by_the_frame_pointer() {
+fn a_realigned_stack_is_unwound_without_the_frame_pointer() {
     let unwinder = unwinder(&section(&[
         (LEAF, &[]),
         (FRAMED, REALIGNED),
@@ -98,7 +98,7 @@ fn a_return_address_may_be_in_a_register_and_must_have_a_rule() {
 }
 
 #[test]
-fn a_return_address_of_0_that_rules_alone_lead_to_ends_a_stack() {
+fn a_zero_return_address_by_rules_alone_ends_a_stack() {
     let unwinder = unwinder(&program());
     let mut memory = Memory::default();
     memory.call(STACK, MIDDLE);
@@ -111,7 +111,7 @@ fn a_return_address_of_0_that_rules_alone_lead_to_ends_a_stack() {
 }
 
 #[test]
-fn after_a_frame_pointer_nothing_may_be_behind_a_return_address_of_0() {
+fn after_a_frame_pointer_a_zero_return_address_must_be_the_last_word() {
     let unwinder = unwinder(&program());
     let mut memory = Memory::default();
     memory.set(STACK + 0x40, 0);
@@ -152,7 +152,7 @@ fn direct_call(memory: &mut Memory, function: u64, target: u64) -> u64 {
 }
 
 #[test]
-fn a_frame_pointer_is_used_if_no_caller_can_be_missing() {
+fn a_frame_pointer_is_used_only_if_it_skips_no_caller() {
     let whole = (vec![UNKNOWN, MIDDLE, START], StackEnd::Complete);
     let cut = (vec![UNKNOWN], StackEnd::Broken);
     // An ordinary word, and a pointer to code that follows no call.
@@ -274,7 +274,7 @@ fn a_programs_start_without_rules_is_an_end_if_it_clears_rbp() {
 }
 
 #[test]
-fn the_instruction_of_a_system_call_is_the_one_before() {
+fn a_system_call_belongs_to_the_instruction_before() {
     let unwinder = unwinder(&program());
     let mut memory = Memory::default();
     memory.call(STACK, START);

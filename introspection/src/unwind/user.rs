@@ -190,7 +190,7 @@ impl UserUnwinder {
         }
     }
 
-    /// Goes on to the caller of the walk's frame. The walk is unchanged if there is none.
+    /// Continues with the caller of the walk's frame. The walk is unchanged if there is none.
     fn advance(
         &self,
         walk: &mut Walk,
@@ -349,7 +349,7 @@ struct Walk {
     /// Whether the previous frame was found by its frame pointer.
     has_frames: bool,
     signals: u32,
-    /// The number of times that the stack went on at a lower address.
+    /// The number of times that the stack continued at a lower address.
     switches: u32,
     /// The number of words that may still be read.
     reads: u32,

@@ -172,7 +172,7 @@ fn code_without_frames_is_followed_to_its_end() {
 }
 
 #[test]
-fn mixed_stacks_go_on_by_frame_pointers_where_nothing_is_said() {
+fn mixed_stacks_continue_by_frame_pointers_without_rules() {
     let unwinder = unwinder(&program());
     let mut memory = Memory::default();
     // LEAF, FRAMED, an unknown function with a frame, MIDDLE, START.
@@ -202,7 +202,7 @@ fn mixed_stacks_go_on_by_frame_pointers_where_nothing_is_said() {
 }
 
 #[test]
-fn signal_handlers_lead_to_what_they_interrupted() {
+fn signal_frames_are_unwound_to_the_interrupted_code() {
     let unwinder = unwinder(&program());
     let mut memory = Memory::default();
     let back = BIAS + SIGNAL;
@@ -241,7 +241,7 @@ fn an_invalid_return_address_ends_the_stack() {
 }
 
 #[test]
-fn only_what_can_be_evaluated_in_bounded_time_is_used() {
+fn only_rules_of_bounded_cost_are_used() {
     let long = [0x0e, 16].repeat(5000);
     let remembers = [0x0a; 17];
     let good: (u64, &[u8]) = (MIDDLE, STACK_16);

@@ -1,4 +1,5 @@
-//! What `kvmprof attach` takes from a guest: how much less it counts while it is sampled.
+//! The time that `kvmprof attach` takes from a guest: how much less the guest counts while it is
+//! sampled.
 
 use std::path::Path;
 use std::process::{self, Child, Command, Stdio};
@@ -14,20 +15,20 @@ use kvmprof_profiling::clock::ClockSource;
 use super::guest::Guest;
 use super::median;
 
-/// The rate that is measured, in Hz.
+/// The rate of the measurement, in Hz.
 const HZ: u32 = 100;
 /// Windows of each kind, which alternate.
 const WINDOWS: usize = 25;
 /// The length of each.
 const WINDOW: Duration = Duration::from_millis(200);
-/// How long kvmprof may take to attach.
+/// Timeout for attaching.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// `kvmprof attach`, which ends with this.
+/// `kvmprof attach`, which is ended when this is dropped.
 pub struct Attached(pub Child);
 
 impl Attached {
-    /// Attaches to the guest of this process, with a clock of `hz`, and listens at `socket` soon.
+    /// Attaches to the guest of this process, with a clock of `hz`, and will listen at `socket`.
     pub fn start(socket: &Path, hz: u32) -> anyhow::Result<Self> {
         let child = Command::new(env!("CARGO_BIN_EXE_kvmprof"))
             .args(["attach", &process::id().to_string(), "--pid-at", "none"])
@@ -73,7 +74,7 @@ pub fn print() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A connection to it, as soon as it answers.
+/// Connects as soon as it listens.
 pub fn connect(socket: &Path) -> anyhow::Result<Connection> {
     let deadline = Instant::now() + TIMEOUT;
     loop {

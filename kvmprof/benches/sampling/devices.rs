@@ -1,4 +1,5 @@
-//! What devices and samples cost each other: samples of a guest with idle devices, and a guest's disk requests while it is sampled.
+//! The costs of devices and samples for each other: samples of a guest with idle devices, and a guest's disk requests while it is
+//! sampled.
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -12,7 +13,7 @@ use crate::median;
 
 const ROUNDS: usize = 11;
 const WINDOW: Duration = Duration::from_millis(300);
-/// Bytes of the disk: what is read of it stays in the host's page cache.
+/// Bytes of the disk: the host's page cache holds what is read.
 const DISK: u64 = 16 << 20;
 /// Requests at a time.
 const DEPTHS: [u32; 2] = [1, 8];
@@ -38,7 +39,7 @@ fn with_disk(disk: &Path) -> anyhow::Result<Devices> {
     })
 }
 
-/// How much a guest gets done in a window, for the time that its vCPU's thread had.
+/// The guest's work in a window, relative to the time that its vCPU's thread had.
 fn throughput(window: &Window) -> f64 {
     window.rounds / window.ns
 }

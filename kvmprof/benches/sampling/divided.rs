@@ -1,4 +1,4 @@
-//! What it costs that the process which parses isn't the one that traces: the time that a look by ptrace takes from the guest in one process and in two.
+//! The cost of two processes, one that parses and one that traces: the time that a sample by ptrace takes from the guest in one process and in two.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -15,25 +15,25 @@ use vm_memory::GuestAddress;
 
 use super::stops::Vmm;
 
-/// How many looks there are by either way.
+/// Number of samples by either way.
 const LOOKS: usize = 2000;
-/// After each of them.
+/// After each sample.
 const PAUSE: Duration = Duration::from_millis(1);
-/// How long the guest may take to count.
+/// Timeout for the guest to count.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Numbers that a look reads, in as many parts of guest memory: those of a process, its task and its page tables, and two stacks.
+/// Numbers that a sample reads, in as many parts of guest memory: those of a process, its task and its page tables, and two stacks.
 const READS: u64 = 40;
 const PARTS: u64 = 10;
-/// The most that the second process may add.
+/// Limit for the addition by the second process.
 const LIMIT: f64 = 1.05;
 
-/// What the guest sees.
-struct Seen {
+/// The guest's view.
+struct GuestView {
     memory: Arc<AttachedMemory>,
     tsc_khz: f64,
 }
 
-impl Seen {
+impl GuestView {
     fn counter(&self) -> anyhow::Result<Counter> {
         let area = counters_area(1)?;
         let mut bytes = vec![0; usize::try_from(area.end - area.start)?];
@@ -45,7 +45,7 @@ impl Seen {
         first.context("The guest has no counter")
     }
 
-    /// The time that the guest misses during a look, in us.
+    /// The time that the guest misses during a sample, in us.
     #[expect(clippy::cast_precision_loss, reason = "times of one look are short")]
     fn missed(&self, look: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<f64> {
         let before = self.counter()?;
@@ -68,7 +68,7 @@ fn read(memory: &impl PhysicalMemory) -> Result<(), TraceError> {
     Ok(())
 }
 
-/// Measures both by turns, prints them, and fails if the second process adds too much.
+/// Measures both alternately, prints them, and fails if the second process adds too much.
 pub fn print() -> anyhow::Result<()> {
     let folder = tempfile::tempdir().context("Cannot make a folder for the kernel")?;
     let vmm = Vmm::start(folder.path(), "gaps")?;
@@ -81,7 +81,7 @@ pub fn print() -> anyhow::Result<()> {
     let tracer = fork(tracer)?;
     let remote = guest.vcpus.first_mut().context("There is no vCPU")?;
     let deadline = Instant::now() + TIMEOUT;
-    let mut seen = Seen {
+    let mut seen = GuestView {
         memory,
         tsc_khz: f64::NAN,
     };
@@ -110,7 +110,7 @@ pub fn print() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The first quartile: beside other work, many looks take as much longer as that.
+/// The first quartile: on a busy host, many samples take longer than themselves.
 fn undisturbed(mut times: Vec<f64>) -> f64 {
     times.sort_unstable_by(f64::total_cmp);
     times.get(times.len() / 4).copied().unwrap_or(f64::NAN)
@@ -143,7 +143,7 @@ fn tsc_khz(memory: &AttachedMemory) -> anyhow::Result<f64> {
     Ok(IMAGE.truth(1, copy)?.tsc_khz as f64)
 }
 
-/// Starts the process that traces, which ends when the result is dropped.
+/// Starts the tracer, which ends when the result is dropped.
 fn fork(tracer: remote::Tracer) -> anyhow::Result<std::io::PipeWriter> {
     let threads = std::fs::read_dir("/proc/self/task")?.count();
     ensure!(

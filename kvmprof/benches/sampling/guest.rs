@@ -1,4 +1,4 @@
-//! The test guest as a thing to be measured.
+//! The test guest for the measurements.
 
 use kvmprof_machine::disk::DiskOptions;
 use kvmprof_machine::network::NetworkConfig;
@@ -23,7 +23,7 @@ use kvmprof_client::{Connection, RemoteDevice};
 use kvmprof_test_guest::{Counter, IMAGE, counters, counters_area};
 use vm_memory::{Bytes, GuestAddress};
 
-/// How long a guest may take to start counting.
+/// Timeout for a guest to start counting.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// The rate that a guest is started with, in Hz; each window sets its own.
 const START_HZ: u32 = 100;
@@ -34,7 +34,7 @@ pub struct Guest {
     connection: Connection,
     counters: Range<u64>,
     tsc_khz: f64,
-    // Holds the socket.
+    // Has the socket.
     _folder: tempfile::TempDir,
 }
 
@@ -47,10 +47,10 @@ pub struct Devices {
     pub networks: Vec<NetworkConfig>,
 }
 
-/// What happened in a window of time.
+/// Measurements of a time window.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Window {
-    /// Processor time of the vCPU's thread, in ns: the guest's and all that exits took.
+    /// Processor time of the vCPU's thread, in ns: the guest's, and that of exits.
     pub ns: f64,
     /// Rounds that the guest counted.
     pub rounds: f64,
@@ -137,12 +137,12 @@ impl Guest {
         Ok(())
     }
 
-    /// How many rounds it has counted.
+    /// The number of rounds that it has counted.
     pub fn rounds(&self) -> anyhow::Result<u64> {
         Ok(self.counter()?.rounds)
     }
 
-    /// What it has counted.
+    /// Its counts.
     pub fn counter(&self) -> anyhow::Result<Counter> {
         let mut bytes = vec![0; usize::try_from(self.counters.end - self.counters.start)?];
         let address = GuestAddress(self.counters.start);
@@ -162,12 +162,12 @@ impl Guest {
         Ok(IMAGE.truth(1, copy)?.tsc_khz as f64)
     }
 
-    /// A window with the clock standing still.
+    /// A window with the clock stopped.
     pub fn quiet(&self, length: Duration) -> anyhow::Result<Window> {
         self.measure(length)
     }
 
-    /// A window with the clock at `hz`, everything gathered and read.
+    /// A window with the clock at `hz`, with everything gathered and read.
     pub fn sampled(&self, length: Duration, hz: u32) -> anyhow::Result<Window> {
         let device = self.connection.open(device::PCS, 0)?;
         device.ioctl(PCS_SETBSIZE, i64::try_from(MAX_BSIZE)?)?;

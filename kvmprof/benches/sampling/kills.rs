@@ -1,4 +1,4 @@
-//! How long a vCPU stands still around the end of a `kvmprof attach` that is killed.
+//! How long a vCPU is stopped when a `kvmprof attach` is killed.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,17 +11,17 @@ use kvmprof_profiling::clock::ClockSource;
 use super::attached::{Attached, connect};
 use super::guest::Guest;
 
-/// How many are killed.
+/// Number of kills.
 const KILLS: u32 = 100;
 /// The rate of their clock, in Hz.
 const HZ: u32 = 1000;
-/// How long they sample before that, in us: a different time each, so that they are killed anywhere.
+/// Their sampling time before the kill, in us: a different time each, so that kills happen at any point.
 const SAMPLING_US: u32 = 5_000;
 const STEP_US: u32 = 137;
-/// For how long the guest is watched from then on.
+/// Time for which the guest is observed afterwards.
 const WATCH: Duration = Duration::from_millis(100);
 
-/// Measures it by how long the guest's count stands still, and prints it. The same without a kvmprof is what the host does to the guest.
+/// Measures by how long the guest's count doesn't change, and prints that. The same without a kvmprof is the host's effect on the guest.
 pub fn print() -> anyhow::Result<()> {
     let guest = Guest::start("spin", ClockSource::Thread)?;
     let folder = tempfile::tempdir().context("Cannot make a folder for the socket")?;
@@ -38,7 +38,7 @@ pub fn print() -> anyhow::Result<()> {
         attached.0.kill().context("Cannot kill kvmprof attach")?;
         killed.push(longest_stand(&guest)?);
         drop(attached);
-        // What a killed one leaves.
+        // The socket and files of a killed one.
         std::fs::remove_file(&socket).context("Cannot remove the socket")?;
     }
     guest.stop()?;
@@ -58,14 +58,14 @@ pub fn print() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The longest time in which the guest hasn't counted, while it was watched.
+/// The longest time without a change of the guest's count.
 fn longest_stand(guest: &Guest) -> anyhow::Result<Duration> {
     let began = Instant::now();
     let (mut rounds, mut since, mut longest) = (guest.rounds()?, began, Duration::ZERO);
     let mut changes = 0_u64;
     while began.elapsed() < WATCH {
         let now = guest.rounds()?;
-        // Also while it goes on standing.
+        // Also if it is still stopped at the end.
         longest = longest.max(since.elapsed());
         if now != rounds {
             changes += 1;

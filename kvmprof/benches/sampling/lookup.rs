@@ -1,4 +1,4 @@
-//! The look-up of whom a vCPU is running, without KVM: guests whose memory was put together by hand.
+//! The lookup of the process that a vCPU runs, without KVM: guests with synthetic memory.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use vm_memory::{Bytes, GuestAddress};
 use crate::median;
 
 const ROUNDS: usize = 301;
-/// Look-ups in a round.
+/// Lookups in a round.
 const LOOKUPS: u32 = 1_000;
-/// What a look-up may take, in ns.
+/// The limit for a lookup, in ns.
 const ALLOWED_NS: u32 = 300;
-/// Tasks that take turns.
+/// Tasks that alternate.
 const TASKS: u64 = 240;
-/// Leads from each task to one far away, and to all of them in turn: it has no divisor in common with
+/// A step from each task to a distant one that visits all of them: it has no common divisor with
 /// [`TASKS`].
 const STRIDE: u64 = 97;
-/// The pid of the task that runs when none take turns.
+/// The pid of the running task if none alternate.
 const PID: i32 = 41;
 
 /// Measures and prints.
@@ -40,7 +40,7 @@ pub fn print() -> anyhow::Result<()> {
 fn linux() -> anyhow::Result<()> {
     let guest = LinuxGuest::new(HOT);
     let mut vcpu = guest.introspector(0);
-    // The first look-ups learn the slide, the per-CPU area and the direct map: from then on page tables
+    // The first lookups learn the slide, the per-CPU area and the direct map: from then on page tables
     // aren't needed.
     let (user, kernel) = (guest.user(), guest.kernel(0));
     vcpu.identify(&guest.memory, &user, false, false);
@@ -57,8 +57,8 @@ fn linux() -> anyhow::Result<()> {
     turns(&guest, &mut vcpu)
 }
 
-/// Look-ups that each find another task, each in a page of its own, which the caches hold less well than
-/// a single one. What it takes to switch tasks is part of the figure.
+/// Lookups that each find another task, in another page, which has more cache misses than a single task.
+/// The cost of switching tasks is part of the figure.
 fn turns(guest: &LinuxGuest, vcpu: &mut VcpuIntrospector) -> anyhow::Result<()> {
     let pid = |index| anyhow::Ok(PID + i32::try_from(index)?);
     for index in 0..TASKS {
@@ -113,7 +113,7 @@ fn note() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints what one `look` takes.
+/// Prints the time of one `look`.
 fn report(name: &str, group: bool, mut look: impl FnMut() -> Identity) {
     let rounds: Vec<f64> = (0..ROUNDS)
         .map(|_| {

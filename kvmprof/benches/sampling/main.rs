@@ -1,10 +1,9 @@
-//! What a sample costs, in guest time and in host time, beside a bare exit to user space.
+//! The cost of a sample, in guest time and in host time, beside a bare exit to user space.
 //!
-//! The guest is in user mode, and sees itself when time is taken from it, by the TSC. Times in which
-//! the host must have run something else are left out. Every figure is the median over many rounds; each round measures
-//! all of them, one after the other, and each sampled window stands between two quiet ones, all of
-//! them between two of bare exits, so that the ratios hold on a machine whose speed changes. The look-up of a process is measured by itself
-//! as well, without KVM.
+//! The guest is in user mode, and notices by the TSC when time is taken from it. Times in which the host must have run something else are
+//! excluded. Every figure is the median over many rounds; each round measures all of them, one after the other, and each sampled window is
+//! between two quiet ones, all of them between two of bare exits, so that the ratios hold on a machine whose speed changes. The lookup of a
+//! process is also measured by itself, without KVM.
 
 mod attached;
 mod devices;
@@ -33,19 +32,19 @@ const ROUNDS: usize = 41;
 const ROUNDS_VARIABLE: &str = "KVMPROF_BENCH_ROUNDS";
 /// The length of each window.
 const WINDOW: Duration = Duration::from_millis(60);
-/// Its length where samples are taken out of the host's kernel in batches: longer than a batch waits.
+/// Its length if the host's kernel's samples are read in batches: longer than a batch waits.
 const WINDOW_OF_BATCHES: Duration = Duration::from_millis(300);
 /// The rates that are measured, in Hz. Many kernels tick at 250 Hz: then all ticks of that rate coincide with the host's.
 const RATES: [u32; 4] = [100, 250, 1_000, 5_000];
 /// What drives the clock.
 const SOURCES: [ClockSource; 2] = [ClockSource::Thread, ClockSource::Kernel];
 
-/// A part of the benchmark: its name, by which it can be asked for alone, and what measures and prints it.
+/// A part of the benchmark: its name, which selects it, and the function that measures and prints it.
 type Part = (&'static str, fn() -> anyhow::Result<()>);
 
 /// All parts but `samples`, which is the last one.
 const PARTS: [Part; 9] = [
-    // It forks, so that it comes before parts that may leave a thread.
+    // It forks, so that it precedes parts that may leave a thread.
     ("divided", divided::print),
     ("lookup", lookup::print),
     ("stores", stores::print),
@@ -95,7 +94,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How many rounds are measured.
+/// The number of rounds.
 fn rounds() -> usize {
     let asked = std::env::var(ROUNDS_VARIABLE).ok();
     asked
@@ -103,7 +102,7 @@ fn rounds() -> usize {
         .unwrap_or(ROUNDS)
 }
 
-/// Measures and prints what samples cost.
+/// Measures and prints the cost of samples.
 fn print_samples() -> anyhow::Result<()> {
     let rounds = rounds();
     let mut exits = Vec::new();
@@ -167,7 +166,7 @@ fn measure_round(
     Ok(())
 }
 
-/// A port write that nobody answers: the guest's loop around it takes no time beside it.
+/// A port write without a device: the guest's loop around it takes no time beside it.
 fn bare_exit_us() -> anyhow::Result<f64> {
     let guest = Guest::start("pio", ClockSource::Thread)?;
     let window = guest.quiet(WINDOW)?;
@@ -224,7 +223,7 @@ fn percent(part: u64, whole: u64) -> String {
     format!("{:.2} %", part as f64 * 100.0 / whole.max(1) as f64)
 }
 
-/// The middle one of `values`; not a number if there are none.
+/// The median of `values`; NaN if there are none.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,6 +1,6 @@
-//! What the sandbox adds to a sample: the filters of the vCPU's and the events' thread.
+//! The sandbox's addition to the cost of a sample: the filters of the threads of the vCPU and of events.
 //!
-//! A filter can't be taken off again, so each window is measured by a process of its own: this program once more.
+//! A filter can't be removed, so each window is measured by another process of this program.
 
 use std::process::Command;
 use std::time::Duration;
@@ -12,19 +12,19 @@ use kvmprof_sandbox::{Mode, filters};
 use crate::guest::Guest;
 use crate::{median, rounds};
 
-/// The word by which this program measures one window and prints the time of a sample in us; the mode of the sandbox follows.
+/// The argument for measuring one window and printing the time of a sample in us; the mode of the sandbox follows.
 pub const WINDOW_WORD: &str = "sandbox-window";
-/// Long enough for a sample's time to hold still.
+/// Long enough for a stable figure.
 const WINDOW: Duration = Duration::from_millis(300);
 const HZ: u32 = 1000;
-/// What the sandbox may add to a sample, as a part of its time.
+/// Limit for the sandbox's addition, as a part of a sample's time.
 const LIMIT: f64 = 0.01;
 
-/// Measures and prints. Fails if the sandbox adds more than [`LIMIT`], by more than what windows that follow each other differ without it.
+/// Measures and prints. Fails if the sandbox adds more than [`LIMIT`], and more than consecutive windows differ without it.
 pub fn print() -> anyhow::Result<()> {
     let (mut without, mut with, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..rounds() {
-        // None of them is always the first one.
+        // The order changes.
         let (off, on) = if round % 2 == 0 {
             let off = in_child("off")?;
             (off, in_child("on")?)
@@ -54,8 +54,8 @@ pub fn print() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// That of the `median` of values, by their median distance from it, as far as they are normally distributed: a few windows in which the host did something
-/// else don't count.
+/// The standard error of the `median` of values, by their median distance from it, for normally distributed values: a few windows that the host
+/// disturbed have no effect.
 fn standard_error(values: &[f64], median_of_all: f64) -> f64 {
     let distances: Vec<f64> = values
         .iter()

@@ -12,18 +12,18 @@ use anyhow::{Context, ensure};
 use crate::median;
 
 const ROUNDS: usize = 21;
-/// Starts after a time in which no guest has run and nobody has sampled.
+/// Starts after an idle time in which no guest has run and none was sampled.
 const RESTED_ROUNDS: usize = 7;
-/// That time: the host's kernel takes back after a second what it has set up for the first user of perf events.
+/// That time: after a second, the host's kernel tears down its set-up for the first user of perf events.
 const REST: Duration = Duration::from_millis(1500);
 
-/// The case that others are compared with, and the same with `--sandbox off`.
+/// The baseline, and the same with `--sandbox off`.
 const NO_DEVICES: &str = "no devices";
 const NO_SANDBOX: &str = "without a sandbox";
-/// What the sandbox may add to a start, in ms.
+/// Limit for the sandbox's addition to a start, in ms.
 const SANDBOX_LIMIT_MS: f64 = 1.0;
 
-/// A guest with some devices, and how long its starts have taken.
+/// A guest with some devices, and the times of its starts.
 struct Case {
     name: &'static str,
     arguments: Vec<String>,
@@ -62,7 +62,7 @@ pub fn print() -> anyhow::Result<()> {
     check_sandbox(&cases)
 }
 
-/// Fails if the sandbox adds more than [`SANDBOX_LIMIT_MS`] to a start, by the median of all rounds; on a machine that has much else to do, run it again.
+/// Fails if the sandbox adds more than [`SANDBOX_LIMIT_MS`] to a start, by the median of all rounds; on a busy machine, run it again.
 fn check_sandbox(cases: &[Case]) -> anyhow::Result<()> {
     let starts = |name: &str| {
         let case = cases.iter().find(|case| case.name == name);

@@ -1,9 +1,9 @@
-//! What another hypervisor took from this host, where that is a guest itself: no run delay shows it.
+//! Time that an outer hypervisor took from this host, if the host is a guest itself: no run delay shows it.
 
 use anyhow::Context;
 
-/// The host's time on all processors, and what of it was stolen, in ticks of `USER_HZ` (proc_stat(5), the fields of the
-/// line `cpu`).
+/// The host's time on all processors, and its stolen part, in ticks of `USER_HZ` (proc_stat(5), the fields of the line
+/// `cpu`).
 #[derive(Clone, Copy)]
 pub struct HostTime {
     all: u64,
@@ -15,7 +15,7 @@ impl HostTime {
     pub fn now() -> anyhow::Result<Self> {
         let text = std::fs::read_to_string("/proc/stat").context("Cannot read /proc/stat")?;
         let line = text.lines().next().unwrap_or_default();
-        // User, nice, system, idle, iowait, irq, softirq, steal; what follows is in the first two.
+        // User, nice, system, idle, iowait, irq, softirq, steal; the remaining fields are included in the first two.
         let fields: Vec<u64> = line
             .split_whitespace()
             .skip(1)
@@ -28,7 +28,7 @@ impl HostTime {
         })
     }
 
-    /// So many ticks were stolen since `earlier`, of so many.
+    /// The stolen ticks since `earlier`, and all ticks.
     pub fn stolen_since(self, earlier: Self) -> (u64, u64) {
         (self.stolen - earlier.stolen, self.all - earlier.all)
     }

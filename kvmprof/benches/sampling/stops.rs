@@ -1,4 +1,4 @@
-//! How long `kvmprof attach` holds a vCPU up for a sample by ptrace.
+//! How long `kvmprof attach` stops a vCPU for a sample by ptrace.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -10,14 +10,14 @@ use kvmprof_attach::tracer::{StopOutcome, ThreadCode, TracedVcpu};
 use kvmprof_attach::{HostKernel, Machine, find_machines};
 use kvmprof_test_guest::IMAGE;
 
-/// How many stops are measured.
+/// Number of stops.
 const STOPS: usize = 5000;
 /// Between two of them.
 const PAUSE: Duration = Duration::from_millis(1);
-/// How long the guest may take to run.
+/// Timeout for the guest to run.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A guest in another process, which ends with this.
+/// A guest in another process, which is ended when this is dropped.
 pub struct Vmm(Child);
 
 impl Vmm {
@@ -63,7 +63,7 @@ impl Drop for Vmm {
     }
 }
 
-/// Measures it, from before the vCPU is interrupted until it has been let go, and prints it.
+/// Measures the time from before the vCPU is interrupted until it is released, and prints it.
 pub fn print() -> anyhow::Result<()> {
     let folder = tempfile::tempdir().context("Cannot make a folder for the kernel")?;
     let vmm = Vmm::start(folder.path(), "spin")?;

@@ -1,4 +1,4 @@
-//! What profil adds to a tick, without KVM: a Linux guest whose memory was put together by hand.
+//! The addition of profil to a tick, without KVM: a Linux guest with synthetic memory.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use crate::median;
 const ROUNDS: usize = 301;
 /// Ticks in a round: fewer than the page has room for program counters.
 const TICKS: u32 = 500;
-/// What a store may add to a tick, in ns.
+/// Limit for the addition of a store to a tick, in ns.
 const ALLOWED_NS: u32 = 300;
 /// The pid of the process that runs.
 const PID: i32 = 41;
-/// Where the process has its buffer, and where that is in physical memory.
+/// The virtual and the physical address of the process's buffer.
 const BUFFER: u64 = 0x7fff_1234_5000;
 const PAGE: u64 = 0x50_0000;
 /// A page-table entry's bit: user mode may access the page.

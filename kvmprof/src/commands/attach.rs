@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_a_pid_whatever_guests_are_called() {
+    fn a_number_is_always_a_pid() {
         let found = |machines: &[Machine]| MachineList {
             machines: machines.to_vec(),
             hidden: 0,
@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(choose(found(&all), "10").unwrap().pid, 10);
         assert_eq!(choose(found(&all), "web").unwrap().pid, 12);
         assert_eq!(choose(found(&all), "11").unwrap().pid, 11);
-        // That VMM has ended: another one with its pid as a name isn't taken for it.
+        // That VMM has ended: another one whose name is its pid isn't taken for it.
         let error = choose(found(&all[1..]), "10").unwrap_err();
         assert!(error.to_string().contains("no guest 10"), "{error}");
         let all = [machine(10, "db"), machine(11, "10:7")];

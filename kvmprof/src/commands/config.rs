@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line() {
+    fn errors_name_the_line() {
         for (file, place, words) in [
             ("kernel = \"k\"\n\nmemroy = \"1G\"\n", "line 3", "'memroy'"),
             ("kernel = \"k\"\nconfig = \"x\"\n", "line 2", "'config'"),
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_gives_the_same_when_it_is_read() {
+    fn printed_configurations_round_trip() {
         let line = [
             "--kernel", "k\"\\ x", "--disk", "a,ro", "--disk", "7", "--wait",
         ];

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn guests_are_shown_with_what_keeps_them_from_being_attached_to() {
+    fn guests_are_listed_with_their_obstacles() {
         let found = MachineList {
             machines: vec![
                 machine(100, None),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn no_guest_is_said_in_words() {
+    fn an_empty_list_has_a_message() {
         assert_eq!(
             text(&MachineList::default()),
             ["No KVM guest was found on this host."]

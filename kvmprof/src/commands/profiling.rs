@@ -42,7 +42,7 @@ pub struct ProfilingOptions {
     /// used if its build id (or, without one, its length) matches the guest's file
     #[arg(long, value_name = "DIR")]
     pub sysroot: Option<PathBuf>,
-    /// How many frames a recorded call stack has at most, 16 to 1024, half of them the kernel's; each is read while the vCPU stands still
+    /// How many frames a recorded call stack has at most, 16 to 1024, half of them the kernel's; each is read while the vCPU is stopped
     #[arg(long, value_name = "FRAMES", default_value_t = DEFAULT_STACK_FRAMES, value_parser = parse_max_stack)]
     max_stack: usize,
     /// Where the guest keeps the pid of the running process, if its image doesn't say:

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_have_room_for_a_recording() {
+    fn limits_allow_a_minimal_recording() {
         assert_eq!(parse_limit("1M"), Ok(1 << 20));
         for wrong in ["0", "1023K", "x"] {
             assert!(parse_limit(wrong).is_err(), "{wrong}");

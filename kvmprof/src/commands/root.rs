@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_root_is_read_only_unless_that_is_said() {
+    fn a_root_is_read_only_by_default() {
         let root = parse_root("/srv/root").unwrap();
         assert_eq!(
             (root.folder.as_path(), root.writable),

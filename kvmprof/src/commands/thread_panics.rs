@@ -1,5 +1,5 @@
-//! A panic of any thread ends the program that runs a guest. Otherwise, nobody would notice a vCPU that stands still,
-//! or a recording that isn't written any more.
+//! A panic of any thread ends the program that runs a guest. Otherwise, a stopped vCPU, or a recording that isn't
+//! written any more, would go unnoticed.
 
 use std::panic;
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use kvmprof_cli::command_line::ExitStatus;
 use kvmprof_vmm::vm::{end_at_once, enter_sandbox};
 
-/// Maximum time for the report of a panic before the end is requested anyway, because nobody may read standard error.
+/// Maximum time for the report of a panic before the end is requested anyway, because standard error may not be read.
 const REPORT_LIMIT: Duration = Duration::from_secs(1);
 /// Maximum time for an orderly end of the guest after that.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -38,7 +38,7 @@ pub fn end_program() {
         report(panic);
         if is_first {
             eprintln!(
-                "kvmprof: A thread of kvmprof has panicked: that is a fault of its own. It ends."
+                "kvmprof: A thread of kvmprof has panicked: this is a bug in kvmprof. It ends."
             );
             IS_REPORTED.store(true, Ordering::SeqCst);
             if let Some(guard) = GUARD.get() {
@@ -142,15 +142,15 @@ mod tests {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(FAULT), "{stderr}");
         assert!(stderr.contains("on purpose"), "{stderr}");
-        assert!(stderr.contains("a fault of its own"), "{stderr}");
+        assert!(stderr.contains("a bug in kvmprof"), "{stderr}");
     }
 
     #[test]
-    fn a_report_that_nobody_reads_doesnt_hold_up_the_end() {
+    fn an_unread_report_does_not_delay_the_end() {
         if env::var_os(CHILD).is_some() {
             panic_and_end();
         }
-        let mut command = child("a_report_that_nobody_reads_doesnt_hold_up_the_end");
+        let mut command = child("an_unread_report_does_not_delay_the_end");
         let (_reader, full) = full_pipe();
         let status = command.stderr(Stdio::from(full)).status().unwrap();
         assert_eq!(status.code(), Some(FAULT));

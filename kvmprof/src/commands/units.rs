@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_read_with_its_suffix() {
+    fn memory_sizes_parse_with_a_suffix() {
         assert_eq!(parse_memory("512M"), Ok(512 << 20));
         assert_eq!(parse_memory("2g"), Ok(2 << 30));
         assert_eq!(parse_memory("1GiB"), Ok(1 << 30));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn guest_memory_is_made_of_what_follows_the_size() {
+    fn guest_memory_takes_options_after_the_size() {
         let backing = |text: &str| parse_guest_memory(text).map(|memory| memory.backing);
         assert_eq!(backing("1G"), Ok(MemoryBacking::Private));
         assert_eq!(backing("1G,shared"), Ok(MemoryBacking::Shared));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_shown_as_it_would_be_written() {
+    fn memory_sizes_round_trip() {
         assert_eq!(format_memory(512 << 20), "512M");
         assert_eq!(format_memory(2 << 30), "2G");
         assert_eq!(format_memory(1000), "1000");

@@ -1,11 +1,11 @@
-//! `kvmprof boot` on recordings that are there.
+//! `kvmprof boot` on existing recordings.
 
 use std::fs;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{FAILURE, Ran, USAGE, boots, kvmprof, recordings};
+use super::{FAILURE, ProgramResult, USAGE, boots, kvmprof, recordings};
 
 /// A folder with a folder of three boots before a change, and one of three after it: `slow_init` takes twice as long.
 struct Boots(TempDir);
@@ -19,7 +19,8 @@ impl Boots {
                 let path = format!("{name}/boot-{number}.kvmprof");
                 boots::write(
                     &boots.0.path().join(path),
-                    (slow + number, 20 - number % 2),
+                    slow + number,
+                    20 - number % 2,
                     30,
                 );
             }
@@ -27,7 +28,7 @@ impl Boots {
         boots
     }
 
-    fn run(&self, arguments: &[&str]) -> Ran {
+    fn run(&self, arguments: &[&str]) -> ProgramResult {
         let mut command = kvmprof(["boot"]);
         let command = command.args(arguments).current_dir(&self.0);
         command.output().unwrap().into()
@@ -52,7 +53,7 @@ fn about(value: &Value, expected: f64) {
 }
 
 #[test]
-fn a_change_of_one_initcall_is_found_and_no_other() {
+fn only_the_changed_initcall_is_found() {
     let boots = Boots::new();
     let document = boots.document(&["after", "--against", "before"]);
     assert_eq!(document["before"]["boots"], 3);
@@ -82,9 +83,9 @@ fn a_change_of_one_initcall_is_found_and_no_other() {
     );
 }
 
-/// The time is what --time takes: the samples in it are those of the phase.
+/// --time takes this time: the samples in it are those of the phase.
 #[test]
-fn phases_say_when_they_begin() {
+fn phases_have_start_times() {
     let boots = Boots::new();
     let document = boots.document(&["before"]);
     let begins: Vec<Vec<f64>> = (document["phases"].as_array().unwrap().iter())
@@ -109,7 +110,7 @@ fn phases_say_when_they_begin() {
     let time = line.unwrap().split_whitespace().nth(1).unwrap();
     assert_eq!(time, "0.0160:0.0760");
     let mut report = kvmprof(["report", "before/boot-1.kvmprof", "--time", time, "--json"]);
-    let ran: Ran = report.current_dir(&boots.0).output().unwrap().into();
+    let ran: ProgramResult = report.current_dir(&boots.0).output().unwrap().into();
     ran.assert_success();
     let report: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(report["account"]["samples"], 60);
@@ -146,7 +147,7 @@ fn each_phase_of_each_boot_has_its_flame_graph() {
         "{setup}"
     );
     assert!(!setup.contains("slow_init") && setup.contains("early setup: bzImage"));
-    // The last sample of an initcall begins what comes then.
+    // The last sample of an initcall starts the next phase.
     let initcalls = picture("boot-2-initcalls.svg");
     for function in ["slow_init (42 ticks", "quick_init (19 ticks"] {
         assert!(
@@ -155,7 +156,7 @@ fn each_phase_of_each_boot_has_its_flame_graph() {
         );
     }
     assert!(picture("boot-3-user-space.svg").contains("<title>init-1 (30 ticks, 100.00%)"));
-    // Pictures of recordings of the same name would replace each other, and recordings stay.
+    // Pictures of recordings of the same name would replace each other; recordings are kept.
     let both = ["before", "after", "--flamegraphs", "pictures"];
     let refused = boots.run(&both);
     assert_eq!(refused.status, USAGE);
@@ -171,9 +172,9 @@ fn each_phase_of_each_boot_has_its_flame_graph() {
     assert!(refused.stderr.contains(instead), "{refused:?}");
 }
 
-/// Boots may take hours, and their recordings be gone when it shows that there is nothing to compare them with.
+/// Boots may take hours: the baseline is checked before them.
 #[test]
-fn what_boots_are_compared_with_is_read_before_them() {
+fn the_baseline_is_read_before_the_boots() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     fs::write(path("kernel"), kvmprof_test_guest::ELF).unwrap();
@@ -186,7 +187,7 @@ fn what_boots_are_compared_with_is_read_before_them() {
     ] {
         let mut command = kvmprof(["boot", "--kernel", "kernel", "--against", against]);
         let command = command.args(["--output", "boots", "--memory", "64M"]);
-        let ran: Ran = command.current_dir(&folder).output().unwrap().into();
+        let ran: ProgramResult = command.current_dir(&folder).output().unwrap().into();
         ran.assert_refused(FAILURE, &[why]);
         assert!(!path("boots").exists(), "{against}");
     }

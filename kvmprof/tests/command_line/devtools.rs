@@ -1,4 +1,4 @@
-//! Opens documents in headless Chromium by its DevTools protocol (chromedevtools.github.io), and records what they do beyond showing themselves.
+//! Opens documents in headless Chromium by its DevTools protocol (chromedevtools.github.io), and records their actions other than display.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write, pipe};
@@ -16,7 +16,7 @@ pub struct DevTools {
     browser: Child,
     commands: PipeWriter,
     answers: BufReader<PipeReader>,
-    /// Events that came while an answer was waited for.
+    /// Events that arrived before an answer.
     events: VecDeque<Value>,
     last: u64,
     session: Option<String>,
@@ -124,13 +124,13 @@ impl DevTools {
         }
     }
 
-    /// Opens the document at `url`, lets the expression `script` use it, and returns what it did that a document doesn't do that only shows itself: each navigation,
-    /// request, dialog, window, message on the console and error, as the event of the protocol.
+    /// Opens the document at `url`, lets the expression `script` use it, and returns its actions other than display: each navigation, request,
+    /// dialog, window, message on the console and error, as the event of the protocol.
     pub fn deeds(&mut self, url: &str, script: &str) -> Vec<Value> {
         self.events.clear();
         let opened = self.ask("Page.navigate", json!({ "url": url }));
         assert!(opened.get("errorText").is_none(), "{url}: {opened}");
-        // Two images after it was loaded, what was loaded has run.
+        // Two frames after loading, its scripts have run.
         let settled = format!(
             "new Promise(done => {{ const go = () => {{ {{ {script} }} requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 100))) }};
                document.readyState === 'complete' ? go() : addEventListener('load', go) }})"
@@ -143,7 +143,7 @@ impl DevTools {
             if message["method"] == "Page.javascriptDialogOpening" {
                 self.send("Page.handleJavaScriptDialog", json!({ "accept": false }));
             }
-            // A document that is left takes the promise with it.
+            // Leaving a document drops the promise.
             is_ended = message["id"] == id;
             assert!(
                 !is_ended || message["result"].get("exceptionDetails").is_none(),

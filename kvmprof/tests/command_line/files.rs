@@ -1,4 +1,4 @@
-//! No command loses a recording that the user didn't name to be replaced.
+//! No command replaces a recording that the user didn't name for that.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,7 +15,7 @@ const WRITING: [&[&str]; 5] = [
 ];
 
 #[test]
-fn the_recording_that_is_read_is_never_replaced() {
+fn the_input_recording_is_never_replaced() {
     let folder = Folder::new();
     let before = read(folder.path("before"));
     symlink("before", folder.path("link")).unwrap();
@@ -46,13 +46,13 @@ fn another_recording_is_replaced_by_force_only() {
         let ran = folder.run(&[words, &["-o", "third", "--force"]].concat());
         assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{words:?}");
         assert_ne!(read(folder.path("third")), after, "{words:?}");
-        // What is no recording is replaced as ever.
+        // Other files are replaced as before.
         let ran = folder.run(&[words, &["-o", "third"]].concat());
         assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{words:?}");
     }
 }
 
-/// What is to be done is what the command can do.
+/// The messages suggest only what the command can do.
 #[test]
 fn refusals_name_the_option_that_names_the_file() {
     let folder = Folder::new();
@@ -80,7 +80,7 @@ fn refusals_name_the_option_that_names_the_file() {
 }
 
 #[test]
-fn a_result_that_fails_leaves_the_older_file() {
+fn a_failed_result_keeps_the_older_file() {
     let folder = Folder::new();
     fs::write(folder.path("out"), "older").unwrap();
     for words in [
@@ -108,7 +108,7 @@ fn a_result_that_fails_leaves_the_older_file() {
 }
 
 #[test]
-fn record_and_run_keep_what_is_there_when_they_cannot_start() {
+fn record_and_run_keep_older_files_if_they_cannot_start() {
     let folder = Folder::new();
     let before = read(folder.path("before"));
     fs::write(folder.path("log"), "older").unwrap();

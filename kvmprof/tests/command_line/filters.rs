@@ -1,9 +1,9 @@
-//! Samples that are chosen by process, time, mode and function.
+//! Samples selected by process, time, mode and function.
 
 use super::{FAILURE, Folder, USAGE};
 
 #[test]
-fn a_part_without_anything_in_it_is_told() {
+fn an_empty_selection_is_an_error() {
     let folder = Folder::new();
     for options in [
         &["--pid", "9999"][..],
@@ -112,7 +112,7 @@ fn filters_hold_for_every_output() {
 }
 
 #[test]
-fn wrong_filters_say_what_there_is() {
+fn wrong_filters_list_the_choices() {
     let folder = Folder::new();
     for (options, said) in [
         (

@@ -1,5 +1,5 @@
-//! A recording whose every name is hostile goes through every command in every form, alone and with another one. No text acts on a terminal or has
-//! a line more, each document is well-formed, and a browser that opens the pages and pictures does nothing but show them.
+//! A recording in which every name is hostile is the input of every command in every format, alone and with another one. No text acts on a
+//! terminal or has an additional line, each document is well-formed, and a browser that opens the pages and pictures only displays them.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -15,12 +15,12 @@ use tempfile::TempDir;
 
 use super::devtools::DevTools;
 use super::hostile_recording::{FILES, FORGED, evil, recording};
-use super::{FAILURE, Ran, SUCCESS, kvmprof};
+use super::{FAILURE, ProgramResult, SUCCESS, kvmprof};
 
-/// A folder with recordings of hostile names: one, one that is cut off, and two boots.
-struct Scene(TempDir);
+/// A folder with recordings of hostile names: one, a truncated one, and two boots.
+struct HostileFolder(TempDir);
 
-impl Scene {
+impl HostileFolder {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let bytes = recording(true);
@@ -38,8 +38,8 @@ impl Scene {
         command
     }
 
-    fn run(&self, words: &[&str]) -> Ran {
-        let ran: Ran = self.command(words).output().unwrap().into();
+    fn run(&self, words: &[&str]) -> ProgramResult {
+        let ran: ProgramResult = self.command(words).output().unwrap().into();
         assert_eq!(ran.status, 0, "{words:?}: {ran:?}");
         let begins = |line: &str| line.starts_with("kvmprof: ") || line.starts_with("  ");
         assert!(ran.stderr.lines().all(begins), "{ran:?}");
@@ -52,7 +52,7 @@ impl Scene {
         self.0.path().join(name)
     }
 
-    /// Everything that is printed for people.
+    /// Everything printed for people.
     fn tables(&self) -> Vec<Vec<&'static str>> {
         let [one, other, boot, again] = FILES;
         let by = "mode,vcpu,process,thread,module,function,line,user";
@@ -73,7 +73,7 @@ impl Scene {
     }
 }
 
-/// Checks what people see of the output of a command: nothing in it acts, and no name makes a line.
+/// Checks the visible output of a command: nothing in it acts, and no name makes a line.
 #[track_caller]
 fn assert_harmless(words: &[&str], text: &str) {
     let acts = |character: char| !matches!(character, '\n' | '\t') && !is_visible(character);
@@ -85,11 +85,11 @@ fn assert_harmless(words: &[&str], text: &str) {
 
 #[test]
 fn tables_and_documents_have_names_as_text() {
-    let scene = Scene::new();
+    let scene = HostileFolder::new();
     for words in scene.tables() {
         let ran = scene.run(&words);
         assert_harmless(&words, &ran.stdout);
-        // What is checked is there.
+        // The expected text is there.
         assert!(ran.stdout.contains("<img"), "{words:?}: {}", ran.stdout);
         let words = [words.as_slice(), &["--json"]].concat();
         let ran = scene.run(&words);
@@ -100,7 +100,7 @@ fn tables_and_documents_have_names_as_text() {
 
 #[test]
 fn exports_are_well_formed_and_nothing_acts_on_a_terminal() {
-    let scene = Scene::new();
+    let scene = HostileFolder::new();
     for format in Format::value_variants() {
         let name = format.to_possible_value().unwrap().get_name().to_owned();
         let words = ["export", FILES[0], "--format", &name, "--output"];
@@ -138,7 +138,7 @@ fn exports_are_well_formed_and_nothing_acts_on_a_terminal() {
 }
 
 /// Runs a command whose standard output is a terminal.
-fn on_terminal(command: &mut Command) -> Ran {
+fn on_terminal(command: &mut Command) -> ProgramResult {
     let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&controller).unwrap();
     unlockpt(&controller).unwrap();
@@ -150,14 +150,14 @@ fn on_terminal(command: &mut Command) -> Ran {
     command.stdout(Stdio::null());
     let mut shown = Vec::new();
     let _ = File::from(controller).read_to_end(&mut shown);
-    let ran: Ran = child.wait_with_output().unwrap().into();
+    let ran: ProgramResult = child.wait_with_output().unwrap().into();
     // The terminal ends lines by two characters.
     let stdout = String::from_utf8(shown).unwrap().replace("\r\n", "\n");
-    Ran { stdout, ..ran }
+    ProgramResult { stdout, ..ran }
 }
 
 /// All pages and pictures of the recordings: their files.
-fn documents(scene: &Scene) -> Vec<String> {
+fn documents(scene: &HostileFolder) -> Vec<String> {
     let [one, other, boot, _] = FILES;
     let mut files = Vec::new();
     let mut draw = |words: &[&str], end: &str| {
@@ -202,7 +202,7 @@ const USE: &str = "
 
 #[test]
 fn a_browser_does_nothing_but_show_pages_and_pictures() {
-    let scene = Scene::new();
+    let scene = HostileFolder::new();
     let files = documents(&scene);
     let mut browser = DevTools::new(scene.0.path());
     let mut deeds = |file: &str| {
@@ -214,7 +214,7 @@ fn a_browser_does_nothing_but_show_pages_and_pictures() {
         let found = deeds(&file);
         assert!(found.is_empty(), "{file}: {found:#?}");
     }
-    // It sees what isn't text.
+    // It detects what isn't text.
     fs::write(
         scene.path("control.html"),
         format!("<!DOCTYPE html><p>{}", evil("control")),
@@ -230,10 +230,10 @@ fn a_browser_does_nothing_but_show_pages_and_pictures() {
     }
 }
 
-/// The page has a policy as well: what was markup by mistake would not run.
+/// The page has a policy as well: markup by mistake would not run.
 #[test]
 fn nothing_runs_in_a_page_but_its_own_script() {
-    let scene = Scene::new();
+    let scene = HostileFolder::new();
     scene.run(&["html", FILES[0], "--output", "page.html"]);
     let page = fs::read_to_string(scene.path("page.html")).unwrap();
     let mistake =
@@ -255,7 +255,7 @@ fn nothing_runs_in_a_page_but_its_own_script() {
         .filter(|event| event["method"] == "Page.javascriptDialogOpening")
         .collect();
     assert!(dialogs.is_empty(), "{dialogs:#?}");
-    // The browser says what it has refused.
+    // The browser reports what it has refused.
     assert!(
         deeds
             .iter()

@@ -1,4 +1,4 @@
-//! A recording whose every name is hostile.
+//! A recording in which every name is hostile.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,11 @@ use kvmprof_recording::{
     StackSummary, Ticks,
 };
 
-/// A line that begins with this is a name's.
+/// A line that begins with this comes from a name.
 pub const FORGED: &str = "FORGED";
 
-/// A name of anything: what acts in HTML, in a script, in SVG, in folded stacks, in tables and on a terminal.
+/// A name with everything that acts in HTML, in a script, in SVG, in folded stacks, in tables and on a
+/// terminal.
 pub fn evil(of: &str) -> String {
     format!(
         "{of}</script></style></title></text>--><img src=x onerror=\"alert(1);location='http://127.0.0.1:9/{of}'\">\
@@ -24,7 +25,7 @@ pub fn evil(of: &str) -> String {
     )
 }
 
-/// The same without what ends a name in a table of symbols.
+/// The same without the characters that end a name in a symbol table.
 fn evil_symbol(of: &str) -> String {
     evil(of).replace([' ', '\r', '\n', '\t'], "/")
 }
@@ -236,7 +237,7 @@ fn looks() -> Vec<u8> {
     encoder.take()
 }
 
-/// A recording in which all names are hostile that a guest, its host or whoever has made the file can choose.
+/// A recording in which all names are hostile that a guest, its host or the author of the file can choose.
 /// The guest has restarted in it if `is_restarted`.
 pub fn recording(is_restarted: bool) -> Vec<u8> {
     let info = RecordingInfo {

@@ -1,5 +1,5 @@
-//! The program as its users call it, as far as that needs no guest: exit statuses, messages, closed and full outputs,
-//! files that must not be lost.
+//! The program as users call it, where that needs no guest: exit statuses, messages, closed and full outputs, files
+//! that must not be lost.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 mod boot;
@@ -48,14 +48,14 @@ fn kvmprof<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
 
 /// A program that has ended.
 #[derive(Debug)]
-struct Ran {
+struct ProgramResult {
     /// -1 when a signal ended it.
     status: i32,
     stdout: String,
     stderr: String,
 }
 
-impl From<Output> for Ran {
+impl From<Output> for ProgramResult {
     fn from(output: Output) -> Self {
         Self {
             status: output.status.code().unwrap_or(-1),
@@ -65,7 +65,7 @@ impl From<Output> for Ran {
     }
 }
 
-impl Ran {
+impl ProgramResult {
     /// Checks that it failed with one line that has each of `words` in it.
     #[track_caller]
     fn assert_refused(&self, status: i32, words: &[&str]) {
@@ -86,7 +86,7 @@ impl Ran {
     }
 }
 
-fn run<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Ran {
+fn run<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> ProgramResult {
     kvmprof(arguments).output().unwrap().into()
 }
 
@@ -106,7 +106,7 @@ impl Folder {
     }
 
     /// The program with these arguments, in the folder.
-    fn run(&self, arguments: &[&str]) -> Ran {
+    fn run(&self, arguments: &[&str]) -> ProgramResult {
         let mut command = kvmprof(arguments);
         command.current_dir(&self.0).output().unwrap().into()
     }

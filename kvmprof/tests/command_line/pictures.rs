@@ -1,12 +1,12 @@
-//! What stands in the pictures of recordings.
+//! Texts in the pictures of recordings.
 
 use crate::Folder;
 
-/// As far as the recordings have it: they have neither release nor build id.
+/// The recordings have neither release nor build id.
 const TITLE: &str = "bzImage, 1000 Hz, 2023-11-14 22:13:20 UTC";
 
 #[test]
-fn pictures_say_which_recording_they_are_of() {
+fn pictures_name_their_recording() {
     let folder = Folder::new();
     let svg = folder.run(&["flamegraph", "before", "--output", "-"]);
     svg.assert_success();

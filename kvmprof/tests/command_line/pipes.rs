@@ -1,4 +1,4 @@
-//! Outputs that are closed, full or a pipe: no command panics, and a reader that has left is no error.
+//! Outputs that are closed, full or a pipe: no command panics, and a closed reader is no error.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -33,7 +33,7 @@ const FAILING: [(&[&str], i32); 4] = [
     (&["status", "-s", "/nonexistent"], FAILURE),
 ];
 
-/// A pipe that nobody reads.
+/// A pipe without a reader.
 fn closed() -> Stdio {
     let (reader, writer) = io::pipe().unwrap();
     drop(reader);
@@ -51,11 +51,11 @@ fn in_folder(folder: &Folder, words: &[&str]) -> Command {
 }
 
 #[test]
-fn a_reader_that_has_left_is_no_error() {
+fn a_closed_output_pipe_is_not_an_error() {
     let folder = Folder::new();
     for (words, status) in PRINTING {
         let mut command = in_folder(&folder, words);
-        let ran = super::Ran::from(command.stdout(closed()).output().unwrap());
+        let ran = super::ProgramResult::from(command.stdout(closed()).output().unwrap());
         assert_eq!((ran.status, ran.stderr.as_str()), (status, ""), "{words:?}");
         // Nor is one of both.
         let ended = in_folder(&folder, words)
@@ -75,14 +75,14 @@ fn a_reader_that_has_left_is_no_error() {
 fn a_full_disk_is_an_error_with_a_message() {
     let folder = Folder::new();
     for (words, _) in PRINTING {
-        // Opened anew, it is written to as a file.
+        // Opened again, it is written to as a file.
         let word = if words.contains(&"/dev/stdout") {
             "/dev/stdout"
         } else {
             "standard output"
         };
         let mut command = in_folder(&folder, words);
-        let ran = super::Ran::from(command.stdout(full()).output().unwrap());
+        let ran = super::ProgramResult::from(command.stdout(full()).output().unwrap());
         let word = if words[0] == "completions" {
             "No space left"
         } else {
@@ -93,7 +93,7 @@ fn a_full_disk_is_an_error_with_a_message() {
 }
 
 #[test]
-fn messages_that_nobody_reads_change_nothing() {
+fn a_closed_standard_error_changes_nothing() {
     let folder = Folder::new();
     for (words, status) in FAILING {
         for stderr in [closed(), full()] {
@@ -109,7 +109,7 @@ fn messages_that_nobody_reads_change_nothing() {
 }
 
 #[test]
-fn a_recording_comes_through_a_pipe_packed_or_not() {
+fn a_recording_is_read_from_a_pipe_compressed_or_not() {
     let folder = Folder::new();
     let expected = folder.run(&["report", "before", "--json"]).stdout;
     assert!(expected.contains("copy_page"));
@@ -125,7 +125,7 @@ fn a_recording_comes_through_a_pipe_packed_or_not() {
             .stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         child.stdin.take().unwrap().write_all(bytes).unwrap();
-        let ran = super::Ran::from(child.wait_with_output().unwrap());
+        let ran = super::ProgramResult::from(child.wait_with_output().unwrap());
         ran.assert_success();
         assert_eq!(ran.stdout, expected);
     }
@@ -165,7 +165,7 @@ fn results_go_to_standard_output_as_to_a_file() {
         io::Read::read_to_string(&mut flate2::read::GzDecoder::new(file), &mut unpacked).unwrap();
         assert_eq!(unpacked, printed.stdout, "{words:?}");
     }
-    // One format is packed by itself, and not twice.
+    // One format compresses itself, and isn't compressed twice.
     let pprof = ["export", "--format", "pprof", "before", "-o"];
     folder
         .run(&[&pprof[..], &["one"]].concat())

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{FAILURE, Folder};
 
 #[test]
-fn stolen_ticks_of_a_halted_vcpu_are_told_apart() {
+fn stolen_ticks_of_a_halted_vcpu_are_separate() {
     let folder = Folder::new();
     let ran = folder.run(&["stalls", "before"]);
     ran.assert_success();

@@ -1,146 +1,88 @@
-//! Wrong uses: each is one line that says what to do, and an exit status of its own.
+//! Wrong uses: each has a message of one line that says what to do, and its own exit status.
 
 use super::not_run::not_run;
 use super::own_run::with_own_run;
 use super::{FAILURE, SUCCESS, USAGE, kvmprof, run};
 
+/// Wrong command lines, and what their messages contain. `''` is an empty argument.
+const WRONG: &str = "\
+run => --kernel <FILE>
+run --config /nowhere/at-all => Cannot read the options
+run --kernel x --on-reset off => restart, exit
+control => <ACTION>
+control pause => --socket
+run --kernel x --clock ticker => use thread, or kernel
+run --kernel x --cpus 65 => 65 is not in 1..=64
+run --kernel x --clock sundial => thread or kernel
+run --kernel x --console printer => stdio, hvc, none or file:PATH
+run --kernel x --guest-access status => none, pcs, prf, profil, pmc or all
+run --kernel x --jitter --clock kernel => --jitter needs --clock thread
+run --kernel x --pid-at zz => 'zz'
+run --kernel x --wait => --wait without --socket
+run --kernel x --hz 0 --record y => A recording needs a clock
+run --kernel x --hz 10001 => 1 to 10000
+record --hz 0 => needs a clock or an --event
+record -F 99 --event exits:1 => give it without --hz
+demo --clock ticker => use thread, or kernel
+demo --jitter --clock kernel => --jitter needs
+demo --seconds 0 => more than 0
+demo --socket x --json => --json
+getpc -p 1,2,3,4,5,6 => at most 5
+getpc -p dd => has to be a number
+getpc --hz 0 => 1 to 10000
+getpc 0 => more than 0
+record -o x --seconds x => number of seconds
+record -o x --pid dd => has to be a number
+record -o x.gz => without .gz
+record --cpus 2 => --kernel
+record --until x => --kernel
+record --kernel x --pid 1 => --pid
+record --kernel x --socket y => give one of them
+record --kernel x -o - => in a file
+record --kernel x --until '' => empty
+view --port 65536 => 65536
+record -o x --event guest-time => 'guest-time:1ms'
+record -o x --event guest-time:1 => from 100us to 10s
+record -o x --event exits => 'exits:1'
+record -o x --event mmio:0 => 1 to 10000000
+top --event cycles:9 => cycles from 10000 to
+top --event halts:9 => use exits, port
+run --kernel x --event mmio:1 => --record
+top --window 1e9 => at most 3600
+report x --pid dd => has to be a number
+report x --time 4:3 => range of seconds
+diff - - => Only one
+prfdc log 0 => more than 0
+profil => --pid <PID>
+profil --pid weaver => has to be a number
+profil --pid 0 => above 0
+profil --pid 7 --scale 1 => from 2
+profil --pid 7 --offset main => an address is needed
+profil --pid 7 --offset 0x401000 => --bufsiz <BYTES>
+profil --pid 7 --bufsiz 4K => --offset <ADDRESS>
+profil --pid 7 --offset 0x0 --bufsiz 8M => at most 4M
+profil --pid 7 --function f --offset 0x0 --bufsiz 8 => cannot be used with
+profil --pid 7 --scale 0xffff -o x => equally many bytes of code in each count
+profil --pid 7 -o - => gprof reads files
+pcsample --pid 7 => --nsamples <K>
+profil --pid 7 --offset 600000 => with 0x
+pcsample --pid 7 -n 0 => a number from 1 to 524288
+pcsample --pid 7 --nsamples -1 => a number from 1 to 524288
+pmc list --jsno => see kvmprof pmc list --help
+sing => 'sing'
+";
+
 #[test]
-fn wrong_options_end_with_the_status_that_the_help_says() {
-    for (words, expected) in [
-        (&["run"][..], "--kernel <FILE>"),
-        (
-            &["run", "--config", "/nowhere/at-all"],
-            "Cannot read the options",
-        ),
-        (
-            &["run", "--kernel", "x", "--on-reset", "off"],
-            "restart, exit",
-        ),
-        (&["control"], "<ACTION>"),
-        (&["control", "pause"], "--socket"),
-        (
-            &["run", "--kernel", "x", "--clock", "ticker"],
-            "use thread, or kernel",
-        ),
-        (
-            &["run", "--kernel", "x", "--jitter", "--clock", "kernel"],
-            "--jitter needs --clock thread",
-        ),
-        (&["run", "--kernel", "x", "--pid-at", "zz"], "'zz'"),
-        (
-            &["run", "--kernel", "x", "--wait"],
-            "--wait without --socket",
-        ),
-        (
-            &["run", "--kernel", "x", "--hz", "0", "--record", "y"],
-            "A recording needs a clock",
-        ),
-        (&["run", "--kernel", "x", "--hz", "10001"], "1 to 10000"),
-        (&["record", "--hz", "0"], "needs a clock or an --event"),
-        (
-            &["record", "-F", "99", "--event", "exits:1"],
-            "give it without --hz",
-        ),
-        (&["demo", "--clock", "ticker"], "use thread, or kernel"),
-        (&["demo", "--jitter", "--clock", "kernel"], "--jitter needs"),
-        (&["demo", "--seconds", "0"], "more than 0"),
-        (&["demo", "--socket", "x", "--json"], "--json"),
-        (&["getpc", "-p", "1,2,3,4,5,6"], "at most 5"),
-        (&["getpc", "-p", "dd"], "has to be a number"),
-        (&["getpc", "--hz", "0"], "1 to 10000"),
-        (&["getpc", "0"], "more than 0"),
-        (
-            &["record", "-o", "x", "--seconds", "x"],
-            "number of seconds",
-        ),
-        (&["record", "-o", "x", "--pid", "dd"], "has to be a number"),
-        (&["record", "-o", "x.gz"], "without .gz"),
-        (&["record", "--cpus", "2"], "--kernel"),
-        (&["record", "--until", "x"], "--kernel"),
-        (&["record", "--kernel", "x", "--pid", "1"], "--pid"),
-        (
-            &["record", "--kernel", "x", "--socket", "y"],
-            "give one of them",
-        ),
-        (&["record", "--kernel", "x", "-o", "-"], "in a file"),
-        (&["record", "--kernel", "x", "--until", ""], "empty"),
-        (&["view", "--port", "65536"], "65536"),
-        (
-            &["record", "-o", "x", "--event", "guest-time"],
-            "'guest-time:1ms'",
-        ),
-        (
-            &["record", "-o", "x", "--event", "guest-time:1"],
-            "from 100us to 10s",
-        ),
-        (&["record", "-o", "x", "--event", "exits"], "'exits:1'"),
-        (&["record", "-o", "x", "--event", "mmio:0"], "1 to 10000000"),
-        (&["top", "--event", "cycles:9"], "cycles from 10000 to"),
-        (&["top", "--event", "halts:9"], "use exits, port"),
-        (&["run", "--kernel", "x", "--event", "mmio:1"], "--record"),
-        (&["top", "--window", "1e9"], "at most 3600"),
-        (&["report", "x", "--pid", "dd"], "has to be a number"),
-        (&["report", "x", "--time", "4:3"], "range of seconds"),
-        (&["diff", "-", "-"], "Only one"),
-        (&["prfdc", "log", "0"], "more than 0"),
-        (&["profil"], "--pid <PID>"),
-        (&["profil", "--pid", "weaver"], "has to be a number"),
-        (&["profil", "--pid", "0"], "above 0"),
-        (&["profil", "--pid", "7", "--scale", "1"], "from 2"),
-        (
-            &["profil", "--pid", "7", "--offset", "main"],
-            "an address is needed",
-        ),
-        (
-            &["profil", "--pid", "7", "--offset", "0x401000"],
-            "--bufsiz <BYTES>",
-        ),
-        (
-            &["profil", "--pid", "7", "--bufsiz", "4K"],
-            "--offset <ADDRESS>",
-        ),
-        (
-            &["profil", "--pid", "7", "--offset", "0x0", "--bufsiz", "8M"],
-            "at most 4M",
-        ),
-        (
-            &[
-                "profil",
-                "--pid",
-                "7",
-                "--function",
-                "f",
-                "--offset",
-                "0x0",
-                "--bufsiz",
-                "8",
-            ],
-            "cannot be used with",
-        ),
-        (
-            &["profil", "--pid", "7", "--scale", "0xffff", "-o", "x"],
-            "equally many bytes of code in each count",
-        ),
-        (&["profil", "--pid", "7", "-o", "-"], "gprof reads files"),
-        (&["pcsample", "--pid", "7"], "--nsamples <K>"),
-        (&["profil", "--pid", "7", "--offset", "600000"], "with 0x"),
-        (
-            &["pcsample", "--pid", "7", "-n", "0"],
-            "a number from 1 to 524288",
-        ),
-        (
-            &["pcsample", "--pid", "7", "--nsamples", "-1"],
-            "a number from 1 to 524288",
-        ),
-        (&["pmc", "list", "--jsno"], "see kvmprof pmc list --help"),
-        (&["sing"], "'sing'"),
-    ] {
+fn wrong_options_end_with_the_documented_status() {
+    for line in WRONG.lines() {
+        let (words, expected) = line.split_once(" => ").unwrap();
+        let words = words.split(' ').map(|word| word.trim_matches('\''));
         run(words).assert_refused(USAGE, &["kvmprof: ", expected, "--help"]);
     }
 }
 
 #[test]
-fn memory_that_is_no_machine_is_a_wrong_option() {
+fn impossible_memory_sizes_are_usage_errors() {
     if !std::path::Path::new("/dev/kvm").exists() {
         return not_run("this host has no /dev/kvm, which is looked for first");
     }
@@ -174,7 +116,7 @@ fn without_a_socket_the_commands_say_what_to_do() {
             if let Some(socket) = socket {
                 command.env("KVMPROF_SOCKET", socket);
             }
-            let ran = super::Ran::from(command.output().unwrap());
+            let ran = super::ProgramResult::from(command.output().unwrap());
             ran.assert_refused(USAGE, &["--socket PATH", "KVMPROF_SOCKET", "--help"]);
         }
     }
@@ -183,7 +125,7 @@ fn without_a_socket_the_commands_say_what_to_do() {
         let mut command = kvmprof(words);
         with_own_run(&mut command, folder.path());
         command.env("KVMPROF_SOCKET", "");
-        let ran = super::Ran::from(command.output().unwrap());
+        let ran = super::ProgramResult::from(command.output().unwrap());
         ran.assert_refused(FAILURE, &["No device at /dev/", "--socket"]);
     }
 }

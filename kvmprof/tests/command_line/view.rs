@@ -1,4 +1,4 @@
-//! `kvmprof view --firefox`: asked as the Firefox Profiler asks it.
+//! `kvmprof view --firefox`, with the requests of the Firefox Profiler.
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -51,12 +51,12 @@ impl View {
         }
     }
 
-    /// The answer to what is sent: its head and body.
+    /// The answer to these bytes: its head and body.
     fn exchange(&self, text: &str) -> (String, String) {
         let mut stream = TcpStream::connect(&self.host).unwrap();
         stream.write_all(text.as_bytes()).unwrap();
         let mut answer = Vec::new();
-        // A server that refuses a body closes before it has come.
+        // A server that refuses a body closes before it has arrived.
         let _ = stream.read_to_end(&mut answer);
         let answer = String::from_utf8(answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -162,7 +162,7 @@ fn the_profiler_gets_names_lines_and_sources_on_demand() {
 }
 
 #[test]
-fn strangers_and_requests_without_bounds_get_nothing() {
+fn other_users_and_unbounded_requests_are_refused() {
     let guest = Guest::new();
     let (recording, _) = guest.named_recording();
     let view = View::start(&recording, &[]);
@@ -198,7 +198,7 @@ fn strangers_and_requests_without_bounds_get_nothing() {
             format!("Host: {host}\r\nContent-Length: 99999999999999999999999\r\n"),
             "400",
         ),
-        // A site whose name stands for this host.
+        // A site whose name resolves to this host.
         (
             "Host: example.org\r\nContent-Length: 2\r\n".to_owned(),
             "403",
@@ -214,7 +214,7 @@ fn strangers_and_requests_without_bounds_get_nothing() {
 
 /// Any user of the host can connect.
 #[test]
-fn connections_of_strangers_keep_nobody_out() {
+fn connections_of_other_users_block_nobody() {
     let guest = Guest::new();
     let (recording, _) = guest.named_recording();
     let view = View::start(&recording, &[]);
@@ -228,7 +228,7 @@ fn connections_of_strangers_keep_nobody_out() {
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
     let answer = view.ask("symbolicate/v5", &json!({ "jobs": [] }));
     assert_eq!(answer, json!({ "results": [] }));
-    // The first ones had to go; the last one goes when its request hasn't come in time.
+    // The first ones were closed; the last one closes because its request doesn't arrive in time.
     let (first, last) = (&strangers[0], &strangers[199]);
     let read = |mut stream: &TcpStream| {
         let mut answer = String::new();
@@ -259,7 +259,7 @@ fn folders_of_sources_have_to_be_there() {
     }
 }
 
-/// A folder with a program that stands for the opener of pages, and is the user's home.
+/// A folder with a program as opener of pages, which is also the user's home.
 struct Opener(TempDir);
 
 impl Opener {
@@ -285,7 +285,7 @@ impl Opener {
     }
 }
 
-/// Says what it was given, and is there as long as its folder: as a browser is where there is no desktop environment.
+/// Records its arguments, and runs as long as its folder exists, like a browser without a desktop environment.
 const LASTING: &str = r#"printf '%s\n' "$#" "$1" "$(stat -c %a "$1")" "$(cat "$1")" >"$0.said"
 mv "$0.said" "$0.told"
 while [ -e "$0" ]; do sleep 0.1; done"#;
@@ -316,7 +316,7 @@ fn the_browser_gets_the_address_by_a_file_of_the_users_own() {
     let encoded = profile.replace(':', "%3A").replace('/', "%2F");
     let begin = format!("url={PROFILER}/from-url/{encoded}/?symbolServer=");
     assert!(lines.any(|line| line.contains(&begin)), "{asked}");
-    // The opener is still there, and questions are answered.
+    // The opener still runs, and requests are answered.
     let answer = view.ask("symbolicate/v5", &json!({ "jobs": [] }));
     assert_eq!(answer, json!({ "results": [] }));
     kill_process(Pid::from_child(&view.command), Signal::INT).unwrap();
@@ -325,7 +325,7 @@ fn the_browser_gets_the_address_by_a_file_of_the_users_own() {
 }
 
 #[test]
-fn an_opener_that_fails_is_told_of_and_the_page_is_served() {
+fn a_failed_opener_is_reported_and_the_page_is_served() {
     let folder = Folder::new();
     let recording = folder.path("before");
     let none = tempfile::tempdir().unwrap();

@@ -15,7 +15,7 @@ pub(super) struct EscapeFilter {
 
 /// What a user typed, without escape sequences.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Typed {
+pub(super) struct TypedInput {
     /// The bytes for the guest.
     pub bytes: Vec<u8>,
     /// Whether the user wants to quit. What was typed after that is dropped.
@@ -25,8 +25,8 @@ pub(super) struct Typed {
 impl EscapeFilter {
     /// Filters the next piece of input. The output may have one byte more than the input: an
     /// escape key that turned out to start no sequence.
-    pub fn filter(&mut self, input: &[u8]) -> Typed {
-        let mut typed = Typed::default();
+    pub fn filter(&mut self, input: &[u8]) -> TypedInput {
+        let mut typed = TypedInput::default();
         for &byte in input {
             match (std::mem::take(&mut self.escaped), byte) {
                 (false, ESCAPE) => self.escaped = true,

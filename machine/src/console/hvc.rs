@@ -172,9 +172,9 @@ mod tests {
     use kvmprof_devices::endpoint::{Client, Handle, IoctlReply, Readiness};
 
     /// A console needs no devices.
-    struct Nothing;
+    struct NoDevices;
 
-    impl Backend for Nothing {
+    impl Backend for NoDevices {
         fn open(&mut self, _client: Client, _device: u16, _minor: u16) -> Result<Handle, Errno> {
             Err(Errno::ENODEV)
         }
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn more_input_than_the_guest_takes_stays_with_its_writer() {
+    fn excess_input_stays_in_the_writers_pipe() {
         let (console, mut port) = console(ConsoleOutput::discard());
         port.opened();
         let much = vec![b'a'; INPUT_MAX + 100];
@@ -246,11 +246,11 @@ mod tests {
     }
 
     #[test]
-    fn input_for_a_guest_that_has_gone_is_lost() {
+    fn input_for_an_ended_guest_is_dropped() {
         let (console, mut port) = console(ConsoleOutput::discard());
         port.opened();
         console.enqueue(b"for the old driver", false);
-        port.closed(&mut Nothing);
+        port.closed(&mut NoDevices);
         port.opened();
         assert!(!port.has_output());
     }
@@ -262,7 +262,7 @@ mod tests {
         let (console, mut port) = console(ConsoleOutput::file(&path).unwrap());
         port.opened();
         let words = b"Kernel panic - not syncing: test\n";
-        port.receive(words, &mut Nothing).unwrap();
+        port.receive(words, &mut NoDevices).unwrap();
         console.finish();
         assert_eq!(std::fs::read(path).unwrap(), words);
         assert_eq!(

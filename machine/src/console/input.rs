@@ -148,7 +148,7 @@ impl ConsoleInput {
     }
 
     fn there_is_room(&mut self, ops: &mut EventOps) {
-        // An eventfd that nobody has written to since is no error.
+        // An unsignalled eventfd is no error.
         let _ = self.target.room_event().read();
         match self.state {
             State::AlwaysReady => self.pump(ops),
@@ -217,7 +217,7 @@ mod tests {
             Self { serial, events }
         }
 
-        /// What a guest reads until nothing more comes.
+        /// Everything that a guest reads.
         fn guest_reads(&mut self) -> Vec<u8> {
             let mut received = Vec::new();
             while self.events.run_with_timeout(0).unwrap() > 0 || self.data_ready() {
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_is_read_to_its_end_and_then_left_alone() {
+    fn a_pipe_is_read_to_its_end() {
         let (reader, mut writer) = io::pipe().unwrap();
         let mut fixture = Fixture::new(reader);
         writer.write_all(&long_text()).unwrap();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn dev_null_is_no_input_and_costs_nothing() {
+    fn dev_null_is_not_polled() {
         let mut fixture = Fixture::new(File::open("/dev/null").unwrap());
         assert!(fixture.guest_reads().is_empty());
         assert_eq!(fixture.events.run_with_timeout(0).unwrap(), 0);

@@ -15,14 +15,14 @@ const IDLE_POLLS: u32 = 1000;
 /// The receive interrupt alone isn't enough, because Linux enables it for a moment to find out what
 /// kind of port this is. It has to reach the interrupt line, or stay enabled while something is sent.
 #[derive(Debug, Default)]
-pub(super) struct Listening {
+pub(super) struct ListenerState {
     listens: bool,
     receive_interrupt: bool,
     interrupts_out: bool,
     idle_polls: u32,
 }
 
-impl Listening {
+impl ListenerState {
     /// True once the guest has listened.
     pub fn listens(&self) -> bool {
         self.listens
@@ -58,8 +58,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_receive_interrupt_that_comes_out_shows_a_listener_for_good() {
-        let mut listening = Listening::default();
+    fn a_delivered_receive_interrupt_shows_a_listener() {
+        let mut listening = ListenerState::default();
         listening.modem_controlled(INTERRUPTS_OUT);
         listening.interrupts_enabled(0b10);
         assert!(!listening.listens());
@@ -69,8 +69,8 @@ mod tests {
     }
 
     #[test]
-    fn looking_what_port_this_is_is_not_listening() {
-        let mut listening = Listening::default();
+    fn probing_the_port_is_not_listening() {
+        let mut listening = ListenerState::default();
         listening.interrupts_enabled(0x0f);
         listening.interrupts_enabled(0);
         listening.modem_controlled(INTERRUPTS_OUT);
@@ -79,8 +79,8 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_leaves_modem_control_alone_listens_too() {
-        let mut listening = Listening::default();
+    fn a_driver_without_modem_control_listens() {
+        let mut listening = ListenerState::default();
         listening.interrupts_enabled(1);
         listening.sent();
         assert!(listening.listens());
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_guest_that_only_sends_does_not_listen() {
-        let mut listening = Listening::default();
+        let mut listening = ListenerState::default();
         for _ in 0..10 * IDLE_POLLS {
             listening.polled();
             listening.sent();
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_guest_that_polls_listens() {
-        let mut listening = Listening::default();
+        let mut listening = ListenerState::default();
         for _ in 0..IDLE_POLLS {
             listening.polled();
         }

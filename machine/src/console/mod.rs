@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn other_words_are_refused_with_the_choices() {
+    fn other_values_are_refused_with_the_choices() {
         let error = "tty".parse::<Console>().unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_file_is_whole_until_the_guest_starts() {
+    fn an_older_file_is_intact_until_the_guest_starts() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("console");
         std::fs::write(&path, "an older guest's words").unwrap();

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_is_gone_is_no_error() {
+    fn a_closed_reader_is_not_an_error() {
         let (reader, mut output) = pipe();
         drop(reader);
         output.write(b"hello");

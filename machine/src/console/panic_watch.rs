@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_found_in_pieces_and_without_its_time_stamp() {
+    fn a_panic_is_found_in_fragments_and_without_its_time_stamp() {
         let mut watch = PanicWatch::default();
         watch.watch(b"hello\r\n[    1.234] Kernel pan");
         assert_eq!(watch.message(), None);

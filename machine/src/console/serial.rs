@@ -10,7 +10,7 @@ use vm_superio::Trigger;
 use vm_superio::serial::{Serial, SerialEvents};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use super::listening::Listening;
+use super::listening::ListenerState;
 use super::output::ConsoleOutput;
 use super::panic_watch::PanicWatch;
 use super::room::{InputTarget, RoomForInput};
@@ -57,15 +57,15 @@ impl SerialEvents for RoomForInput {
 
 /// The port itself.
 ///
-/// The received-data interrupt is this model's own. In vm-superio 0.8, every read of the data register
-/// and of the interrupt identification clears that register's received-data bit, although more input
-/// waits; only further input raises the interrupt again, and a full FIFO takes none. A driver that
-/// reads a part of the input and waits for the next interrupt, as Linux's does after 256 characters, then waits
-/// for ever. On a 16550 the condition holds until the FIFO is empty. docs/upstream.md has the report.
+/// The received-data interrupt is this model's own. In vm-superio 0.8, every read of the data register and of
+/// the interrupt identification clears that register's received-data bit, although more input waits; only
+/// further input raises the interrupt again, and a full FIFO takes none. A driver that reads a part of the
+/// input and waits for the next interrupt, as Linux's does after 256 characters, then waits forever. On a 16550
+/// the condition holds until the FIFO is empty. docs/upstream.md has the report.
 struct Port {
     serial: Serial<InterruptLine, RoomForInput, Vec<u8>>,
-    listening: Listening,
-    /// The guest wants interrupts when there is input.
+    listening: ListenerState,
+    /// The guest has enabled interrupts for input.
     received_data_enabled: bool,
 }
 
@@ -73,7 +73,7 @@ impl Port {
     fn new(line: InterruptLine, room: RoomForInput) -> Self {
         Self {
             serial: Serial::with_events(line, room, Vec::new()),
-            listening: Listening::default(),
+            listening: ListenerState::default(),
             received_data_enabled: false,
         }
     }
@@ -140,7 +140,7 @@ impl Port {
 }
 
 /// The output of the port.
-struct Out {
+struct PortOutput {
     output: ConsoleOutput,
     panic_watch: PanicWatch,
 }
@@ -151,7 +151,7 @@ struct Out {
 /// so that the event thread can still touch the port.
 pub struct SerialConsole {
     port: Mutex<Port>,
-    out: Mutex<Out>,
+    out: Mutex<PortOutput>,
     closing: Arc<AtomicBool>,
     interrupt: EventFd,
     room: RoomForInput,
@@ -169,7 +169,7 @@ impl SerialConsole {
         Ok(Self {
             port: Mutex::new(Port::new(line, room.clone())),
             closing: output.closing(),
-            out: Mutex::new(Out {
+            out: Mutex::new(PortOutput {
                 output,
                 panic_watch: PanicWatch::default(),
             }),
@@ -221,7 +221,7 @@ impl SerialConsole {
         };
         if !output.is_empty() {
             let mut out = lock(&self.out);
-            let Out {
+            let PortOutput {
                 output: target,
                 panic_watch,
             } = &mut *out;
@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(console.input_room(), FIFO);
     }
 
-    /// What the device's user does when there is room: gives it as much of the input as it takes.
+    /// The device's user when there is room: passes it as much of the input as it takes.
     fn fill(console: &SerialConsole, input: &mut &[u8]) {
         let taken = console.enqueue(input, false);
         *input = &input[taken..];
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_woken_who_did_not_ask() {
+    fn disabled_interrupts_are_not_raised() {
         let console = console();
         console.enqueue(b"a", false);
         read(&console, DATA);

@@ -95,7 +95,7 @@ pub fn restore_terminal() {
     if RAW.swap(false, Ordering::SeqCst)
         && let Some(saved) = SAVED.get()
     {
-        // There is nobody to tell if the terminal is gone.
+        // An error can't be reported if the terminal is gone.
         let _ = set(saved);
     }
 }

@@ -25,7 +25,7 @@ static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 pub struct HostFile {
     file: File,
     path: PathBuf,
-    /// The length in bytes. Nobody else changes it.
+    /// The length in bytes. No other program changes it.
     length: AtomicU64,
     /// The size of the image's clusters in bytes. Reads that begin beyond the file's last cluster fail. 0 if there is no such limit.
     cluster: Arc<AtomicU64>,

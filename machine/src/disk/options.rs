@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn options_follow_commas() {
+    fn options_are_separated_by_commas() {
         let text = "a,,b.img,readonly,format=qcow2,serial=root disk,backing=anywhere";
         let disk: DiskOptions = text.parse().unwrap();
         assert_eq!(disk.path, PathBuf::from("a,b.img"));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_settings_are_refused() {
         let refused = |text: &str| text.parse::<DiskOptions>().unwrap_err();
         assert_eq!(refused(""), InvalidDisk::NoPath);
         assert_eq!(refused(",readonly"), InvalidDisk::NoPath);

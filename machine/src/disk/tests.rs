@@ -89,7 +89,7 @@ fn read(disk: &Disk, offset: u64, bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_no_image_is_refused_by_name() {
+fn files_that_are_no_image_are_refused_by_name() {
     let images = Images::new();
     refuses(&images, "missing", "missing: No such file");
     fs::create_dir(images.path("folder")).unwrap();
@@ -124,7 +124,7 @@ fn a_format_is_never_guessed() {
 }
 
 #[test]
-fn a_written_image_is_one_guests_alone() {
+fn a_writable_image_is_locked_for_one_guest() {
     let images = Images::new();
     images.raw("image", &[1; 512]);
     let writer = images.open("image").unwrap();
@@ -185,7 +185,7 @@ fn damaged_qcow2_images_are_refused() {
     assert!(with(level_1, &[0x80, 0, 0x0f, 0, 0, 0, 0, 0]).contains("a level 2 table at byte"));
 }
 
-/// Whatever value one byte of an image has, the image is refused, or requests fail or return wrong data. Nothing worse happens.
+/// Whatever value one byte of an image has, the image is refused, or requests fail or return wrong data, and nothing else.
 #[test]
 fn no_damage_of_a_qcow2_image_is_more_than_an_error() {
     let images = Images::new();
@@ -196,7 +196,7 @@ fn no_damage_of_a_qcow2_image_is_more_than_an_error() {
     opened.image.flush().unwrap();
     drop(opened);
     let whole = fs::read(images.path("whole")).unwrap();
-    // The header and the beginnings of all clusters, which are tables for the most part.
+    // The header and the start of each cluster, most of which are tables.
     let places = (0..112).chain(
         (0..whole.len())
             .step_by(65_536)
@@ -340,7 +340,7 @@ fn zeroing_and_discarding_leave_the_rest() {
 }
 
 #[test]
-fn a_last_sector_that_isnt_whole_ends_with_zeroes() {
+fn an_incomplete_last_sector_is_padded_with_zeroes() {
     let images = Images::new();
     let path = images.raw("raw", &[5; 700]);
     let disk = images.open("raw").unwrap();
@@ -352,10 +352,10 @@ fn a_last_sector_that_isnt_whole_ends_with_zeroes() {
 }
 
 #[test]
-fn errors_of_the_host_are_errors() {
+fn host_errors_are_reported_to_the_guest() {
     let images = Images::new();
     images.raw("raw", &[5; 4096]);
-    // The disk is opened for reading only, so that writes fail as on a disk that is gone.
+    // The disk is opened read-only, so that writes fail like on a removed disk.
     let disk = images.open("raw,readonly").unwrap();
     assert!(disk.image.write(&[6; 512], 0).is_err());
     let extent = Extent {
@@ -367,7 +367,7 @@ fn errors_of_the_host_are_errors() {
 }
 
 #[test]
-fn what_a_truncated_image_lacks_is_not_made_up() {
+fn reads_beyond_a_truncated_image_fail() {
     let images = Images::new();
     let path = images.qcow2("whole", None);
     let disk = images.open("whole,format=qcow2").unwrap();
@@ -394,7 +394,7 @@ const CHILD: &str = "KVMPROF_TEST_READ_DISK";
 /// The thread that reads the guest's programs also writes. When imago's cache of tables is full, a table that the guest has changed is
 /// written back; all remaining ones are written at the end, if the thread is the last owner of the image.
 #[test]
-fn the_filter_of_who_reads_programs_allows_what_images_need() {
+fn the_filter_of_the_program_reader_allows_disk_images() {
     const CLUSTER: usize = 512;
     /// Number of bytes of the disk whose places are in one table.
     const OF_A_TABLE: u64 = 64 * 512;
@@ -421,7 +421,7 @@ fn the_filter_of_who_reads_programs_allows_what_images_need() {
     });
     let ran = Command::new(env::current_exe().unwrap())
         .args(["--exact", "--nocapture"])
-        .arg("disk::tests::the_filter_of_who_reads_programs_allows_what_images_need")
+        .arg("disk::tests::the_filter_of_the_program_reader_allows_disk_images")
         .env(CHILD, path)
         .output()
         .unwrap();

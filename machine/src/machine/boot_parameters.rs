@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn small_memory_is_usable_beside_the_reserved_area() {
+    fn small_memory_is_usable_except_for_the_reserved_area() {
         assert_eq!(usable(512 << 20), [(0, 0x9fc00), (0x10_0000, 512 << 20)]);
     }
 

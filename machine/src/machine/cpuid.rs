@@ -95,8 +95,8 @@ impl CpuidTemplate {
         // KVM_FEATURE_HC_MAP_GPA_RANGE and KVM_FEATURE_MIGRATION_CONTROL: for guests that are
         // encrypted or moved.
         const KVM_MOVING: u32 = 1 << 16 | 1 << 17;
-        // KVM_FEATURE_PV_TLB_FLUSH: a kernel with it reuses a page that a process has freed, and doesn't wait for a vCPU of this process
-        // that stands still. What profil stores at that moment would go into the page.
+        // KVM_FEATURE_PV_TLB_FLUSH: a kernel with it reuses a page that a process has freed without waiting for a stopped vCPU of this
+        // process. A store of profil at that moment would go into the page.
         const KVM_TLB_FLUSH: u32 = 1 << 9;
 
         // VMX and SVM are hidden, because samples of a guest that runs nested guests would have the registers of these. With MONITOR, the
@@ -132,7 +132,7 @@ impl CpuidTemplate {
         }
     }
 
-    /// Describes one package with `cpus` cores of one thread each, whatever the host has.
+    /// Describes one package with `cpus` cores of one thread each, for any host.
     fn describe_topology(&mut self) {
         const HTT: u32 = 1 << 28;
         const CMP_LEGACY: u32 = 1 << 1;
@@ -311,14 +311,14 @@ mod tests {
     }
 
     #[test]
-    fn a_single_vcpu_is_no_multiprocessor() {
+    fn a_single_vcpu_has_no_multiprocessor_bits() {
         let table = template(1).for_vcpu(0).unwrap();
         assert_eq!(find(&table, 1, 0).unwrap().edx & 1 << 28, 0);
         assert_eq!(find(&table, LEAF_AMD_FEATURES, 0).unwrap().ecx & 1 << 1, 0);
     }
 
     #[test]
-    fn what_profil_and_samples_rely_on_is_hidden() {
+    fn features_that_break_profil_and_samples_are_hidden() {
         let table = template(1).for_vcpu(0).unwrap();
         let kvm = find(&table, LEAF_KVM_FEATURES, 0).unwrap().eax;
         assert_eq!(kvm & (1 << 9 | 1 << 16 | 1 << 17), 0);

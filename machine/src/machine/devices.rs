@@ -26,7 +26,7 @@ pub struct UnclaimedAccesses {
 }
 
 #[derive(Debug, Default)]
-struct Unclaimed {
+struct UnclaimedCounts {
     port_reads: AtomicU64,
     port_writes: AtomicU64,
     mmio_reads: AtomicU64,
@@ -39,7 +39,7 @@ pub struct MachineDevices {
     console: Option<Arc<ConsoleDevice>>,
     /// The devices by slot. The first has the first registers.
     virtio: Vec<Arc<dyn MmioRegisters>>,
-    unclaimed: Unclaimed,
+    unclaimed: UnclaimedCounts,
     /// The exit status that the guest has reported, if it has.
     exit_status: Mutex<Option<u8>>,
 }
@@ -55,7 +55,7 @@ impl MachineDevices {
             serial: Arc::new(serial),
             console,
             virtio,
-            unclaimed: Unclaimed::default(),
+            unclaimed: UnclaimedCounts::default(),
             exit_status: Mutex::default(),
         }
     }
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guest_says_how_it_has_ended() {
+    fn the_exit_port_gives_the_kind_of_end() {
         let devices = devices().unwrap();
         assert_eq!(devices.exit_status(), None);
         assert!(

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emulation_failure_says_where_what_and_why() {
+    fn an_emulation_failure_has_address_instruction_and_reason() {
         let text = emulation_failure(false).to_string();
         assert!(text.contains("on vCPU 1"), "{text}");
         assert!(text.contains("rip 0xffffffff81000000, CPL 0"), "{text}");
@@ -287,12 +287,12 @@ mod tests {
     }
 
     #[test]
-    fn a_host_with_virtualization_is_not_told_to_get_one() {
+    fn a_host_with_virtualization_gets_no_advice_about_it() {
         assert!(!emulation_failure(true).to_string().contains("cargo lab"));
     }
 
     #[test]
-    fn lost_registers_are_called_so() {
+    fn lost_registers_have_a_message() {
         let failure = GuestFailure {
             cause: FailureCause::TripleFault,
             location: None,
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_triple_fault_is_the_guests_own_doing_on_any_host() {
+    fn a_triple_fault_is_attributed_to_the_guest() {
         let failure = GuestFailure {
             cause: FailureCause::TripleFault,
             ..emulation_failure(false)

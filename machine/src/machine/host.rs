@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn other_words_are_not_taken_for_it() {
+    fn other_texts_do_not_match() {
         assert!(!mentions_virtualization("flags\t\t: fpu svme\n"));
         assert!(!mentions_virtualization("model name\t: svm\n"));
     }

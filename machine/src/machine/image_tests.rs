@@ -93,7 +93,7 @@ fn the_pvh_note_gives_the_entry_point() {
 }
 
 #[test]
-fn our_own_note_wins_over_all() {
+fn the_kvmprof_note_takes_precedence() {
     let entry = 0x10_0010u32.to_le_bytes();
     let notes: &[(&[u8], u32, &[u8])] = &[
         (b"GNU", 2, b""),
@@ -106,7 +106,7 @@ fn our_own_note_wins_over_all() {
 }
 
 #[test]
-fn a_bzimage_says_what_it_needs() {
+fn a_bzimage_header_gives_its_memory_needs() {
     let image = parse(&bzimage(4096)).unwrap();
     assert_eq!(image.kind(), ImageKind::BzImage);
     assert_eq!(image.command_line_max(), 2047);
@@ -137,7 +137,7 @@ fn other_files_are_no_kernels() {
 }
 
 #[test]
-fn elf_files_for_other_machines_are_no_kernels() {
+fn elf_files_for_other_machines_are_refused() {
     let mut file = elf(0x10_0000, &[]);
     file[18..20].copy_from_slice(&EM_386.0.to_le_bytes());
     assert!(message(&file).contains("not a bzImage or an ELF file"));
@@ -147,7 +147,7 @@ fn elf_files_for_other_machines_are_no_kernels() {
 }
 
 #[test]
-fn truncated_kernels_say_how_much_is_missing() {
+fn errors_of_truncated_kernels_have_the_missing_size() {
     let bz = bzimage(4096);
     assert_eq!(
         message(&bz[..2000]),
@@ -164,14 +164,14 @@ fn truncated_kernels_say_how_much_is_missing() {
 }
 
 #[test]
-fn an_elf_header_alone_is_no_panic() {
+fn an_elf_header_alone_causes_no_panic() {
     for length in 0..elf(0x10_0000, &[]).len().min(300) {
         assert!(parse(&elf(0x10_0000, &[])[..length]).is_err());
     }
 }
 
 #[test]
-fn kernels_without_a_64_bit_entry_are_told_so() {
+fn kernels_without_a_64_bit_entry_are_refused() {
     let mut file = bzimage(4096);
     file[0x236] = 0;
     assert!(message(&file).contains("without a 64-bit entry point"));
@@ -212,7 +212,7 @@ fn a_missing_kernel_is_named() {
 }
 
 #[test]
-fn a_path_that_becomes_a_pipe_is_refused_and_not_waited_for() {
+fn a_path_that_becomes_a_pipe_is_refused_without_blocking() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("vmlinuz");
     let owner = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;

@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_devices_as_there_may_be_leave_room_on_the_command_line() {
+    fn the_maximum_number_of_devices_fits_on_the_command_line() {
         let room = layout::COMMAND_LINE_MAX - line("", false, layout::VIRTIO_DEVICES_MAX).len();
         assert!(room > 512, "{room} bytes");
     }

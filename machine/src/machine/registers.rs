@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn start_all_tells_each_vcpu_who_it_is() {
+    fn start_all_passes_each_vcpu_its_index() {
         let entry = Entry {
             kind: ImageKind::StartAll,
             address: 0x20_0000,

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_might_need_is_refused() {
+    fn files_with_content_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("letter");
         fs::write(&path, "dear").unwrap();
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_huge_pages_are_told_with_what_to_do() {
+    fn too_few_huge_pages_are_an_error_with_advice() {
         let pages = HugePages::TwoMebibytes;
         let error = pages.check((2 << 20) + 4096).unwrap_err();
         assert!(error.to_string().contains("multiple"), "{error}");

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn large_memory_goes_on_above_the_gap() {
+    fn large_memory_continues_above_the_gap() {
         assert_eq!(memory_ranges(10 << 30), [(0, 3 << 30), (4 << 30, 7 << 30)],);
     }
 
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_the_line_is_not_judged() {
+    fn a_host_without_the_line_has_no_limit() {
         assert_eq!(parse_available("MemTotal:  8000 kB\n"), None);
     }
 

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_are_read_and_written() {
+    fn network_options_round_trip() {
         for text in [
             "tap=tap0",
             "tap=tap0,mac=02:00:00:00:00:01",
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_told() {
+    fn invalid_networks_are_refused() {
         let cases = [
             ("", BadNetwork::Peer),
             ("mac=02:00:00:00:00:01", BadNetwork::Peer),

@@ -87,7 +87,7 @@ impl VirtioParts for Network {
             work: mine,
             peer: self.peer,
             status: self.status,
-            retry: Retry::new(),
+            retry: ReconnectTimer::new(),
         };
         let thread =
             DeviceThread::start("network", kvmprof_sandbox::Thread::Network, move |ending| {
@@ -102,14 +102,14 @@ impl VirtioParts for Network {
 }
 
 /// Decides when to connect to a lost peer again.
-struct Retry {
+struct ReconnectTimer {
     delay: Duration,
     due: Option<Instant>,
     /// The number of frames that had been received when the peer was connected.
     frames: u64,
 }
 
-impl Retry {
+impl ReconnectTimer {
     fn new() -> Self {
         Self {
             delay: RETRY_FIRST,
@@ -156,11 +156,11 @@ struct Server {
     work: EventFd,
     peer: Box<dyn Peer>,
     status: Arc<Mutex<NetworkStatus>>,
-    retry: Retry,
+    retry: ReconnectTimer,
 }
 
 /// Why a wait has ended.
-enum Woken {
+enum WaitEnd {
     /// The thread has to end.
     Ending,
     /// There may be something to do. `gone`: the other end has closed the connection or the tap was removed.
@@ -186,8 +186,8 @@ impl Server {
                 continue;
             }
             match self.wait(wants, ending) {
-                Woken::Ending => return,
-                Woken::Work { gone: now } => gone = now,
+                WaitEnd::Ending => return,
+                WaitEnd::Work { gone: now } => gone = now,
             }
         }
     }
@@ -202,7 +202,7 @@ impl Server {
         })
     }
 
-    fn wait(&self, wants: Wants, ending: &Ending) -> Woken {
+    fn wait(&self, wants: Wants, ending: &Ending) -> WaitEnd {
         let mut fds = vec![
             PollFd::from_borrowed_fd(ending.event(), PollFlags::IN),
             PollFd::from_borrowed_fd(borrowed(&self.work), PollFlags::IN),
@@ -224,18 +224,18 @@ impl Server {
             Err(error) => {
                 // Without a working poll(2) the thread would spin.
                 log::error!("A network device isn't served any more: {error}");
-                return Woken::Ending;
+                return WaitEnd::Ending;
             }
         }
         let came = |index: usize| fds.get(index).map_or(PollFlags::empty(), PollFd::revents);
         if !came(0).is_empty() {
-            return Woken::Ending;
+            return WaitEnd::Ending;
         }
         if !came(1).is_empty() {
             // No other thread reads it.
             let _ = self.work.read();
         }
-        Woken::Work {
+        WaitEnd::Work {
             gone: came(2).intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::RDHUP),
         }
     }
@@ -260,8 +260,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_that_stays_away_is_asked_for_ever_more_seldom() {
-        let mut retry = Retry::new();
+    fn reconnects_to_an_absent_peer_back_off() {
+        let mut retry = ReconnectTimer::new();
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         assert!(!retry.is_due(true, 0, start));
@@ -281,8 +281,8 @@ mod tests {
     }
 
     #[test]
-    fn only_a_peer_that_sends_is_asked_for_soon_again() {
-        let mut retry = Retry::new();
+    fn only_a_peer_that_sends_resets_the_delay() {
+        let mut retry = ReconnectTimer::new();
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         retry.is_due(false, 5, start);

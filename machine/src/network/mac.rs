@@ -104,7 +104,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn addresses_are_read_and_written() {
+    fn addresses_round_trip() {
         for text in ["02:00:00:00:00:01", "52:54:00:ab:cd:ef"] {
             assert_eq!(text.parse::<MacAddress>().unwrap().to_string(), text);
         }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_told() {
+    fn invalid_addresses_are_refused() {
         for text in [
             "",
             "1",
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_places_differ_and_stay() {
+    fn addresses_by_path_are_stable_and_distinct() {
         let mut all = BTreeSet::new();
         for number in 0..1000 {
             let tap = PeerAddress::Tap(format!("tap{number}"));

@@ -47,12 +47,12 @@ pub fn is_later(error: &io::Error) -> bool {
 
 /// Writes messages about the other end into the log, a bounded number of them.
 #[derive(Debug)]
-pub struct Complaints {
+pub struct PeerLog {
     title: String,
     left: u32,
 }
 
-impl Complaints {
+impl PeerLog {
     /// Messages about the device whose `--net` has this value.
     pub fn new(title: String) -> Self {
         let left = MESSAGES;

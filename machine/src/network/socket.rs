@@ -12,7 +12,7 @@ use kvmprof_devices::virtio::net::{
 };
 use rustix::net::SendFlags;
 
-use super::peer::{Complaints, Peer, is_later};
+use super::peer::{Peer, PeerLog, is_later};
 use crate::connector::{SocketConnector, connect};
 
 /// Maximum number of reads for one frame.
@@ -25,7 +25,7 @@ pub struct SocketPeer {
     reader: FrameReader,
     writer: FrameWriter,
     faults: u64,
-    complaints: Complaints,
+    complaints: PeerLog,
     /// The process that connects, if this one may not.
     connector: Option<Arc<SocketConnector>>,
 }
@@ -33,7 +33,7 @@ pub struct SocketPeer {
 impl SocketPeer {
     /// Connects to `path`, by `connector` if there is one. If no program listens there, or the connection is lost, [`Peer::reconnect`] tries again.
     pub fn new(path: PathBuf, connector: Option<Arc<SocketConnector>>) -> Self {
-        let mut complaints = Complaints::new(format!("socket={}", path.display()));
+        let mut complaints = PeerLog::new(format!("socket={}", path.display()));
         let stream = match connect(connector.as_deref(), &path) {
             Ok(stream) => Some(stream),
             Err(error) => {
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_reads_nothing_is_full_and_frames_stay_whole() {
+    fn frames_to_a_peer_that_does_not_read_stay_complete() {
         let mut bench = Bench::new();
         let mut other = bench.accept();
         let mut sent = 0;
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_goes_comes_back() {
+    fn a_peer_reconnects() {
         let mut bench = Bench::new();
         drop(bench.accept());
         assert_eq!(bench.receive(), None);
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn sending_to_a_peer_that_is_gone_is_no_signal() {
+    fn sending_to_a_closed_peer_raises_no_signal() {
         let mut bench = Bench::new();
         drop(bench.accept());
         bench.peer.send(&packet(60, 1));
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_at_the_path_is_a_link_that_is_down() {
+    fn a_path_without_a_listener_is_a_link_that_is_down() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let mut peer = SocketPeer::new(path.clone(), None);

@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use kvmprof_devices::virtio::net::{HEADER_SIZE, Link, Offloads, Sent};
 use rustix::net::{AddressFamily, SocketType};
 
-use super::peer::{Complaints, Peer, is_later};
+use super::peer::{Peer, PeerLog, is_later};
 
 const DEVICE: &str = "/dev/net/tun";
 
@@ -69,7 +69,7 @@ pub enum TapError {
 pub struct TapPeer {
     file: Option<File>,
     faults: u64,
-    complaints: Complaints,
+    complaints: PeerLog,
 }
 
 impl TapPeer {
@@ -82,7 +82,7 @@ impl TapPeer {
         let mut tap = Self {
             file: Some(file),
             faults: 0,
-            complaints: Complaints::new(format!("tap={name}")),
+            complaints: PeerLog::new(format!("tap={name}")),
         };
         tap.set_offloads(Offloads::default(), Offloads::default());
         Ok(tap)
@@ -101,8 +101,7 @@ impl Link for TapPeer {
         self.file.is_some()
     }
 
-    /// Tells the kernel which offloads received frames may use. It need not be told those of frames that the guest sends:
-    /// the header of each frame has them.
+    /// Sets the offloads that the kernel may use for received frames. Frames that the guest sends have theirs in the header.
     fn set_offloads(&mut self, received: Offloads, _sent: Offloads) {
         let Some(file) = &self.file else { return };
         let Offloads {
@@ -276,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tap_that_is_not_there_is_not_made() {
+    fn a_missing_tap_is_not_created() {
         let error = TapPeer::open("kvmprof-none").err().unwrap();
         assert!(matches!(error, TapError::Missing { .. }), "{error}");
         assert!(error.to_string().contains("ip tuntap add dev kvmprof-none"));

@@ -139,7 +139,7 @@ impl MmioRegisters for SharedFolder {
     /// finished the requests that it is performing.
     fn write(&self, offset: u64, data: &[u8]) {
         self.mmio.write(offset, data);
-        // Other registers don't need this, and an interrupt handler, which uses them, waits for nobody.
+        // Other registers don't need this, and an interrupt handler, which uses them, doesn't block.
         if [STATUS, QUEUE_READY].map(u64::from).contains(&offset) {
             self.follow();
         }
@@ -206,7 +206,7 @@ impl SharedFolder {
     /// Makes the program stop. A program that was started for this folder is ended at each reset: it would treat the requests after the
     /// reset as a continuation of those before.
     fn stop(&self, state: &mut State) {
-        // Without queues the session goes on, and waits for them.
+        // Without queues the session continues, and waits for them.
         let Some(queues) = state.running.take() else {
             return;
         };
@@ -252,7 +252,7 @@ impl SharedFolder {
 
     fn refuse_requests(&self) {
         for event in (0..QUEUES).filter_map(|queue| self.mmio.work(queue)) {
-            // Nobody else reads it now.
+            // There is no other reader now.
             let _ = event.read();
         }
         let refuse =
@@ -302,7 +302,7 @@ impl SharedFolder {
     }
 
     /// Waits for something to happen; `None` if the thread has to end.
-    fn wait(&self, ending: &Ending) -> Option<Came> {
+    fn wait(&self, ending: &Ending) -> Option<WaitEvents> {
         let (sources, refuses) = {
             let state = lock(&self.state);
             let session = state.session.as_ref();
@@ -343,9 +343,9 @@ impl SharedFolder {
         if came(0) {
             return None;
         }
-        // The writer has done all that this event tells of.
+        // The writer has completed the work that this event signals.
         let _ = self.changed.read();
-        Some(Came {
+        Some(WaitEvents {
             hangup: !refuses && came(2),
             words: !refuses && came(3),
             requests: refuses && (came(2) || came(3)),
@@ -383,7 +383,7 @@ impl SharedFolder {
 }
 
 /// The reasons why a wait has ended.
-struct Came {
+struct WaitEvents {
     hangup: bool,
     words: bool,
     /// The guest has made requests while no program serves the folder.

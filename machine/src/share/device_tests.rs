@@ -11,7 +11,7 @@ use vm_memory::{Bytes, GuestAddress};
 
 use super::*;
 use crate::memory::{MemoryOptions, allocate as allocate_memory};
-use crate::share::session::tests::{Lie, answer};
+use crate::share::session::tests::{AnswerFault, answer};
 
 /// Registers in addition to those that the transport names (section 4.2.2).
 const DRIVER_FEATURES: u32 = 0x20;
@@ -69,14 +69,14 @@ fn offer_request(memory: &GuestMemory, unique: u64) {
 }
 
 /// A folder whose program is connected once, with the place of its socket, the connection, and the program's thread.
-struct Once {
+struct ConnectedFolder {
     share: Share,
     connected: mpsc::Receiver<UnixStream>,
     program: thread::JoinHandle<()>,
     _folder: tempfile::TempDir,
 }
 
-fn connected_once(tag: &str) -> Once {
+fn connected_once(tag: &str) -> ConnectedFolder {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
@@ -86,13 +86,13 @@ fn connected_once(tag: &str) -> Once {
         sender.send(stream.try_clone().unwrap()).unwrap();
         // A second connection isn't accepted.
         drop(listener);
-        answer(stream, 0, Lie::None);
+        answer(stream, 0, AnswerFault::None);
     });
     let options = ShareOptions {
         source: ShareSource::Socket(path),
         tag: tag.to_owned(),
     };
-    Once {
+    ConnectedFolder {
         share: Share::open(&options, Openers::default()).unwrap(),
         connected,
         program,
@@ -140,7 +140,7 @@ fn a_program_serves_over_its_first_connection_and_requests_fail_when_it_goes() {
 
 /// The guest's driver resets the device many times, and each reset needs another program.
 #[test]
-fn a_guest_cannot_have_programs_started_without_end() {
+fn a_guest_cannot_cause_unbounded_starts() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
@@ -150,7 +150,7 @@ fn a_guest_cannot_have_programs_started_without_end() {
     thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
         sender.send(stream.try_clone().unwrap()).unwrap();
-        answer(stream, 0, Lie::None);
+        answer(stream, 0, AnswerFault::None);
         // Later ones end at once.
         for stream in listener.incoming() {
             drop(stream);

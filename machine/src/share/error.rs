@@ -99,7 +99,7 @@ pub enum ShareError {
 }
 
 impl ShareError {
-    /// The error, with the folder that it concerns.
+    /// The error, with its folder.
     pub(super) fn of(self, tag: &str) -> Self {
         Self::Share {
             tag: tag.to_owned(),

@@ -17,10 +17,10 @@ const DONE: u8 = 1;
 const LATE: u8 = 2;
 
 /// Sends conversations to the thread, once it has been started.
-static TALKS: Mutex<Option<Sender<Talk>>> = Mutex::new(None);
+static TALKS: Mutex<Option<Sender<Exchange>>> = Mutex::new(None);
 
 /// A conversation that has to be over in time.
-struct Talk {
+struct Exchange {
     deadline: Instant,
     /// Weak, so that the connection ends when its owner drops it.
     stream: Weak<UnixStream>,
@@ -36,7 +36,7 @@ pub(super) fn within<T>(
 ) -> io::Result<(T, bool)> {
     let state = Arc::new(AtomicU8::new(TALKING));
     let own = Arc::new(stream.try_clone()?);
-    let talk = Talk {
+    let talk = Exchange {
         deadline: Instant::now() + limit,
         stream: Arc::downgrade(&own),
         state: Arc::clone(&state),
@@ -48,7 +48,7 @@ pub(super) fn within<T>(
     Ok((result, state.swap(DONE, Ordering::SeqCst) == LATE))
 }
 
-fn sender() -> io::Result<Sender<Talk>> {
+fn sender() -> io::Result<Sender<Exchange>> {
     let mut talks = lock(&TALKS);
     if let Some(sender) = &*talks {
         return Ok(sender.clone());
@@ -63,8 +63,8 @@ fn sender() -> io::Result<Sender<Talk>> {
     Ok(talks.insert(sender).clone())
 }
 
-fn watch(new: &Receiver<Talk>) {
-    let mut talks: Vec<Talk> = Vec::new();
+fn watch(new: &Receiver<Exchange>) {
+    let mut talks: Vec<Exchange> = Vec::new();
     loop {
         let next = talks.iter().map(|talk| talk.deadline).min();
         let came = match next {
@@ -87,7 +87,7 @@ fn watch(new: &Receiver<Talk>) {
     }
 }
 
-impl Talk {
+impl Exchange {
     /// Ends the conversation if it isn't over.
     fn end(&self) {
         let late = (self.state).compare_exchange(TALKING, LATE, Ordering::SeqCst, Ordering::SeqCst);

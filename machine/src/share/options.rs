@@ -112,14 +112,14 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_runs_is_found_by_its_socket() {
+    fn a_running_daemon_is_found_by_its_socket() {
         let share: ShareOptions = "socket=/run/a,tag=b,tag=work".parse().unwrap();
         assert_eq!(share.source, ShareSource::Socket("/run/a,tag=b".into()));
         assert_eq!(share.tag, "work");
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_settings_are_refused() {
         let refused = |text: &str| text.parse::<ShareOptions>().unwrap_err();
         for text in ["", "/home", "=tag", "socket=/run/a", "socket=,tag=a"] {
             assert_eq!(refused(text), InvalidShare::Form(text.to_owned()));

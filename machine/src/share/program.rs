@@ -380,7 +380,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_versions_are_known_by_their_help() {
+    fn both_versions_are_recognised_by_their_help() {
         let c = "    --fd=FDNUM    fd\n    -o source=PATH    shared directory tree\n";
         assert_eq!(Version::of_help(c), Some(Version::C));
         let rust = "  --shared-dir <SHARED_DIR>\n  --fd <FD>\n";
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_helper_learns_which_program_it_is() {
+    fn a_helper_gets_its_program() {
         for version in [
             Version::C,
             Version::Rust {
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_something_else_is_refused() {
+    fn another_program_is_refused() {
         let error = Program::find(Some(Path::new("/bin/cat"))).unwrap_err();
         assert!(
             error.to_string().contains("/bin/cat is no virtiofsd"),

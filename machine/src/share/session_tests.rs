@@ -15,7 +15,7 @@ const GET_FEATURES: u32 = 1;
 const SET_MEM_TABLE: u32 = 5;
 const GET_VRING_BASE: u32 = 11;
 const GET_PROTOCOL_FEATURES: u32 = 15;
-/// Flags of a message: the version, and that it is a reply, or wants one.
+/// Flags of a message: the version, and that it is a reply, or needs one.
 const VERSION: u32 = 1;
 const REPLY: u32 = 4;
 const NEED_REPLY: u32 = 8;
@@ -23,9 +23,9 @@ const NEED_REPLY: u32 = 8;
 const PROTOCOL_FEATURES: u64 = 1 << 30;
 const REPLY_ACK: u64 = 1 << 3;
 
-/// What is wrong with the answer to one request.
+/// A fault in the answer to one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::share) enum Lie {
+pub(in crate::share) enum AnswerFault {
     None,
     /// There is no answer, and the connection ends.
     HangsUp,
@@ -47,13 +47,13 @@ pub(in crate::share) enum Lie {
     Garbage,
 }
 
-/// A back end whose answers are right except for the answer to one request. Ends when its client does.
-fn serve(listener: &UnixListener, wrong: u32, lie: Lie) {
+/// A back end whose answers are valid except for the answer to one request. Ends when its client does.
+fn serve(listener: &UnixListener, wrong: u32, lie: AnswerFault) {
     answer(listener.accept().unwrap().0, wrong, lie);
 }
 
 /// As [`serve`], for a client that is connected already.
-pub(in crate::share) fn answer(mut stream: UnixStream, wrong: u32, lie: Lie) {
+pub(in crate::share) fn answer(mut stream: UnixStream, wrong: u32, lie: AnswerFault) {
     let mut header = [0; 12];
     while stream.read_exact(&mut header).is_ok() {
         let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().unwrap());
@@ -68,43 +68,52 @@ pub(in crate::share) fn answer(mut stream: UnixStream, wrong: u32, lie: Lie) {
             _ => (flags & NEED_REPLY != 0).then_some(0),
         };
         let Some(answer) = answer else { continue };
-        let lie = if request == wrong { lie } else { Lie::None };
+        let lie = if request == wrong {
+            lie
+        } else {
+            AnswerFault::None
+        };
         let message = message(request, answer, lie);
-        // The client may have hung up at the first half.
+        // The client may have disconnected after the first half.
         if stream.write_all(&message).is_err()
-            || [Lie::HangsUp, Lie::HalfAMessage, Lie::TooShort].contains(&lie)
+            || [
+                AnswerFault::HangsUp,
+                AnswerFault::HalfAMessage,
+                AnswerFault::TooShort,
+            ]
+            .contains(&lie)
         {
             return;
         }
     }
 }
 
-fn message(request: u32, answer: u64, lie: Lie) -> Vec<u8> {
+fn message(request: u32, answer: u64, lie: AnswerFault) -> Vec<u8> {
     let (mut request, mut flags, mut size, mut answer) = (request, VERSION | REPLY, 8_u32, answer);
     match lie {
-        Lie::OtherRequest => request += 1,
-        Lie::OtherVersion => flags += 1,
-        Lie::NoReply => flags &= !REPLY,
-        Lie::TooLong => size = u32::MAX,
-        Lie::TooShort => size = 4,
-        Lie::Value(value) => answer = value,
-        Lie::HangsUp => return Vec::new(),
-        Lie::Garbage => return vec![0x5a; 64],
-        Lie::None | Lie::HalfAMessage => {}
+        AnswerFault::OtherRequest => request += 1,
+        AnswerFault::OtherVersion => flags += 1,
+        AnswerFault::NoReply => flags &= !REPLY,
+        AnswerFault::TooLong => size = u32::MAX,
+        AnswerFault::TooShort => size = 4,
+        AnswerFault::Value(value) => answer = value,
+        AnswerFault::HangsUp => return Vec::new(),
+        AnswerFault::Garbage => return vec![0x5a; 64],
+        AnswerFault::None | AnswerFault::HalfAMessage => {}
     }
     let words = [request, flags, size];
     let mut message: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     message.extend(answer.to_le_bytes());
     match lie {
-        Lie::HalfAMessage => message.truncate(9),
-        Lie::TooShort => message.truncate(16),
+        AnswerFault::HalfAMessage => message.truncate(9),
+        AnswerFault::TooShort => message.truncate(16),
         _ => {}
     }
     message
 }
 
 /// The result of a session with such a back end, which is opened, started and stopped.
-fn outcome(wrong: u32, lie: Lie) -> Result<(), ShareError> {
+fn outcome(wrong: u32, lie: AnswerFault) -> Result<(), ShareError> {
     let folder = tempfile::tempdir().unwrap();
     let path: PathBuf = folder.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
@@ -141,20 +150,20 @@ fn outcome(wrong: u32, lie: Lie) -> Result<(), ShareError> {
 
 #[test]
 fn an_honest_program_is_started_and_stopped() {
-    outcome(0, Lie::None).unwrap();
+    outcome(0, AnswerFault::None).unwrap();
 }
 
 #[test]
 fn every_broken_answer_is_an_error() {
     let lies = [
-        Lie::HangsUp,
-        Lie::OtherRequest,
-        Lie::OtherVersion,
-        Lie::NoReply,
-        Lie::TooLong,
-        Lie::TooShort,
-        Lie::HalfAMessage,
-        Lie::Garbage,
+        AnswerFault::HangsUp,
+        AnswerFault::OtherRequest,
+        AnswerFault::OtherVersion,
+        AnswerFault::NoReply,
+        AnswerFault::TooLong,
+        AnswerFault::TooShort,
+        AnswerFault::HalfAMessage,
+        AnswerFault::Garbage,
     ];
     for request in [
         GET_FEATURES,
@@ -167,7 +176,10 @@ fn every_broken_answer_is_an_error() {
             let is_gone = matches!(error, ShareError::Gone(_));
             let is_broken = matches!(error, ShareError::Protocol(_));
             assert!(is_gone || is_broken, "{request} {lie:?}: {error}");
-            assert!(is_gone || lie != Lie::HangsUp, "{request} {lie:?}: {error}");
+            assert!(
+                is_gone || lie != AnswerFault::HangsUp,
+                "{request} {lie:?}: {error}"
+            );
             assert_eq!(error.to_string().lines().count(), 1, "{error}");
         }
     }
@@ -176,13 +188,13 @@ fn every_broken_answer_is_an_error() {
 #[test]
 fn a_program_that_refuses_or_is_too_old_is_an_error() {
     for (request, value) in [(GET_FEATURES, PROTOCOL_FEATURES), (SET_MEM_TABLE, 1)] {
-        let error = outcome(request, Lie::Value(value)).unwrap_err();
+        let error = outcome(request, AnswerFault::Value(value)).unwrap_err();
         assert!(matches!(error, ShareError::Protocol(_)), "{error}");
     }
 }
 
 #[test]
-fn work_that_takes_too_long_is_cut_off() {
+fn slow_exchanges_are_aborted() {
     let (mut mine, _theirs) = UnixStream::pair().unwrap();
     let stream = mine.try_clone().unwrap();
     let read = || mine.read(&mut [0]).unwrap();

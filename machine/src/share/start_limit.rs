@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guest_that_resets_in_a_loop_has_one_start_a_second() {
+    fn starts_after_resets_are_limited_to_one_a_second() {
         let begin = Instant::now();
         let mut limit = StartLimit::new(begin);
         let starts = |limit: &mut StartLimit, from: u32, seconds: u32| -> usize {
@@ -53,7 +53,7 @@ mod tests {
         };
         assert_eq!(starts(&mut limit, 0, 1), 10);
         assert_eq!(starts(&mut limit, 1, 20), 20);
-        // After a pause they are all there, and no more.
+        // After a pause all are allowed again, and no more.
         assert_eq!(starts(&mut limit, 1000, 1), 10);
     }
 }

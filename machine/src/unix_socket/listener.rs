@@ -26,7 +26,7 @@ pub struct SocketName {
     folder: OutputFolder,
     name: OsString,
     path: PathBuf,
-    /// The file itself, which nobody can connect by. While it is open, no other file has its number.
+    /// The file itself, which can't be connected to. While it is open, no other file has its inode number.
     file: OwnedFd,
 }
 
@@ -70,8 +70,8 @@ impl SocketName {
 
 impl Drop for SocketName {
     fn drop(&mut self) {
-        // Under the lock nobody can replace the file between the look and the removal. Without
-        // it the file stays: the next kvmprof finds it stale.
+        // Under the lock the file can't be replaced between the check and the removal. Without it the file stays: the
+        // next kvmprof finds it stale.
         let Ok(_lock) = PathLock::take(&self.folder, &self.name, &self.path) else {
             return;
         };
@@ -86,8 +86,8 @@ pub struct SocketListener {
     _name: Box<dyn Debug + Send>,
     socket: OwnedFd,
     path: PathBuf,
-    /// A spare descriptor. If no descriptor is left, it is closed for a moment to accept a client and turn it
-    /// away. Otherwise the listener would report that client for ever.
+    /// A spare descriptor. If no descriptor is left, it is closed for a moment to accept a client and turn it away.
+    /// Otherwise the listener would report that client forever.
     spare: Option<OwnedFd>,
 }
 
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn file_is_private_and_goes_with_the_listener() {
+    fn the_file_is_private_and_removed_with_the_listener() {
         let folder = folder();
         let path = folder.path().join("socket");
         let listener = SocketListener::bind(&path).unwrap();
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_cannot_be() {
+    fn impossible_paths_are_refused() {
         let folder = folder();
         let missing = folder.path().join("missing/socket");
         let error = SocketListener::bind(&missing).unwrap_err();
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_that_bind_at_once_one_wins() {
+    fn one_of_many_concurrent_binds_wins() {
         let folder = folder();
         let path = folder.path().join("socket");
         drop(UnixListener::bind(&path).unwrap());

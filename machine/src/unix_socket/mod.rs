@@ -16,7 +16,7 @@ pub use listener::{SocketListener, SocketName, check_user};
 /// Connects without waiting: a server that doesn't accept counts as absent.
 ///
 /// # Errors
-/// Nobody listens at `path`, or too many wait there already.
+/// There is no listener at `path`, or too many clients wait there already.
 pub fn connect(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

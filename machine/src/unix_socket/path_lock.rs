@@ -1,7 +1,7 @@
 //! The lock that allows a process to change the file at the path of a socket: a locked file beside it.
 //!
-//! In a folder that any user can write to, the file may belong to another user, who holds its lock for good. So the lock is taken only if
-//! the file is this user's alone, and the wait for it has a limit.
+//! In a folder that any user can write to, the file may belong to another user, who holds its lock permanently. So the lock is taken only
+//! if the file is this user's only, and the wait for it has a limit.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -111,9 +111,9 @@ mod tests {
         error.to_string()
     }
 
-    /// Strangers can hold the locks of files that they can open.
+    /// Other users can hold the locks of files that they can open.
     #[test]
-    fn a_lock_that_others_may_hold_is_refused_at_once() {
+    fn a_lock_file_of_other_users_is_refused_at_once() {
         let open_to_all = |path: &Path| {
             fs::write(path, "").unwrap();
             fs::set_permissions(path, fs::Permissions::from_mode(0o666)).unwrap();

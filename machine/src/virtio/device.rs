@@ -111,7 +111,7 @@ impl ConsoleDevice {
         self.mmio.ask_for_service();
     }
 
-    /// Closes for good what the guest had open, because the guest has ended.
+    /// Closes permanently what the guest had open, because the guest has ended.
     pub fn end(&self, backend: &mut dyn Backend) {
         self.mmio.with(|transport, _| transport.end(backend));
     }
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_as_many_ports_as_are_of_use() {
+    fn the_number_of_ports_is_bounded() {
         assert!(ports(false, GuestAccess::None).is_empty());
         assert_eq!(ports(true, GuestAccess::None), ["console"]);
         let named = ["kvmprof.0", "kvmprof.1"];

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_is_read_and_written() {
+    fn device_options_round_trip() {
         for text in ["3,socket=/run/a b,c=d", "4294967294,socket=x"] {
             let config: VsockConfig = text.parse().unwrap();
             assert_eq!(config.to_string(), text);
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_told() {
+    fn invalid_devices_are_refused() {
         let bad = |text: &str| text.parse::<VsockConfig>().unwrap_err();
         for text in ["", "3", "3,", "3,socket=", "3,path=x", "socket=x,3"] {
             assert_eq!(bad(text), BadVsock::Form, "{text}");

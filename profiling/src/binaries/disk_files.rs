@@ -16,7 +16,7 @@ use kvmprof_machine::disk::{Image, partitions};
 
 /// After this time a file system is opened again: the guest may have changed it.
 const FRESH: Duration = Duration::from_secs(2);
-/// Maximum numbers of reads and of bytes of a file system until it is opened again, whatever the image contains.
+/// Maximum numbers of reads and of bytes of a file system until it is opened again, for any image.
 const READS_MAX: u64 = 1 << 20;
 const BYTES_MAX: u64 = 2 << 30;
 
@@ -137,7 +137,7 @@ mod tests {
         (0..300_000_u32).flat_map(u32::to_le_bytes).collect()
     }
 
-    /// What is found on a disk with these bytes.
+    /// The files found on a disk with these bytes.
     fn read(bytes: &[u8], path: &str, limit: u64) -> Vec<Vec<u8>> {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(&file, bytes).unwrap();

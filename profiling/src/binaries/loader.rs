@@ -62,16 +62,16 @@ struct Failure {
 pub struct BinaryLoader {
     queue: Option<SyncSender<Request>>,
     done: Option<Receiver<LoadedPart>>,
-    /// The number of maps that were handed over and aren't done.
+    /// The number of maps that were delivered and aren't done.
     pending: usize,
-    /// The number of maps that weren't handed over, because too many were waiting.
+    /// The number of maps that weren't delivered, because too many were waiting.
     refused: u64,
-    omissions: Arc<Omissions>,
+    omissions: Arc<OmissionCounts>,
 }
 
 /// What limits have cost, counted by the thread that reads files.
 #[derive(Debug, Default)]
-struct Omissions {
+struct OmissionCounts {
     tables: AtomicU64,
     functions: AtomicU64,
 }
@@ -184,7 +184,7 @@ struct Thread {
     tables: Tables,
     /// The files that are to be read again.
     failed: BTreeMap<FileId, Failure>,
-    omissions: Arc<Omissions>,
+    omissions: Arc<OmissionCounts>,
 }
 
 impl Thread {

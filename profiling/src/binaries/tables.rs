@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_keeps_making_programs_has_tables_for_the_newest() {
+    fn endless_programs_leave_tables_of_the_newest() {
         let table = table();
         let mut tables = Tables {
             max_bytes: table.bytes() * 4,

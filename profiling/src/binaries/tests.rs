@@ -33,26 +33,33 @@ fn source(guest: &LinuxGuest, file: &MappedFile, initrd: &Path, sysroot: &Path) 
     source_of_opened(guest, file, initrd, sysroot)
 }
 
+fn loader(guest: &LinuxGuest, initrd: Option<fs::File>, sysroot: &Path) -> BinaryLoader {
+    BinaryLoader::new(BinarySources::new(
+        Arc::new(guest.memory.clone()),
+        guest.knowledge.clone(),
+        initrd,
+        Some(Sysroot::open(sysroot).unwrap()),
+    ))
+}
+
+/// A process with one page of code from `file`.
+fn map_of(file: MappedFile) -> Arc<ProcessMap> {
+    let area = Area {
+        begin: TEXT,
+        end: TEXT + PAGE,
+        offset: 0x1000,
+        backing: Backing::File(Arc::new(file)),
+    };
+    Arc::new(ProcessMap::new(0x1000, 7, 0, vec![area]))
+}
+
 fn source_of_opened(
     guest: &LinuxGuest,
     file: &MappedFile,
     initrd: Option<fs::File>,
     sysroot: &Path,
 ) -> Option<String> {
-    let sources = BinarySources::new(
-        Arc::new(guest.memory.clone()),
-        guest.knowledge.clone(),
-        initrd,
-        Some(Sysroot::open(sysroot).unwrap()),
-    );
-    let mut loader = BinaryLoader::new(sources);
-    let area = Area {
-        begin: TEXT,
-        end: TEXT + PAGE,
-        offset: 0x1000,
-        backing: Backing::File(Arc::new(file.clone())),
-    };
-    let map = Arc::new(ProcessMap::new(0x1000, 7, 0, vec![area]));
+    let (mut loader, map) = (loader(guest, initrd, sysroot), map_of(file.clone()));
     assert!(!loader.is_busy());
     loader.load(Arc::clone(&map), vec![Some(3)]);
     let begun = Instant::now();
@@ -62,7 +69,7 @@ fn source_of_opened(
         blocks.extend(loader.take());
         std::thread::yield_now();
     }
-    // Whatever was found, stacks can be unwound by now.
+    // Whatever was found, stacks can be unwound now.
     assert!(map.unwinder.get().is_some());
     assert!(blocks.len() <= 1);
     let (id, block) = blocks.first()?;
@@ -105,20 +112,7 @@ fn a_file_that_could_not_be_read_is_read_again() {
             modified: 1_700_000_000,
         },
     };
-    let sources = BinarySources::new(
-        Arc::new(guest.memory.clone()),
-        guest.knowledge.clone(),
-        None,
-        Some(Sysroot::open(sysroot.path()).unwrap()),
-    );
-    let mut loader = BinaryLoader::new(sources);
-    let area = Area {
-        begin: TEXT,
-        end: TEXT + PAGE,
-        offset: 0x1000,
-        backing: Backing::File(Arc::new(file)),
-    };
-    let map = Arc::new(ProcessMap::new(0x1000, 7, 0, vec![area]));
+    let (mut loader, map) = (loader(&guest, None, sysroot.path()), map_of(file));
     loader.load(Arc::clone(&map), vec![Some(3)]);
     let begun = Instant::now();
     let wait = |loader: &mut BinaryLoader| {
@@ -140,7 +134,7 @@ fn a_file_that_could_not_be_read_is_read_again() {
 }
 
 #[test]
-fn files_are_found_in_one_place_or_another() {
+fn files_are_searched_in_all_places() {
     let guest = LinuxGuest::new(HOT);
     guest.identify(0, &guest.user());
     let folder = tempfile::tempdir().unwrap();
@@ -165,7 +159,7 @@ fn files_are_found_in_one_place_or_another() {
     };
     let found = || source(&guest, &file, &initrd, &sysroot);
     assert_eq!(found(), None);
-    // Another one of the same name is none.
+    // Another one of the same name isn't the program.
     fs::write(&initrd, archive("bin/tool", &other)).unwrap();
     fs::write(sysroot.join("bin/tool"), &other).unwrap();
     assert_eq!(found(), None);

@@ -13,7 +13,7 @@ pub type Generation = u32;
 pub enum TickSource {
     /// The clock, at this rate in Hz; never 0.
     Clock(u32),
-    /// An event of the guest. The clock stands still.
+    /// An event of the guest. The clock is stopped.
     Event(SamplingEvent),
 }
 
@@ -23,7 +23,7 @@ impl TickSource {
         (hz != 0).then_some(Self::Clock(hz))
     }
 
-    /// The clock's ticks a second; 0 while it stands still.
+    /// The clock's ticks a second; 0 while it is stopped.
     pub fn hz(self) -> u32 {
         match self {
             Self::Clock(hz) => hz,
@@ -70,7 +70,7 @@ impl ClockSetting {
 /// Shared by the profiler, which makes requests, and one vCPU's thread, which answers them.
 ///
 /// A request is a new generation of the setting. The vCPU's thread answers by acknowledging it,
-/// after it has handed over all ticks that were due until then: so a request for the same setting
+/// after it has delivered all ticks that were due until then: so a request for the same setting
 /// brings the account up to date.
 #[derive(Debug, Default)]
 pub struct ClockControl {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn generations_start_anew() {
+    fn generations_restart() {
         let control = ClockControl::default();
         let setting = ClockSetting::default();
         let mut last = control.request(setting);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn every_source_of_ticks_arrives_as_it_was_asked_for() {
+    fn every_source_of_ticks_round_trips() {
         let control = ClockControl::default();
         let events = EventKind::ALL.into_iter().flat_map(|kind| {
             [kind.least_period(), 1_000_000, MAX_PERIOD]

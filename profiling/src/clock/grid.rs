@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn stands_a_clock_that_seems_to_run_backwards() {
+    fn tolerates_a_clock_that_goes_backwards() {
         let mut grid = Grid::new(1_000_000, 100, None);
         assert_eq!(grid.take(21_000_000), 2);
         assert_eq!(grid.take(0), 0);

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_has_it() {
+    fn the_kernel_reports_run_delay() {
         assert!(RunDelay::of_this_thread().read().is_some());
     }
 }

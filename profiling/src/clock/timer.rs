@@ -8,10 +8,10 @@ use crate::time::timespec;
 
 /// Timers on CLOCK_MONOTONIC that signal the thread that made them.
 ///
-/// There are two, for every other tick each. A periodic timer is started anew when its signal is
+/// There are two, for every other tick each. A periodic timer is restarted when its signal is
 /// taken; with one alone, that would be the processor's next timer event each time and its clock
 /// would have to be set twice a tick. With two, the next event is in the queue already. Where
-/// setting the clock leaves a virtual machine, that is a twentieth of a sample's cost.
+/// setting the clock exits a virtual machine, that is a twentieth of a sample's cost.
 #[derive(Debug)]
 pub struct ThreadTimer {
     pair: [PosixTimer; 2],
@@ -51,7 +51,7 @@ impl ThreadTimer {
 /// One timer on CLOCK_MONOTONIC that signals the thread that made it.
 #[derive(Debug)]
 struct PosixTimer {
-    // The first timer of a process has id 0, a null pointer: the id says nothing about validity.
+    // The first timer of a process has id 0, a null pointer: it is valid.
     id: libc::timer_t,
 }
 

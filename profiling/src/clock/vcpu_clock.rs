@@ -74,7 +74,7 @@ impl<B: ClockBackend> VcpuClock<B> {
         matches!(self.state, State::Halted(_))
     }
 
-    /// Starts it anew at `hz` ticks a second, or stops it with 0. `now` is the current time, in ns of
+    /// Restarts it at `hz` ticks a second, or stops it with 0. `now` is the current time, in ns of
     /// CLOCK_MONOTONIC.
     pub fn restart(&mut self, hz: u32, now: u64) {
         self.stop();
@@ -168,9 +168,9 @@ impl<B: ClockBackend> VcpuClock<B> {
         self.backend.start_timer(first, grid);
     }
 
-    /// After a tick: starts the timer anew if it does not go on by itself. Where taking a sample lasts
-    /// longer than a period, the next signal would be there before the guest is, each time: it gets
-    /// twice the time by which this one was overdue, and what falls into that is lost too.
+    /// After a tick: restarts the timer if it does not continue by itself. If taking a sample lasts longer
+    /// than a period, the next signal would always precede the guest: it is postponed by twice the time by
+    /// which this one was overdue, and ticks in that time are lost too.
     fn prepare_next(&mut self, grid: &Grid, now: u64, some_lost: bool) {
         let overdue = now.saturating_sub(self.next_signal);
         let too_slow = some_lost && overdue >= grid.period();

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use crate::perf_event::{self, Answer, Event, HardwareEvent, Refusal};
+use crate::perf_event::{self, Event, HardwareEvent, ProbeResult, Refusal};
 use kvmprof_machine::lock::lock;
 
 /// A counter of one vCPU. It counts while the vCPU's thread runs the guest.
@@ -27,23 +27,23 @@ impl HardwareCounter {
     }
 }
 
-/// Whether the host has counters, and lets kvmprof use them. The answer is the same for all threads of kvmprof.
+/// Whether the host has counters, and lets kvmprof use them. The result is the same for all threads of kvmprof.
 #[derive(Debug, Default)]
-pub struct HardwareProbes([Mutex<Option<Answer>>; HardwareEvent::COUNT]);
+pub struct HardwareProbes([Mutex<Option<ProbeResult>>; HardwareEvent::COUNT]);
 
 impl HardwareProbes {
     /// Whether `event` can be counted at `now`. `open` tries it, if that isn't known.
     ///
     /// # Errors
     /// The reason why it can't be counted, in words.
-    pub fn ask(
+    pub fn check(
         &self,
         event: HardwareEvent,
         now: Instant,
         open: impl FnOnce() -> io::Result<()>,
     ) -> Result<(), String> {
-        let mut answer = lock(&self.0[event as usize]);
-        Answer::ask(&mut answer, now, || open().map_err(Refusal::from))
+        let mut result = lock(&self.0[event as usize]);
+        ProbeResult::get(&mut result, now, || open().map_err(Refusal::from))
     }
 }
 
@@ -53,7 +53,8 @@ mod tests {
 
     use super::*;
 
-    /// What it says at these times after the begin, and how often it has tried, where the host says so each time.
+    /// The results at these times after the start, and the number of attempts, on a host with this result each
+    /// time.
     fn tries(said: impl Fn() -> io::Result<()>, after: &[Duration]) -> (Vec<bool>, u32) {
         let (probes, begin) = (HardwareProbes::default(), Instant::now());
         let mut tries = 0;
@@ -62,14 +63,14 @@ mod tests {
                 tries += 1;
                 said()
             };
-            let answer = probes.ask(HardwareEvent::Cycles, begin + *time, open);
+            let answer = probes.check(HardwareEvent::Cycles, begin + *time, open);
             answer.is_ok()
         });
         (answers.collect(), tries)
     }
 
     #[test]
-    fn the_host_is_asked_once_and_a_refusal_that_may_be_over_once_a_second() {
+    fn the_host_is_asked_once_or_after_a_temporary_refusal_once_a_second() {
         let error = |number| move || Err(io::Error::from_raw_os_error(number));
         let times = [0, 1, 999, 1000, 1999, 3_600_000].map(Duration::from_millis);
         assert_eq!(tries(|| Ok(()), &times), (vec![true; 6], 1));
@@ -80,14 +81,19 @@ mod tests {
     }
 
     #[test]
-    fn each_counter_has_an_answer_of_its_own() {
+    fn each_counter_has_its_own_result() {
         let probes = HardwareProbes::default();
         let now = Instant::now();
         let missing = || Err(io::Error::from_raw_os_error(libc::ENOENT));
-        let refused = probes.ask(HardwareEvent::Cycles, now, missing).unwrap_err();
+        let refused = probes
+            .check(HardwareEvent::Cycles, now, missing)
+            .unwrap_err();
         assert!(refused.contains("has no such counter"), "{refused}");
-        assert_eq!(probes.ask(HardwareEvent::Branches, now, || Ok(())), Ok(()));
-        let again = probes.ask(HardwareEvent::Cycles, now, || Ok(()));
+        assert_eq!(
+            probes.check(HardwareEvent::Branches, now, || Ok(())),
+            Ok(())
+        );
+        let again = probes.check(HardwareEvent::Cycles, now, || Ok(()));
         assert_eq!(again, Err(refused));
     }
 }

@@ -27,7 +27,7 @@ fn event(kind: EventKind) -> Event {
     Event {
         name: kind.name().to_owned(),
         description: kind.plural().to_owned(),
-        missing: kernel_events::missing(kind),
+        missing: kernel_events::unavailable(kind),
     }
 }
 

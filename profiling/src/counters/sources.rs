@@ -122,8 +122,8 @@ impl VcpuSources {
         }
     }
 
-    /// The value of `counter` now, on the vCPU's own thread; `None` for one that has to be counted by each event, or
-    /// isn't there. A counter of the processor is there once somebody has asked for its [`VcpuSources::value`].
+    /// The value of `counter` now, on the vCPU's own thread; `None` for one that has to be counted by each event, or isn't there. A counter of the
+    /// processor is there after the first request for its [`VcpuSources::value`].
     pub fn value_on_thread(&self, counter: CounterId) -> Option<u64> {
         match Source::of(counter) {
             // The calling thread's.
@@ -147,7 +147,7 @@ impl VcpuSources {
             None => {
                 // The vCPU's thread may open the counter much later, because the guest may be paused.
                 let try_it = || HardwareCounter::open(event).map(drop);
-                self.probes.ask(event, Instant::now(), try_it)?;
+                self.probes.check(event, Instant::now(), try_it)?;
                 self.asked_for.fetch_or(event.bit(), Ordering::Release);
                 self.shared.kicker.kick();
                 Ok(0)
@@ -182,15 +182,15 @@ mod tests {
         VcpuSources::new(&descriptor, Arc::clone(shared), Arc::clone(probes))
     }
 
-    /// The answers are others than this host's for one counter at least, so that they don't come from it.
+    /// At least one counter's result differs from this host's, so that they don't come from it.
     #[test]
-    fn what_the_host_has_said_holds_for_all_vcpus_until_they_open_their_counters() {
+    fn a_result_of_the_host_applies_to_all_vcpus() {
         signals::block().unwrap();
         let probes = Arc::<HardwareProbes>::default();
         let now = Instant::now();
         let missing = || Err(io::Error::from_raw_os_error(libc::ENOENT));
-        let said = probes.ask(HardwareEvent::Cycles, now, missing);
-        let has_said = probes.ask(HardwareEvent::Instructions, now, || Ok(()));
+        let said = probes.check(HardwareEvent::Cycles, now, missing);
+        let has_said = probes.check(HardwareEvent::Instructions, now, || Ok(()));
         assert_eq!(has_said, Ok(()));
         for _ in 0..2 {
             let shared = Arc::<VcpuShared>::default();
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    /// Whoever asks has no part in it but to kick the vCPU's thread, which is this one.
+    /// The caller only kicks the vCPU's thread, which is this one.
     #[test]
     fn a_counter_of_the_processor_is_opened_by_the_vcpus_thread() {
         if let Err(error) = HardwareCounter::open(HardwareEvent::Cycles) {
@@ -223,7 +223,7 @@ mod tests {
         sources.open_asked_for();
         assert!(own_value().is_some() && value().is_ok());
         shared.kicker.seen();
-        // Nobody is kicked again for it.
+        // No other thread is kicked for it.
         assert_eq!(signals::take_pending(), None);
     }
 }

@@ -16,7 +16,7 @@ const CHUNK: usize = 64 << 10;
 
 /// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Ended {
+pub(super) enum ConnectionEnd {
     /// The client closed it.
     #[error("Client closed the connection")]
     ByClient,
@@ -91,18 +91,22 @@ impl Connection {
     }
 
     /// Handles `events`.
-    pub fn handle(&mut self, events: EventSet, backend: &mut dyn Backend) -> Result<(), Ended> {
+    pub fn handle(
+        &mut self,
+        events: EventSet,
+        backend: &mut dyn Backend,
+    ) -> Result<(), ConnectionEnd> {
         if events.contains(EventSet::IN) && self.endpoint.wants_input() {
             self.receive(backend)?;
         } else if events.intersects(EventSet::HANG_UP | EventSet::ERROR) {
             // The client has no request that is still to be answered.
-            return Err(Ended::ByClient);
+            return Err(ConnectionEnd::ByClient);
         }
         self.advance(backend)
     }
 
     /// Retries the client's waiting requests, and sends the output.
-    pub fn advance(&mut self, backend: &mut dyn Backend) -> Result<(), Ended> {
+    pub fn advance(&mut self, backend: &mut dyn Backend) -> Result<(), ConnectionEnd> {
         loop {
             self.endpoint.wake(backend)?;
             // The loop ends: the answers are bounded by the input and the requests that the endpoint holds already.
@@ -117,22 +121,22 @@ impl Connection {
         self.endpoint.close(backend);
     }
 
-    fn receive(&mut self, backend: &mut dyn Backend) -> Result<(), Ended> {
+    fn receive(&mut self, backend: &mut dyn Backend) -> Result<(), ConnectionEnd> {
         let mut chunk = [0; CHUNK];
         match rustix::net::recv(&self.socket, &mut chunk[..], RecvFlags::DONTWAIT) {
-            Ok((_, 0)) => Err(Ended::ByClient),
+            Ok((_, 0)) => Err(ConnectionEnd::ByClient),
             Ok((_, length)) => {
                 self.last_heard = Instant::now();
                 let bytes = chunk.get(..length).unwrap_or_default();
                 Ok(self.endpoint.receive(bytes, backend)?)
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(()),
-            Err(errno) => Err(Ended::from(errno)),
+            Err(errno) => Err(ConnectionEnd::from(errno)),
         }
     }
 
     /// Sends as much as the socket accepts. True if it accepted any bytes.
-    fn send(&mut self) -> Result<bool, Ended> {
+    fn send(&mut self) -> Result<bool, ConnectionEnd> {
         let mut sent = false;
         while !self.endpoint.output().is_empty() {
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
@@ -144,14 +148,14 @@ impl Connection {
                 }
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
-                Err(errno) => return Err(Ended::from(errno)),
+                Err(errno) => return Err(ConnectionEnd::from(errno)),
             }
         }
         Ok(sent)
     }
 }
 
-impl From<Errno> for Ended {
+impl From<Errno> for ConnectionEnd {
     fn from(errno: Errno) -> Self {
         match errno {
             Errno::PIPE | Errno::CONNRESET => Self::ByClient,

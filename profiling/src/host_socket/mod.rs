@@ -18,7 +18,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use kvmprof_machine::log_limit::LogLimit;
 use kvmprof_machine::unix_socket::{SocketFileError, SocketListener, check_user};
 
-use connection::{Connection, Ended};
+use connection::{Connection, ConnectionEnd};
 
 /// Maximum number of clients at a time.
 pub const MAX_CONNECTIONS: usize = 64;
@@ -155,7 +155,7 @@ impl HostSocket {
         &mut self,
         name: u64,
         backend: &mut dyn Backend,
-        action: impl FnOnce(&mut Connection, &mut dyn Backend) -> Result<(), Ended>,
+        action: impl FnOnce(&mut Connection, &mut dyn Backend) -> Result<(), ConnectionEnd>,
     ) {
         let Some((connection, interest)) = self.connections.get_mut(&name) else {
             return;
@@ -166,7 +166,7 @@ impl HostSocket {
                 let event = EpollEvent::new(wanted, name);
                 self.epoll
                     .ctl(ControlOperation::Modify, connection.as_raw_fd(), event)
-                    .map_err(Ended::Socket)?;
+                    .map_err(ConnectionEnd::Socket)?;
                 *interest = wanted;
             }
             Ok(())
@@ -176,18 +176,22 @@ impl HostSocket {
         }
     }
 
-    fn end(&mut self, name: u64, ended: &Ended, backend: &mut dyn Backend) {
+    fn end(&mut self, name: u64, ended: &ConnectionEnd, backend: &mut dyn Backend) {
         let Some((connection, _)) = self.connections.remove(&name) else {
             return;
         };
         match ended {
-            Ended::ByClient | Ended::GaveWay => log::debug!("Host socket: client {name}: {ended}"),
-            Ended::Protocol(error) => {
+            ConnectionEnd::ByClient | ConnectionEnd::GaveWay => {
+                log::debug!("Host socket: client {name}: {ended}")
+            }
+            ConnectionEnd::Protocol(error) => {
                 let cause = std::error::Error::source(error);
                 let cause = cause.map_or(String::new(), |cause| format!(": {cause}"));
                 self.log_dropped(name, &format_args!("dropped: {error}{cause}"));
             }
-            Ended::Socket(error) => self.log_dropped(name, &format_args!("{ended}: {error}")),
+            ConnectionEnd::Socket(error) => {
+                self.log_dropped(name, &format_args!("{ended}: {error}"))
+            }
         }
         connection.close(backend);
     }
@@ -229,7 +233,7 @@ impl HostSocket {
             .filter_map(|(name, connection)| Some((connection.idle_since()?, name)))
             .min();
         if let Some((_, longest)) = idle {
-            self.end(longest, &Ended::GaveWay, backend);
+            self.end(longest, &ConnectionEnd::GaveWay, backend);
             return Client::Host;
         }
         if self.of_client(Client::HostStatus).count() >= MAX_STATUS_CONNECTIONS {
@@ -238,7 +242,7 @@ impl HostSocket {
                 .map(|(name, _)| name)
                 .next();
             if let Some(oldest) = oldest {
-                self.end(oldest, &Ended::GaveWay, backend);
+                self.end(oldest, &ConnectionEnd::GaveWay, backend);
             }
         }
         Client::HostStatus

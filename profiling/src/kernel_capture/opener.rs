@@ -57,12 +57,12 @@ impl CaptureHelper {
 #[derive(Debug)]
 pub struct CaptureOpener {
     form: RecordForm,
-    by: By,
+    by: RightsOf,
 }
 
 /// By whose rights.
 #[derive(Debug)]
-enum By {
+enum RightsOf {
     /// Those of the thread that asks.
     Own(SamplingHost),
     /// Those of another process, which knows the guest by the VM's descriptor in this process, and gets the memory slots with each request.
@@ -76,7 +76,7 @@ impl CaptureOpener {
     pub fn here(host: SamplingHost) -> Self {
         Self {
             form: host.form(),
-            by: By::Own(host),
+            by: RightsOf::Own(host),
         }
     }
 
@@ -85,7 +85,7 @@ impl CaptureOpener {
         match helper {
             Some(helper) => Self {
                 form: host.form(),
-                by: By::Helper(helper, vm),
+                by: RightsOf::Helper(helper, vm),
             },
             None => Self::here(host),
         }
@@ -93,7 +93,7 @@ impl CaptureOpener {
 
     /// Captures with records of this `form` by the process `tracer`, which answers by [`TracedCaptures`].
     pub fn by_tracer(form: RecordForm, tracer: Arc<Helper>) -> Self {
-        let by = By::Tracer(tracer);
+        let by = RightsOf::Tracer(tracer);
         Self { form, by }
     }
 
@@ -105,7 +105,7 @@ impl CaptureOpener {
     /// Maps the ring of `output` for records with these parts of stacks.
     pub(super) fn map(&self, output: &File, stacks: StackParts) -> io::Result<PerfRing> {
         match self.by {
-            By::Tracer(_) => map_again(output),
+            RightsOf::Tracer(_) => map_again(output),
             _ => map_ring(output, self.form.max_record_bytes(stacks)),
         }
     }
@@ -119,9 +119,11 @@ impl CaptureOpener {
         period: u64,
     ) -> Result<CaptureFiles, KernelCaptureError> {
         let (helper, vm, slots) = match &self.by {
-            By::Own(host) => return CaptureFiles::open(host, slots, thread, contents, period),
-            By::Helper(helper, vm) => (&helper.0, *vm, slots.clone()),
-            By::Tracer(helper) => (&**helper, 0, Slots::default()),
+            RightsOf::Own(host) => {
+                return CaptureFiles::open(host, slots, thread, contents, period);
+            }
+            RightsOf::Helper(helper, vm) => (&helper.0, *vm, slots.clone()),
+            RightsOf::Tracer(helper) => (&**helper, 0, Slots::default()),
         };
         let tid = match thread.tid {
             0 => rustix::thread::gettid().as_raw_pid(),
@@ -137,7 +139,7 @@ impl CaptureOpener {
             places: contents.places.cloned(),
         };
         let refused = match &self.by {
-            By::Tracer(_) => KernelCaptureError::Tracer,
+            RightsOf::Tracer(_) => KernelCaptureError::Tracer,
             _ => KernelCaptureError::Helper,
         };
         let mut files = helper.ask(&request.encode()).map_err(refused)?.into_iter();
@@ -178,7 +180,7 @@ impl TracedCaptures {
 
     /// Answers a request of [`CaptureOpener::by_tracer`]. Only what is sampled of a vCPU, and how often, is up to the request.
     ///
-    /// The ring is mapped here, by the right to lock memory. As long as it is, whoever has the file may map the same ring without that right
+    /// The ring is mapped here, by the right to lock memory. While it is mapped, any process with the file may map the same ring without that right
     /// (`perf_mmap` in `kernel/events/core.c`).
     ///
     /// # Errors

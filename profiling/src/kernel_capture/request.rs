@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_what_was_asked_for() {
+    fn requests_decode_to_what_was_encoded() {
         for whole in [
             request(),
             CaptureRequest {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kvmprof_does_not_ask_for_is_refused() {
+    fn requests_that_kvmprof_never_makes_are_refused() {
         let bytes = request().encode();
         for length in 0..bytes.len() {
             assert!(

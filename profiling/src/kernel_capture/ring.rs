@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn records_say_what_was_interrupted_and_what_was_lost() {
+    fn records_have_the_interrupted_mode_and_losses() {
         let mut rest = 0x1234_u64.to_le_bytes().to_vec();
         rest.extend_from_slice(&[0; 4 + RECORD_BYTES]);
         let interrupted = |misc| match parse(&record(RECORD_SAMPLE, misc, &rest)) {

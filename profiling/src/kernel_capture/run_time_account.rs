@@ -110,7 +110,7 @@ mod tests {
     const PERIOD: u64 = 1_000_000;
 
     /// Times in ns that the thread ran, waited and slept, and the numbers of its samples and of lost ones.
-    struct Span {
+    struct TestSpan {
         run: u64,
         delay: u64,
         asleep: u64,
@@ -118,7 +118,7 @@ mod tests {
         lost: u64,
     }
 
-    fn account(spans: &[Span]) -> ([u64; 3], u64) {
+    fn account(spans: &[TestSpan]) -> ([u64; 3], u64) {
         let mut account = RunTimeAccount::new(PERIOD, 0, ThreadTimes::default());
         let (mut now, mut ticks, mut times) = (0, 0, ThreadTimes::default());
         let mut sums = [0; 3];
@@ -139,9 +139,9 @@ mod tests {
         (sums, ticks)
     }
 
-    fn span(run: u64, delay: u64, asleep: u64, sampled: u64, lost: u64) -> Span {
+    fn span(run: u64, delay: u64, asleep: u64, sampled: u64, lost: u64) -> TestSpan {
         let [run, delay, asleep] = [run, delay, asleep].map(|ticks| ticks * PERIOD);
-        Span {
+        TestSpan {
             run,
             delay,
             asleep,
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_go_to_what_the_scheduler_says() {
+    fn ticks_are_attributed_by_the_schedulers_times() {
         assert_eq!(account(&[span(10, 0, 0, 10, 0)]).0, [0, 0, 0]);
         assert_eq!(account(&[span(0, 0, 10, 0, 0)]).0, [10, 0, 0]);
         assert_eq!(account(&[span(4, 3, 3, 4, 0)]).0, [3, 3, 0]);
@@ -162,8 +162,8 @@ mod tests {
 
     #[test]
     fn many_short_waits_add_up() {
-        let spans: Vec<Span> = (0..100)
-            .map(|_| Span {
+        let spans: Vec<TestSpan> = (0..100)
+            .map(|_| TestSpan {
                 run: 0,
                 delay: PERIOD / 4,
                 asleep: PERIOD / 4,
@@ -181,9 +181,9 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_whose_time_is_told_late_was_not_asleep_twice() {
+    fn a_late_run_time_is_not_counted_as_sleep_twice() {
         // The scheduler reports 4 ms of run time after their samples.
-        let early = Span {
+        let early = TestSpan {
             run: 0,
             asleep: 4 * PERIOD,
             ..span(0, 0, 0, 4, 0)
@@ -201,12 +201,12 @@ mod tests {
     }
 
     proptest! {
-        /// No tick is counted twice, and all but a few are counted, whatever the times are.
+        /// For any times, no tick is counted twice, and all but a few are counted.
         #[test]
         fn every_tick_is_counted_once(
             spans in prop::collection::vec((0_u64..50, 0_u64..50, 0_u64..50, 0_u64..20), 1..50),
         ) {
-            let spans: Vec<Span> = spans
+            let spans: Vec<TestSpan> = spans
                 .into_iter()
                 .map(|(run, delay, asleep, lost)| span(run, delay, asleep, run, lost))
                 .collect();

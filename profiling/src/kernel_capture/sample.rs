@@ -231,14 +231,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_unknown() {
+    fn unreadable_values_are_unknown() {
         let unread = record(&[(FLAGS, OWN.cast_unsigned().into())]);
         let found = sample(Interrupted::GuestUser(0x40), &unread).unwrap();
         assert_eq!((found.pid, found.tid, found.process_group), (-1, -1, -1));
     }
 
     #[test]
-    fn a_guest_of_the_guests_own_has_the_process_and_no_program_counter() {
+    fn a_nested_guest_has_the_process_and_no_program_counter() {
         let flags = u64::from((OWN | PRIVILEGE | NESTED).cast_unsigned()) | 1 << 8;
         let record = record(&[(FLAGS, flags), (CPL, 0), (AVAILABLE, 0)]);
         for at in [Interrupted::GuestKernel(PC), Interrupted::Host] {

@@ -18,7 +18,7 @@ use kvmprof_recording::{EventKind, SamplingEvent};
 use kvmprof_sandbox::user;
 
 use crate::clock::RunTimeAlarm;
-use crate::perf_event::{self, Answer, Event, HardwareEvent, Refusal};
+use crate::perf_event::{self, Event, HardwareEvent, ProbeResult, Refusal};
 use crate::signals;
 
 /// The places of tracefs (Linux `Documentation/trace/ftrace.rst`). The second one is in debugfs.
@@ -40,7 +40,7 @@ impl KernelCounter {
     fn of(kind: EventKind) -> Option<Self> {
         Some(match kind {
             EventKind::GuestTime => Self::RunTime,
-            // At the end of a halt, whatever the processor calls its exits.
+            // At the end of a halt, for any exit reason of the processor.
             EventKind::Halt => Self::Tracepoint("kvm_vcpu_wakeup"),
             EventKind::PageFaults => Self::Tracepoint("kvm_page_fault"),
             EventKind::KvmExits => Self::Tracepoint("kvm_exit"),
@@ -63,50 +63,52 @@ impl KernelCounter {
     /// Checks that this host's KVM passes the tracepoint.
     ///
     /// # Errors
-    /// It doesn't, or that can't be found out.
+    /// It doesn't, or that is unknown.
     fn check(self) -> Result<(), Refusal> {
         let Self::Tracepoint(name @ ("kvm_exit" | "kvm_page_fault")) = self else {
             // The others are the same code in every KVM.
             return Ok(());
         };
         let passes = tracepoint_id(name).and_then(|id| probe::passes(name, id));
-        if passes.map_err(Refusal::for_now)? {
+        if passes.map_err(Refusal::temporary)? {
             return Ok(());
         }
         Err(Refusal {
-            why: format!("the host's KVM is a variety that doesn't pass its tracepoint kvm:{name}"),
-            is_for_good: true,
+            reason: format!(
+                "the host's KVM is a variety that doesn't pass its tracepoint kvm:{name}"
+            ),
+            is_permanent: true,
         })
     }
 }
 
 thread_local! {
-    /// The answers of [`missing`] for this thread. Another thread may have other rights.
-    static ANSWERS: RefCell<BTreeMap<EventKind, Option<Answer>>> = const { RefCell::new(BTreeMap::new()) };
+    /// The results of [`unavailable`] for this thread. Another thread may have other rights.
+    static RESULTS: RefCell<BTreeMap<EventKind, Option<ProbeResult>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// The reason why this host can't take samples by events of `kind`, with what to do; `None` if it can. To find out, this opens an event for the
-/// calling thread, and for some kinds runs a guest of a few instructions, once.
+/// The reason why this host can't take samples by events of `kind`, with what to do; `None` if it can. This opens an event for the calling
+/// thread, and for some kinds runs a guest of a few instructions, once.
 ///
-/// A thread's answer holds for the thread from then on, or for a second if it may change: guests and clients can ask as often as they like, and the
-/// host's kernel takes some ms to close a tracepoint's event.
-pub fn missing(kind: EventKind) -> Option<String> {
+/// The result is kept for the thread, or for a second if it may change: guests and clients can request it at any rate, and the host's kernel
+/// takes some ms to close a tracepoint's event.
+pub fn unavailable(kind: EventKind) -> Option<String> {
     let counted = KernelCounter::of(kind)?;
     let attempt = || {
-        Meter::open(counted, MAX_PERIOD).map_err(Refusal::for_now)?;
+        Meter::open(counted, MAX_PERIOD).map_err(Refusal::temporary)?;
         counted.check()
     };
-    ANSWERS.with_borrow_mut(|answers| {
-        let kept = answers.entry(kind).or_default();
-        Answer::ask(kept, Instant::now(), attempt).err()
+    RESULTS.with_borrow_mut(|results| {
+        let kept = results.entry(kind).or_default();
+        ProbeResult::get(kept, Instant::now(), attempt).err()
     })
 }
 
-/// Finds out in advance what [`missing`] has to know of KVM: contained threads may run no guest for it (`kvmprof_sandbox`).
-pub fn find_out() {
+/// Probes all events in advance: contained threads may run no guest for it (`kvmprof_sandbox`).
+pub fn probe_all() {
     for kind in EventKind::ALL {
-        // The answer is kept; who needs it asks again.
-        let _ = missing(kind);
+        // The result is kept for later calls.
+        let _ = unavailable(kind);
     }
 }
 
@@ -316,19 +318,19 @@ mod tests {
     }
 
     #[test]
-    fn what_kvmprof_counts_every_host_has() {
+    fn events_of_kvmprof_itself_are_always_available() {
         for kind in EventKind::ALL
             .into_iter()
             .filter(|kind| !kind.is_counted_by_kernel())
         {
-            assert_eq!(missing(kind), None);
+            assert_eq!(unavailable(kind), None);
             let event = SamplingEvent::new(kind, 1).unwrap();
             assert!(KernelEvent::start(event).unwrap().is_none());
         }
     }
 
     #[test]
-    fn what_is_not_there_has_a_reason() {
+    fn missing_events_have_a_reason() {
         let why = tracepoint_id("no_such_tracepoint").unwrap_err();
         assert!(
             why.contains("tracepoint") || why.contains("tracefs") || why.contains("root"),
@@ -340,48 +342,48 @@ mod tests {
         {
             let event = SamplingEvent::new(kind, MAX_PERIOD).unwrap();
             let started = KernelEvent::start(event);
-            // A tracepoint may be there, and never be passed.
+            // A tracepoint may exist without ever being hit.
             assert!(
-                started.is_ok() || started.err() == missing(kind),
+                started.is_ok() || started.err() == unavailable(kind),
                 "{kind:?}"
             );
         }
     }
 
-    /// Set in a process of its own, in which a thread asks twice.
-    const CHILD: &str = "KVMPROF_TEST_ASKS_TWICE";
+    /// Set in a process of its own, in which a thread probes twice.
+    const CHILD: &str = "KVMPROF_TEST_PROBES_TWICE";
 
     #[test]
-    fn what_the_host_counts_is_tried_once() {
+    fn events_are_probed_once() {
         if env::var_os(CHILD).is_some() {
             let asking = thread::spawn(|| {
                 let kinds = EventKind::ALL.into_iter();
-                let counted: Vec<_> = kinds.filter(|kind| missing(*kind).is_none()).collect();
+                let counted: Vec<_> = kinds.filter(|kind| unavailable(*kind).is_none()).collect();
                 assert!(counted.contains(&EventKind::GuestTime), "{counted:?}");
                 filters::prepare(Mode::On, || {}).unwrap();
                 // Its filter lets it open no event.
                 enter(Thread::Introspection);
-                assert!(counted.into_iter().all(|kind| missing(kind).is_none()));
+                assert!(counted.into_iter().all(|kind| unavailable(kind).is_none()));
             });
             asking.join().unwrap();
             return;
         }
         let ran = Command::new(env::current_exe().unwrap())
             .args(["--exact", "--nocapture"])
-            .arg("kernel_events::tests::what_the_host_counts_is_tried_once")
+            .arg("kernel_events::tests::events_are_probed_once")
             .env(CHILD, "1")
             .output()
             .unwrap();
         assert!(ran.status.success(), "{ran:?}");
     }
 
-    /// This thread runs on until its own time has made the ticks.
+    /// This thread runs until its own time has made the ticks.
     #[test]
     fn guest_time_makes_ticks_while_the_thread_runs() {
         signals::block().unwrap();
         let event = SamplingEvent::new(EventKind::GuestTime, 1_000_000).unwrap();
         let Ok(Some(mut event)) = KernelEvent::start(event) else {
-            panic!("{:?}", missing(EventKind::GuestTime))
+            panic!("{:?}", unavailable(EventKind::GuestTime))
         };
         let mut ticks = 0;
         while ticks < 20 {

@@ -1,5 +1,5 @@
-//! Finds out whether this host's KVM passes its tracepoints: modules other than kvm-intel and kvm-amd may leave out those
-//! of the processor's architecture, though the tracepoints are there. A guest of three instructions shows it.
+//! Probes by a guest of three instructions whether this host's KVM passes its tracepoints: modules other than kvm-intel and
+//! kvm-amd may have the tracepoints of the processor's architecture without passing them.
 
 use std::sync::Mutex;
 
@@ -11,22 +11,22 @@ use crate::perf_event::{self, Event};
 use kvmprof_machine::lock::lock;
 use kvmprof_machine::{GuestMemory, open_kvm, register_memory};
 
-/// In real mode: mov 0x2000, %al; out %al, $0x80; hlt. The first two make KVM bring in a page each, the third one leaves.
+/// In real mode: mov 0x2000, %al; out %al, $0x80; hlt. The code and the read cause a page fault each, out and hlt an exit.
 const CODE: [u8; 6] = [0xa0, 0x00, 0x20, 0xe6, 0x80, 0xf4];
 const MEMORY_BYTES: usize = 0x3000;
-/// How often KVM_RUN may be interrupted before its exit.
+/// Maximum number of interruptions of KVM_RUN before its exit.
 const MAX_RUNS: usize = 64;
 
-/// What has been found out, by name. KVM stays the same while this process has a guest.
-static KNOWN: Mutex<Vec<(&str, bool)>> = Mutex::new(Vec::new());
+/// The results, by name. KVM stays the same while this process has a guest.
+static RESULTS: Mutex<Vec<(&str, bool)>> = Mutex::new(Vec::new());
 
 /// Whether KVM passes tracepoint `name`, perf's number `id`, when a guest makes an exit and touches memory. Takes some ms
 /// the first time.
 ///
 /// # Errors
-/// Why that can't be found out, in words.
+/// Why the probe isn't possible, as text.
 pub fn passes(name: &'static str, id: u64) -> Result<bool, String> {
-    let mut known = lock(&KNOWN);
+    let mut known = lock(&RESULTS);
     if let Some((_, passes)) = known.iter().find(|(known, _)| *known == name) {
         return Ok(*passes);
     }
@@ -35,7 +35,7 @@ pub fn passes(name: &'static str, id: u64) -> Result<bool, String> {
     let event = event.map_err(|error| perf_event::why_not(&error))?;
     if is_contained() {
         return Err(format!(
-            "whether KVM passes kvm:{name} has to be found out before a guest runs"
+            "whether KVM passes kvm:{name} has to be probed before a guest runs"
         ));
     }
     run_guest().map_err(|why| format!("KVM runs no guest to try kvm:{name}: {why}"))?;
@@ -44,32 +44,32 @@ pub fn passes(name: &'static str, id: u64) -> Result<bool, String> {
     Ok(passes)
 }
 
-/// Runs the guest up to its exit to this thread; or says why not.
+/// Runs the guest up to its exit to this thread. The error is the reason, as text.
 fn run_guest() -> Result<(), String> {
-    let in_words = |error: kvm_ioctls::Error| error.to_string();
+    let text = |error: kvm_ioctls::Error| error.to_string();
     let kvm = open_kvm().map_err(|error| error.to_string())?;
     let memory = GuestMemory::from_ranges(&[(GuestAddress(0), MEMORY_BYTES)]);
     let memory = memory.map_err(|error| error.to_string())?;
     let written = memory.write_slice(&CODE, GuestAddress(0));
     written.map_err(|error| error.to_string())?;
-    let vm = kvm.create_vm().map_err(in_words)?;
+    let vm = kvm.create_vm().map_err(text)?;
     register_memory(&vm, &memory).map_err(|error| error.to_string())?;
-    let mut vcpu = vm.create_vcpu(0).map_err(in_words)?;
-    begin_at_0(&vcpu).map_err(in_words)?;
+    let mut vcpu = vm.create_vcpu(0).map_err(text)?;
+    start_at_0(&vcpu).map_err(text)?;
     for _ in 0..MAX_RUNS {
         match vcpu.run() {
             Ok(VcpuExit::Intr | VcpuExit::IrqWindowOpen) => {}
-            // Whatever it was, the guest has run.
+            // After any exit the guest has run.
             Ok(_) => return Ok(()),
             Err(error) if [libc::EINTR, libc::EAGAIN].contains(&error.errno()) => {}
-            Err(error) => return Err(in_words(error)),
+            Err(error) => return Err(text(error)),
         }
     }
-    Err("it was interrupted again and again".to_owned())
+    Err("it was interrupted repeatedly".to_owned())
 }
 
-/// The rest is as after a reset: real mode.
-fn begin_at_0(vcpu: &VcpuFd) -> Result<(), kvm_ioctls::Error> {
+/// Sets CS and RIP to 0. The other registers are as after a reset: real mode.
+fn start_at_0(vcpu: &VcpuFd) -> Result<(), kvm_ioctls::Error> {
     let mut special = vcpu.get_sregs()?;
     special.cs.base = 0;
     special.cs.selector = 0;

@@ -138,7 +138,7 @@ impl Event {
     /// As of perf_event_open(2): EACCES or EPERM if the host forbids the event, ENOENT if the host doesn't have it.
     pub fn open(self, period: u64, tid: libc::pid_t) -> io::Result<File> {
         match self.open_here(period, tid) {
-            Err(error) if refusal::is_one(&error) => {
+            Err(error) if refusal::is_refusal(&error) => {
                 opener::open(self, period, tid).unwrap_or(Err(error))
             }
             opened => opened,
@@ -200,24 +200,24 @@ pub fn signal_this_thread(event: &File, signal: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Time for which a refusal is kept that may not be final: the host's administrator can lift it, or a resource was short at that moment.
-const REFUSAL: Duration = Duration::from_secs(1);
+/// Time for which a temporary refusal is kept: the host's administrator can lift it, or a resource was short at that moment.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Why an event can't be counted.
 #[derive(Debug)]
 pub struct Refusal {
-    /// The reason, in words.
-    pub why: String,
+    /// The reason, as text.
+    pub reason: String,
     /// Whether a later attempt would fail, too.
-    pub is_for_good: bool,
+    pub is_permanent: bool,
 }
 
 impl Refusal {
-    /// A refusal that may not be final.
-    pub fn for_now(why: String) -> Self {
+    /// A refusal that a later attempt may not get.
+    pub fn temporary(reason: String) -> Self {
         Self {
-            why,
-            is_for_good: false,
+            reason,
+            is_permanent: false,
         }
     }
 }
@@ -225,8 +225,8 @@ impl Refusal {
 impl From<io::Error> for Refusal {
     fn from(error: io::Error) -> Self {
         Self {
-            why: why_not(&error),
-            is_for_good: is_missing(&error),
+            reason: why_not(&error),
+            is_permanent: is_missing(&error),
         }
     }
 }
@@ -234,19 +234,19 @@ impl From<io::Error> for Refusal {
 /// The result of an attempt to count an event, which is kept for some time. An attempt makes the host's kernel create an event and remove
 /// it again, for which it may have to wait.
 #[derive(Debug)]
-pub struct Answer {
+pub struct ProbeResult {
     /// The result. The error is the reason, in words.
     result: Result<(), String>,
     /// The time of the next attempt; `None` for never.
     again: Option<Instant>,
 }
 
-impl Answer {
+impl ProbeResult {
     /// Returns the result in `kept` if it is still valid at `now`, or else that of `attempt`, which is kept.
     ///
     /// # Errors
     /// The reason why the event can't be counted, in words.
-    pub fn ask(
+    pub fn get(
         kept: &mut Option<Self>,
         now: Instant,
         attempt: impl FnOnce() -> Result<(), Refusal>,
@@ -256,11 +256,11 @@ impl Answer {
             return known.result.clone();
         }
         let tried = attempt();
-        let may_be_over = tried.as_ref().is_err_and(|refusal| !refusal.is_for_good);
-        let result = tried.map_err(|refusal| refusal.why);
+        let is_temporary = tried.as_ref().is_err_and(|refusal| !refusal.is_permanent);
+        let result = tried.map_err(|refusal| refusal.reason);
         *kept = Some(Self {
             result: result.clone(),
-            again: may_be_over.then_some(now + REFUSAL),
+            again: is_temporary.then_some(now + RETRY_AFTER),
         });
         result
     }

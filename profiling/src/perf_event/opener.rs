@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_what_was_asked_for_or_refused() {
+    fn requests_decode_to_what_was_encoded_or_are_refused() {
         let events = [
             Event::TaskClock,
             Event::CpuClock,

@@ -16,7 +16,7 @@ const ENOUGH_FOR_PERFMON: i32 = 2;
 const ENOUGH_FOR_ALL: i32 = 1;
 
 /// Whether `error` is a refusal, and not the lack of an event or of a resource.
-pub fn is_one(error: &io::Error) -> bool {
+pub fn is_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM))
 }
 
@@ -26,16 +26,16 @@ pub fn why_not(error: &io::Error) -> String {
         return "the host's processor has no such counter, or doesn't show it".to_owned();
     }
     let refused = format!("the host refuses perf_event_open: {error}");
-    if !is_one(error) {
+    if !is_refusal(error) {
         return refused;
     }
-    let situation = Situation {
+    let access = PerfAccess {
         paranoid: paranoid(),
-        // What asks for this thread has both.
+        // The process that opens events for this thread has both.
         rights: opener::rights().unwrap_or_else(own_rights),
         is_another_user: user::is_chosen(),
     };
-    format!("{refused}; {}", situation.cure())
+    format!("{refused}; {}", access.advice())
 }
 
 /// The value of the host's sysctl; `None` where that can't be read.
@@ -62,15 +62,16 @@ pub(super) fn needed(paranoid: i32) -> Option<(CapabilitySet, &'static str)> {
     }
 }
 
-struct Situation {
+/// What decides whether kvmprof may open events.
+struct PerfAccess {
     paranoid: Option<i32>,
     rights: CapabilitySet,
     /// Whether `--user` has taken all rights away.
     is_another_user: bool,
 }
 
-impl Situation {
-    fn cure(&self) -> String {
+impl PerfAccess {
+    fn advice(&self) -> String {
         let Some(paranoid) = self.paranoid else {
             return "it takes CAP_PERFMON (on Debian and Ubuntu CAP_SYS_ADMIN), or the host's sysctl kernel.perf_event_paranoid at 1".to_owned();
         };
@@ -93,17 +94,17 @@ impl Situation {
 mod tests {
     use super::*;
 
-    fn cure(paranoid: Option<i32>, rights: CapabilitySet, is_another_user: bool) -> String {
-        let situation = Situation {
+    fn advice(paranoid: Option<i32>, rights: CapabilitySet, is_another_user: bool) -> String {
+        let access = PerfAccess {
             paranoid,
             rights,
             is_another_user,
         };
-        situation.cure()
+        access.advice()
     }
 
     #[test]
-    fn the_right_that_lacks_is_named_and_no_other() {
+    fn only_the_missing_right_is_named() {
         let (none, perfmon, all) = (
             CapabilitySet::empty(),
             CapabilitySet::PERFMON,
@@ -119,16 +120,16 @@ mod tests {
             (-1, none, "a seccomp filter"),
             (3, all, "a seccomp filter"),
         ] {
-            let cure = cure(Some(paranoid), rights, false);
-            assert!(cure.contains(words), "{paranoid} {rights:?}: {cure}");
-            assert_eq!(cure.contains("give kvmprof"), !words.contains("seccomp"));
+            let advice = advice(Some(paranoid), rights, false);
+            assert!(advice.contains(words), "{paranoid} {rights:?}: {advice}");
+            assert_eq!(advice.contains("give kvmprof"), !words.contains("seccomp"));
         }
-        // No cure that `--user` would take away again.
-        let of_user = cure(Some(3), none, true);
+        // No advice that `--user` would undo.
+        let of_user = advice(Some(3), none, true);
         assert!(
             of_user.contains("--user gives up: set it to 1"),
             "{of_user}"
         );
-        assert!(cure(None, none, false).contains("on Debian and Ubuntu CAP_SYS_ADMIN"));
+        assert!(advice(None, none, false).contains("on Debian and Ubuntu CAP_SYS_ADMIN"));
     }
 }

@@ -1,8 +1,8 @@
 //! What forked processes inherit.
 //!
-//! A process that is forked while its parent's profile is on has that profile, too, with its own copy of the buffer. Nobody tells kvmprof of
-//! a fork: the process is found by its first tick in user mode, or in the kernel's list of processes before any process makes a call. A call
-//! can turn off what was inherited, or change what others inherit, so all that were forked before it get theirs first.
+//! A process that is forked while its parent's profile is on has that profile, too, with its own copy of the buffer. kvmprof isn't notified
+//! of forks: the process is found by its first tick in user mode, or in the kernel's list of processes before any process makes a call. A
+//! call can turn off an inherited profile, or change what others inherit, so all processes that were forked before it get theirs first.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

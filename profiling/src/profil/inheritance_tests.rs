@@ -14,7 +14,7 @@ const PROGRAM: [u8; 16] = [3; 16];
 const PARENT: i32 = 7;
 const CHILD: i32 = 8;
 
-/// The memory of a process that can be written anywhere, or nowhere.
+/// The memory of a process, all of it writable, or none.
 struct Memory(Result<(), Blocked>);
 
 impl ProcessMemory for Memory {
@@ -124,7 +124,7 @@ fn is_on(process: &Arc<ProfiledProcess>) -> bool {
 }
 
 #[test]
-fn a_call_that_comes_before_any_tick_finds_what_was_inherited() {
+fn a_call_before_any_tick_finds_the_inherited_profile() {
     let processes = sampled();
     let all = [parent(), child()];
     // The number of samples that its parent had stored.
@@ -132,12 +132,12 @@ fn a_call_that_comes_before_any_tick_finds_what_was_inherited() {
     assert_eq!(off, Ok(3));
     assert!(!is_on(&met(&processes, &child()).unwrap()), "a later tick");
     assert!(is_on(&processes.newest(PARENT).unwrap()));
-    // Without the list, nothing is known of what it had.
+    // Without the list, its inheritance is unknown.
     let processes = sampled();
     let off = processes.call(&pcsample(CHILD, 25, 0), &[], None);
     assert_eq!(off, Ok(0));
     assert!(!is_on(&met(&processes, &child()).unwrap()));
-    // A process that isn't profiled is none that has to be remembered.
+    // A process that isn't profiled needs no entry.
     let other = listed(9, 22, init());
     let off = processes.call(&pcsample(9, 25, 0), &[], Some(&[parent(), other]));
     assert_eq!((off, processes.newest(9).is_none()), (Ok(0), true));
@@ -163,7 +163,7 @@ fn on_aix_the_inherited_buffer_is_on_until_it_is_turned_off() {
 }
 
 #[test]
-fn what_a_parent_calls_later_is_not_its_childs() {
+fn later_calls_of_a_parent_do_not_affect_its_child() {
     for (samples, state) in [(0, State::Off), (9, State::On)] {
         let processes = sampled();
         let late = listed(9, 40, instance(PARENT, 5));
@@ -174,18 +174,18 @@ fn what_a_parent_calls_later_is_not_its_childs() {
         );
         assert_eq!(begun, Ok(3));
         assert_eq!(processes.status(PARENT).unwrap().state, state);
-        // Of its 5 elements 2 are left.
+        // 2 of its 5 elements are left.
         ticks(&processes, CHILD, 2);
         assert_eq!(processes.status(CHILD).unwrap().state, State::Full);
         assert_eq!(met(&processes, &late).is_some(), samples > 0);
-        // One that the list lacked, and that was forked before.
+        // One missing in the list that was forked before.
         let missed = listed(10, 25, instance(PARENT, 5));
         assert!(met(&processes, &missed).is_none());
     }
 }
 
 #[test]
-fn a_grandchild_inherits_though_its_parent_was_never_met() {
+fn a_grandchild_inherits_without_ticks_of_its_parent() {
     let processes = sampled();
     let grandchild = listed(9, 30, child().process);
     let all = [parent(), child(), grandchild];
@@ -200,7 +200,7 @@ fn a_grandchild_inherits_though_its_parent_was_never_met() {
 }
 
 #[test]
-fn a_child_inherits_nothing_that_has_stopped_by_itself() {
+fn a_child_does_not_inherit_a_stopped_profile() {
     let processes = sampled();
     let fault = &mut Memory(Err(Blocked::Fault));
     processes
@@ -210,7 +210,7 @@ fn a_child_inherits_nothing_that_has_stopped_by_itself() {
         .profile
         .tick(4, fault);
     assert_eq!(processes.status(PARENT).unwrap().state, State::Fault);
-    // The memory at that address may be another one in the child.
+    // The memory at that address may differ in the child.
     assert!(met(&processes, &child()).is_none());
     processes
         .newest(PARENT)
@@ -229,7 +229,7 @@ fn a_child_inherits_nothing_that_has_stopped_by_itself() {
 }
 
 #[test]
-fn a_program_that_was_executed_inherits_nothing() {
+fn an_executed_program_inherits_no_profile() {
     let processes = sampled();
     let mut executed = child();
     executed.process.programs += 1;
@@ -239,7 +239,7 @@ fn a_program_that_was_executed_inherits_nothing() {
         Ok(0)
     );
     assert!(met(&processes, &executed).is_none());
-    // The parent's program ends, and the child's goes on.
+    // The parent's program ends, and the child's continues.
     let mut other = parent();
     other.process.programs += 1;
     let caller = Call {
@@ -251,14 +251,14 @@ fn a_program_that_was_executed_inherits_nothing() {
 }
 
 #[test]
-fn who_may_be_adopted_inherits_only_what_all_of_the_family_have() {
+fn a_possible_orphan_inherits_only_what_the_whole_family_has() {
     let adopted = |pid, started| ListedProcess {
         may_be_adopted: true,
         ..listed(pid, started, instance(PARENT, 5))
     };
     // All descendants were forked while it was on.
     assert!(met(&sampled(), &adopted(CHILD, 20)).is_some());
-    // One of them has turned it off, and may have been the parent.
+    // One of them has turned it off, and may be the parent.
     let processes = sampled();
     processes
         .call(&pcsample(9, 16, 0), &[], Some(&[parent(), adopted(9, 15)]))
@@ -274,9 +274,9 @@ fn who_may_be_adopted_inherits_only_what_all_of_the_family_have() {
     assert!(met(&processes, &adopted(CHILD, 20)).is_none());
 }
 
-/// As after vfork(2): what is stored for it is in its parent's memory, and the parent may free it.
+/// As after vfork(2): its samples are stored in its parent's memory, and the parent may free it.
 #[test]
-fn what_has_its_parents_memory_has_its_parents_profile() {
+fn a_child_in_its_parents_memory_has_its_parents_profile() {
     let processes = sampled();
     let vforked = ListedProcess {
         shares_memory: true,
@@ -289,7 +289,7 @@ fn what_has_its_parents_memory_has_its_parents_profile() {
         .call(&pcsample(PARENT, 30, 0), &[], Some(&all))
         .unwrap();
     assert!(met(&processes, &vforked).is_none_or(|process| !is_on(&process)));
-    // Its own call is for itself alone.
+    // Its own call applies to itself only.
     let processes = sampled();
     processes
         .call(&pcsample(CHILD, 30, 0), &[], Some(&all))
@@ -299,7 +299,7 @@ fn what_has_its_parents_memory_has_its_parents_profile() {
 }
 
 #[test]
-fn processes_that_are_not_in_the_list_end_at_the_second_time() {
+fn processes_missing_from_the_list_twice_have_ended() {
     let processes = sampled();
     for (time, state) in [(50, State::On), (60, State::Ended)] {
         processes
@@ -319,9 +319,9 @@ fn processes_that_are_not_in_the_list_end_at_the_second_time() {
     assert_eq!(processes.status(PARENT).unwrap().state, State::Ended);
 }
 
-/// A profile that is off because its process has turned it off must not be forgotten: a tick would give the process its parent's.
+/// A profile that its process has turned off must not be forgotten: a tick would give the process its parent's.
 #[test]
-fn only_profiles_that_nobody_needs_give_way() {
+fn only_unneeded_profiles_are_evicted() {
     let processes = sampled();
     let children: Vec<_> = (0..)
         .map(|n| listed(100 + n, 20, instance(PARENT, 5)))

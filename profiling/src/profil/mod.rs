@@ -240,7 +240,7 @@ mod tests {
 
     /// The result of the last check isn't used after a change.
     #[test]
-    fn any_is_on_while_one_is() {
+    fn profiling_is_on_while_one_profile_is() {
         let processes = ProfiledProcesses::default();
         for _ in 0..2 {
             assert!(!processes.any_is_on());

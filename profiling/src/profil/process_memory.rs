@@ -39,18 +39,18 @@ impl StoppedProcess<'_> {
     }
 
     /// The physical addresses of the `N` bytes from `address` on, for a write.
-    fn locate<const N: usize>(&self, address: u64) -> Result<Located<N>, Blocked> {
+    fn locate<const N: usize>(&self, address: u64) -> Result<PhysicalPlace<N>, Blocked> {
         let in_page = address % PAGE;
         let first = self.place(address)?;
         if in_page + N as u64 <= PAGE {
-            return Ok(Located {
+            return Ok(PhysicalPlace {
                 first,
                 second: first,
                 split: N,
             });
         }
         let next = address.checked_add(PAGE - in_page).ok_or(Blocked::Fault)?;
-        Ok(Located {
+        Ok(PhysicalPlace {
             first,
             second: self.place(next)?,
             split: usize::try_from(PAGE - in_page).map_err(|_| Blocked::Fault)?,
@@ -59,14 +59,14 @@ impl StoppedProcess<'_> {
 }
 
 /// The place of `N` bytes in physical memory, which may be on two pages.
-struct Located<const N: usize> {
+struct PhysicalPlace<const N: usize> {
     first: GuestAddress,
     /// The address of the bytes after the first `split` bytes.
     second: GuestAddress,
     split: usize,
 }
 
-impl<const N: usize> Located<N> {
+impl<const N: usize> PhysicalPlace<N> {
     fn read(&self, memory: &GuestMemory) -> Result<[u8; N], Blocked> {
         let mut bytes = [0; N];
         let (first, second) = bytes.split_at_mut(self.split);

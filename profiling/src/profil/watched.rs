@@ -51,7 +51,7 @@ impl WatchedProcess {
         }
     }
 
-    /// The end of the process's program, if it has been detected. The program's ticks until then have been handed over.
+    /// The end of the process's program, if it has been detected. The program's ticks until then have been delivered.
     pub fn end(&self) -> Option<ProgramEnd> {
         if !self.has_ended.load(Ordering::Acquire) {
             return None;
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_watched_than_can_be_looked_at() {
+    fn watched_processes_are_bounded() {
         let processes = Arc::new(ProfiledProcesses::default());
         let all = (1..).map_while(|pid| Watch::begin(&processes, pid).ok());
         let mut all: Vec<Watch> = all.collect();

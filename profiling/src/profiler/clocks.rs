@@ -1,4 +1,4 @@
-//! The vCPUs' clocks: sets how they run, and takes the ticks that they have handed over.
+//! The vCPUs' clocks: sets how they run, and takes the ticks that they have delivered.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -51,7 +51,7 @@ pub struct Clocks {
     maps: Vec<Arc<ProcessMap>>,
 }
 
-/// A flush in progress: vCPUs were requested to hand over every tick that is due, including the ticks of halted vCPUs.
+/// A flush in progress: vCPUs were requested to deliver every tick that is due, including the ticks of halted vCPUs.
 #[derive(Debug)]
 pub struct Flush {
     begun: Instant,
@@ -118,13 +118,13 @@ impl Clocks {
         self.is_paused
     }
 
-    /// Pauses all vCPUs, after they have handed over every tick that is due, or lets them continue.
+    /// Pauses all vCPUs, after they have delivered every tick that is due, or lets them continue.
     pub fn pause(&mut self, is_paused: bool) -> Flush {
         self.is_paused = is_paused;
         self.ask_all()
     }
 
-    /// Requests `setting` of all vCPUs. They hand over every tick that is due before they follow it.
+    /// Requests `setting` of all vCPUs. They deliver every tick that is due before they follow it.
     pub fn set(&mut self, setting: ClockSetting) -> Flush {
         self.setting = setting;
         self.ask_all()
@@ -135,7 +135,7 @@ impl Clocks {
         self.ask(|_| true)
     }
 
-    /// Begins to collect every tick that is due now. A vCPU that runs hands over its ticks by itself, so that only
+    /// Begins to collect every tick that is due now. A vCPU that runs delivers its ticks by itself, so that only
     /// halted vCPUs get a request.
     pub fn flush(&self) -> Flush {
         self.ask(|vcpu| vcpu.shared.control.is_halted())
@@ -164,7 +164,7 @@ impl Clocks {
     }
 
     /// Whether all requested vCPUs have answered, or have taken too long. After that, the ticks that they had to
-    /// hand over are in their rings.
+    /// deliver are in their rings.
     pub fn is_over(&self, flush: &Flush) -> bool {
         self.is_over_after(flush, flush.begun.elapsed())
     }
@@ -186,7 +186,7 @@ impl Clocks {
         })
     }
 
-    /// Takes everything that the vCPUs have handed over by now. Calls `each` with each run of ticks and the frames of its sample's
+    /// Takes everything that the vCPUs have delivered by now. Calls `each` with each run of ticks and the frames of its sample's
     /// stack, after the maps of processes that the sample needs. True if there was anything.
     pub fn drain(
         &mut self,
@@ -244,7 +244,7 @@ mod tests {
 
     /// Clocks of vCPUs without threads, and the threads' ends.
     fn clocks(vcpus: u16) -> (Clocks, Vec<(Arc<VcpuShared>, TickSender)>) {
-        // A kick is a signal for the thread that stands for the vCPU, this one.
+        // A kick signals this thread, which acts as the vCPU's.
         crate::signals::block().unwrap();
         let doorbell = Arc::new(Doorbell::new().unwrap());
         let (mut links, mut threads) = (Vec::new(), Vec::new());
@@ -272,10 +272,13 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_is_over_when_all_vcpus_have_acknowledged_it() {
+    fn a_setting_completes_when_all_vcpus_have_acknowledged() {
         let (mut clocks, threads) = clocks(3);
         let flush = clocks.set(setting(100));
-        assert!(clocks.is_over(&flush), "threads that don't run owe nothing");
+        assert!(
+            clocks.is_over(&flush),
+            "threads that don't run need not answer"
+        );
         for (shared, _) in &threads {
             shared.kicker.attach();
         }
@@ -331,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_answer_is_an_answer_to_what_was_asked_before() {
+    fn a_later_acknowledgement_covers_earlier_requests() {
         let (mut clocks, threads) = clocks(1);
         threads[0].0.kicker.attach();
         let first = clocks.set(setting(100));
@@ -355,7 +358,7 @@ mod tests {
 
     /// The thread may be stuck in the exit. If it returns, it has as much time as all others.
     #[test]
-    fn a_vcpu_that_answers_an_exit_is_not_waited_for_as_long_as_others() {
+    fn a_vcpu_in_an_exit_handler_has_a_shorter_timeout() {
         let (mut clocks, threads) = clocks(2);
         for (shared, _) in &threads {
             shared.kicker.attach();
@@ -400,7 +403,7 @@ mod tests {
 
     /// A vCPU that is faster than the consumers doesn't delay them.
     #[test]
-    fn what_comes_meanwhile_is_for_the_next_time() {
+    fn ticks_that_arrive_during_a_drain_wait_for_the_next() {
         let (mut clocks, mut threads) = clocks(1);
         let sender = &mut threads[0].1;
         let mut sent = 0;

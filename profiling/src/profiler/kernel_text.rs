@@ -94,7 +94,7 @@ mod tests {
     use kvmprof_introspection::testing::modules::TestModule;
 
     #[test]
-    fn modules_are_those_that_are_known_now() {
+    fn the_text_has_the_current_modules() {
         let guest = LinuxGuest::new(HOT);
         let knowledge = &guest.knowledge;
         let mut texts = KernelText::default();

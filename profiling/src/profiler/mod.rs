@@ -121,7 +121,7 @@ impl Profiler {
         let _ = self.follow_consumers();
     }
 
-    /// Takes everything that the vCPUs have handed over. True if there was anything.
+    /// Takes everything that the vCPUs have delivered. True if there was anything.
     pub fn drain(&mut self) -> bool {
         self.note_restarts();
         let Self {
@@ -205,8 +205,7 @@ impl Profiler {
         self.clocks.is_ticking()
     }
 
-    /// True while a client's request is being carried out: [`Profiler::advance`], and the endpoint that it came from,
-    /// want to be called again soon.
+    /// True while a client's request is in progress: [`Profiler::advance`], and the endpoint that it came from, have to be called again soon.
     pub fn is_busy(&self) -> bool {
         self.handles.are_busy() || self.recordings_end.is_some() || self.look_for_kernel.is_some()
     }

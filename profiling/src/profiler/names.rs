@@ -73,8 +73,8 @@ impl Names {
         self.changes += u64::from(is_new);
     }
 
-    /// The [`table`](Self::table), for clients. It is made again if there are other names, but only so often that it takes little time:
-    /// clients may ask all the time, and a guest can make up any number of names.
+    /// The [`table`](Self::table), for clients. It is rebuilt if there are other names, but at a limited rate: clients may request it
+    /// constantly, and a guest can make up any number of names.
     pub fn text(&mut self) -> Arc<[u8]> {
         let begun = Instant::now();
         if let Some(table) = &self.table
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_name_or_pid_is_left_out_and_control_bytes_are_shown() {
+    fn unnamed_tasks_are_omitted_and_control_bytes_escaped() {
         let mut names = Names::default();
         names.note(&sample(-1, -1, b"ghost"));
         names.note(&sample(3, 3, b""));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_made_again_when_there_are_other_names_and_some_time_has_passed() {
+    fn a_table_is_rebuilt_after_new_names_and_a_delay() {
         let mut names = Names::default();
         names.note(&sample(7, 7, b"first"));
         let first = names.text();

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_no_news() {
+    fn known_mappings_are_not_repeated() {
         let mut processes = processes();
         let first = [file("/bin/a", 1)];
         assert!(processes.enter(map(0x1000, 1, &first)).is_some());
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_keeps_making_programs_has_names_for_the_newest() {
+    fn endless_programs_leave_names_of_the_newest() {
         let mut processes = processes();
         (processes.max_files, processes.max_kept) = (64, 64_000);
         let server = [file("/bin/server", 0)];
@@ -358,7 +358,7 @@ mod tests {
         let mut last = 0;
         for number in 1..1000 {
             let program = file("/tmp/program", number);
-            // All run in the memory of the one before.
+            // Each runs in the memory of the one before.
             processes.enter(map(0x2000, 2, std::slice::from_ref(&program)));
             let next = id(&mut processes, &program);
             assert!(next > last, "{next} was another file's number");
@@ -372,23 +372,23 @@ mod tests {
                 "its process has been running since"
             );
         }
-        // The thread that reads files is behind or not: what it has refused isn't of this limit.
+        // The thread that reads files may lag: what it has refused isn't due to this limit.
         let forgotten = |processes: &Processes| {
             let mut limits = LimitsStatus::default();
             processes.enter_omissions(&mut limits);
             (limits.forgotten_files, limits.forgotten_address_spaces)
         };
-        // What only ended programs have isn't missed.
+        // Files of ended programs only aren't counted as missing.
         assert_eq!(forgotten(&processes), (0, 0));
         assert_eq!(id(&mut processes, &server[0]), 0);
-        // What comes late is of a file that nobody knows any more.
+        // A late result is of a file that was forgotten.
         processes.keep(1, &block);
         assert!(!processes.kept.contains_key(&1));
         // A program that was forgotten is read again.
         assert!(id(&mut processes, &file("/tmp/program", 1)) > last);
         let sum: usize = processes.kept.values().map(|block| block.len()).sum();
         assert_eq!(processes.kept_bytes, sum);
-        // Where all are in use, some are forgotten, and that is said.
+        // If all are in use, some are forgotten, and that is reported.
         for root in 3..100 {
             let program = file("/tmp/program", root);
             processes.enter(map(root << 13, 2, std::slice::from_ref(&program)));

@@ -1,4 +1,4 @@
-//! Looks at the guest's tasks: the time of each look, and the vCPU that stands still for it.
+//! Looks at the guest's tasks: the time of each look, and the stopped vCPU for it.
 
 use std::time::{Duration, Instant};
 

@@ -24,7 +24,7 @@ const MEMORY: usize = 0x1000;
 /// Maximum number of addresses in a table of prf.
 const PRF_ADDRESSES: usize = 64;
 
-/// The end that a vCPU's thread would have.
+/// A vCPU's thread's end.
 pub struct VcpuEnd {
     /// The state that it shares with the profiler.
     pub shared: Arc<VcpuShared>,

@@ -21,7 +21,7 @@ const HZ: u32 = 100;
 const GUEST: Client = Client::Guest(GuestAccess::All);
 
 fn profiler() -> Profiler {
-    // A kick is a signal for the thread that stands for the vCPU, this one.
+    // A kick signals this thread, which acts as the vCPU's.
     crate::signals::block().unwrap();
     let serial = SerialConsole::new(ConsoleOutput::discard()).unwrap();
     let devices = Arc::new(MachineDevices::new(serial, None, Vec::new()));
@@ -109,7 +109,7 @@ fn the_guest_does_not_choose_the_clock_of_the_hosts_counters() {
 }
 
 #[test]
-fn what_the_guest_has_make_ticks_gives_way_to_the_hosts_counters() {
+fn the_guests_source_of_ticks_yields_to_the_hosts_counters() {
     let mut profiler = profiler();
     let guest = profiler.opened_for(GUEST, device::PMC);
     let (start, stop) = (Function::StartProfiling, Function::StopProfiling);
@@ -124,7 +124,7 @@ fn what_the_guest_has_make_ticks_gives_way_to_the_hosts_counters() {
 }
 
 #[test]
-fn the_hosts_profiling_goes_before_the_guests() {
+fn the_hosts_profiling_takes_precedence_over_the_guests() {
     let mut profiler = profiler();
     let guest = profiler.opened_for(GUEST, device::PMC);
     let host = profiler.opened_for(Client::Host, device::PMC);
@@ -145,9 +145,9 @@ fn the_hosts_profiling_goes_before_the_guests() {
     assert_eq!(profiler.source(), None);
 }
 
-/// A text that would be thrown away isn't made: a client can ask for it again and again.
+/// A text that would be discarded isn't made: a client can request it repeatedly.
 #[test]
-fn a_text_without_room_is_not_made() {
+fn a_text_beyond_the_limit_is_not_made() {
     let mut profiler = profiler();
     let whole: Arc<[u8]> = vec![0; MAX_TEXT_BYTES].into();
     let kept = profiler.handles.keep(device::PROCESSES, whole).unwrap();
@@ -162,9 +162,9 @@ fn a_text_without_room_is_not_made() {
     assert!(profiler.names.has_table());
 }
 
-/// A handle that is closed takes no room.
+/// A closed handle takes no memory.
 #[test]
-fn a_closed_text_leaves_its_room() {
+fn a_closed_text_frees_its_memory() {
     let mut profiler = profiler();
     profiler.names.note_main_thread(1, *b"0123456789abcdef");
     for number in [device::STATUS, device::PROCESSES] {

@@ -120,7 +120,7 @@ mod tests {
     const WIRE: &str = include_str!("../../../guest/abi/WIRE.md");
 
     #[test]
-    fn texts_have_room_up_to_the_limit_and_get_it_back() {
+    fn texts_are_limited_and_freed() {
         let room = TextRoom::default();
         let half: Arc<[u8]> = vec![0; MAX_TEXT_BYTES / 2].into();
         let keep = || room.keep(device::STATUS, Arc::clone(&half));

@@ -228,7 +228,7 @@ mod tests {
                     let exit = ALL[round % 4];
                     counted += u64::from(of[round % 4]);
                     ticks += u64::from(counter.count(exit));
-                    // The tick of a period that isn't complete may have come already.
+                    // The tick of an incomplete period may have occurred already.
                     let whole = counted / period..=counted.div_ceil(period);
                     assert!(
                         whole.contains(&ticks),
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_event_nothing_is_counted_and_a_new_one_starts_anew() {
+    fn without_an_event_nothing_is_counted_and_a_new_one_restarts() {
         let mut counter = ExitCounter::new(1);
         assert!(!ALL.into_iter().any(|exit| counter.count(exit)));
         for _ in 0..100 {
@@ -258,7 +258,7 @@ mod tests {
 
     /// The exits of this guest come in the order of their kinds, in step with the period.
     #[test]
-    fn no_exit_is_preferred_by_its_place() {
+    fn sampling_is_independent_of_an_exits_position() {
         let mut counter = ExitCounter::new(3);
         counter.restart(SamplingEvent::new(EventKind::Exits, 8));
         let mut ticks = [0_u32; 4];
@@ -293,7 +293,7 @@ mod tests {
         for code in [&[0xee][..], &[0x66, 0xef], &[0x48, 0x6f], &[0xf3, 0x6e]] {
             assert_eq!(at(GuestExit::PortWrite, code), RIP);
         }
-        // It has moved on, to a nop, an inc.
+        // It has advanced, to a nop, an inc.
         assert_eq!(at(GuestExit::PortWrite, &[0x90]), RIP - 1);
         assert_eq!(at(GuestExit::PortWrite, &[0x48, 0xff, 0xc0]), RIP - 1);
         // mov; stos without rep; then rep stosq, and rep movsb with a segment.
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(at(GuestExit::MmioWrite, &[0xaa]), RIP - 1);
         assert_eq!(at(GuestExit::MmioWrite, &[0xf3, 0x48, 0xab]), RIP);
         assert_eq!(at(GuestExit::MmioWrite, &[0x65, 0xf3, 0xa4]), RIP);
-        // Prefixes without an end, and code that can't be read.
+        // Endless prefixes, and unreadable code.
         assert_eq!(at(GuestExit::PortWrite, &[0x66; 16]), RIP - 1);
         let elsewhere = Registers {
             rip: u64::MAX,

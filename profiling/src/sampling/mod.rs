@@ -1,4 +1,4 @@
-//! Samples of a vCPU that stands still: its registers, what they and the guest's memory show, and the ring by which its ticks reach the
+//! Samples of a stopped vCPU: its registers, what they and the guest's memory show, and the ring by which its ticks reach the
 //! profiler.
 
 mod exits;

@@ -204,7 +204,7 @@ impl TickReceiver {
         }
         let count = ticks.sample.map_or(0, |sample| sample.stack.frames());
         let stack = self.stack.get_mut(..count)?;
-        // The frames were handed over before the ticks.
+        // The frames were delivered before the ticks.
         let chunk = self.frames.read_chunk(count).ok()?;
         for (frame, place) in chunk.into_iter().zip(&mut *stack) {
             *place = frame;
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_travel_with_their_sample_or_are_marked_as_dropped() {
+    fn frames_follow_their_sample_or_are_marked_as_dropped() {
         let doorbell = Arc::new(Doorbell::new().unwrap());
         let (mut sender, mut receiver) = tick_ring(0, doorbell);
         let frames: Vec<u64> = (0..100).collect();
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_doorbell_rings_only_for_a_sleeper() {
+    fn the_doorbell_is_rung_only_while_the_reader_sleeps() {
         let doorbell = Doorbell::new().unwrap();
         doorbell.ring();
         assert!(doorbell.event().read().is_err());

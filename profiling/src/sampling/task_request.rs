@@ -86,13 +86,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_carried_out_once_and_comes_back() {
+    fn a_request_is_performed_once_and_returned() {
         let request = TaskRequest::default();
         let look = |reader: &mut TaskReader| {
             reader.look_mut().time += 7;
             true
         };
-        assert!(!request.carry_out(look), "nobody has asked");
+        assert!(!request.carry_out(look), "there is no request");
         request.ask(Box::default());
         assert!(request.take_answer().is_none());
         assert!(request.carry_out(look));
@@ -105,9 +105,9 @@ mod tests {
         assert!(!request.carry_out(look) && request.take_answer().is_none());
     }
 
-    /// The vCPU's thread is kicked once for each request, however often the profiler asks for the answer meanwhile.
+    /// The vCPU's thread is kicked once for each request, however often the profiler polls for the answer.
     #[test]
-    fn no_kick_is_lost_while_the_profiler_asks_for_the_answer() {
+    fn no_kick_is_lost_while_the_profiler_polls() {
         const REQUESTS: u32 = 2000;
         let request = TaskRequest::default();
         let answers = AtomicU32::new(0);
@@ -123,7 +123,7 @@ mod tests {
                 request.ask(Box::default());
                 let is_carried_out = request.carry_out(|_| true);
                 if !is_carried_out {
-                    // Otherwise the other thread would wait for ever.
+                    // Otherwise the other thread would wait forever.
                     answers.store(REQUESTS, Ordering::SeqCst);
                 }
                 assert!(is_carried_out, "{number}");

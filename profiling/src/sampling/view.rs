@@ -248,7 +248,7 @@ impl<M: PhysicalMemory> VcpuView<M> {
         }
     }
 
-    /// Looks at the guest's tasks, while the vCPU stands still with these registers. False if they can't be read.
+    /// Looks at the guest's tasks, while the vCPU is stopped with these registers. False if they can't be read.
     pub fn look_at_tasks(&mut self, registers: &Registers, reader: &mut TaskReader) -> bool {
         let begun = monotonic_ns();
         let has_looked = (self.introspector).look_at_tasks(&self.memory, registers, reader);
@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_of_a_guests_own_guest_is_taken_for_the_guests() {
+    fn nested_guests_are_not_sampled_as_the_guest() {
         let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 0x1000)]).unwrap();
         let knowledge = Arc::new(GuestKnowledge::unknown());
         let mut view = VcpuView::new(3, memory, knowledge, DEFAULT_STACK_FRAMES);

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::{asked, fleet, program, root, said};
 
 #[test]
-fn every_query_is_answered_as_the_fleet_is_known() {
+fn every_query_has_the_known_answer() {
     let path = root().join("packaging/kvmprof-collect/queries.sql");
     let queries = std::fs::read_to_string(path).unwrap();
     let answers = fleet().truth["answers"].as_object().unwrap();
@@ -61,7 +61,7 @@ fn only_files_that_the_folders_leave_are_read() {
 }
 
 #[test]
-fn answers_have_the_form_that_was_asked_for() {
+fn answers_have_the_requested_format() {
     let sql = "SELECT mode, count(DISTINCT host) AS hosts, stack[2] IS NULL AS short FROM samples WHERE mode = 'idle' GROUP BY mode, short";
     assert_eq!(said(&[sql]), "mode  hosts  short\nidle      3  true\n");
     assert_eq!(

@@ -1,4 +1,4 @@
-//! The program, on the data set of a small fleet that `tests/query` has a generator make: every tick of it is known.
+//! The program, with the data set of a small fleet that `tests/query` generates, whose ticks are known.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 mod answers;
@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A data set, and what is known of it.
+/// A data set, and the known ticks in it.
 struct Fleet {
     folder: TempDir,
     truth: Value,
@@ -62,7 +62,7 @@ fn run(arguments: &[&str]) -> Output {
     program.output().unwrap()
 }
 
-/// What it prints, where it has to succeed.
+/// Its output, if it succeeds.
 fn said(arguments: &[&str]) -> String {
     let output = run(arguments);
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -135,7 +135,7 @@ fn a_data_set_in_azure_gives_the_answers_of_its_folder() {
 }
 
 #[test]
-fn a_store_that_refuses_is_told_without_its_secret() {
+fn errors_of_a_store_do_not_contain_its_secret() {
     for script in [S3, GOOGLE, AZURE] {
         let store = Store::start(script);
         let wrong = store.text("wrong");

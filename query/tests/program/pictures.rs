@@ -6,7 +6,7 @@ use kvmprof_report::profile::{Profile, SortBy, functions};
 
 use super::{asked, run, said};
 
-/// Ticks by function and module, as SQL sums them up.
+/// Ticks by function and module, as SQL sums them.
 fn by_function(condition: &str) -> BTreeMap<(String, String), u64> {
     let rows = asked(&format!(
         "SELECT CASE WHEN mode = 'idle' THEN '[halted]' ELSE function END AS name, CASE WHEN mode = 'idle' THEN '[idle]' ELSE module END AS place, \
@@ -24,7 +24,7 @@ fn by_function(condition: &str) -> BTreeMap<(String, String), u64> {
 }
 
 #[test]
-fn a_recording_has_every_tick_that_was_chosen() {
+fn a_recording_has_every_selected_tick() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.kvmprof");
     let condition = "host = 'host-2' AND date = '2026-03-02' AND seconds > 0";
@@ -45,7 +45,7 @@ fn a_recording_has_every_tick_that_was_chosen() {
 }
 
 #[test]
-fn tables_and_pictures_count_what_was_chosen() {
+fn tables_and_pictures_count_the_selection() {
     let condition = "process = 'postgres' AND date = '2026-03-01'";
     let ticks: u64 = by_function(condition).values().sum();
     let top = said(&[

@@ -1,4 +1,4 @@
-//! What isn't answered.
+//! Refused queries and files.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -11,7 +11,7 @@ use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::{fleet, program, run, said};
 
-/// The message of what has to fail with this status.
+/// The message of a failure with this status.
 fn refused(arguments: &[&str], status: i32) -> String {
     let output = run(arguments);
     let message = String::from_utf8(output.stderr).unwrap();
@@ -29,7 +29,7 @@ fn refused(arguments: &[&str], status: i32) -> String {
 }
 
 #[test]
-fn sql_that_is_no_question_is_refused() {
+fn sql_other_than_queries_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().display();
     let other = folder.path().join("other.csv");
@@ -54,7 +54,7 @@ fn sql_that_is_no_question_is_refused() {
 }
 
 #[test]
-fn wrong_questions_are_told_what_is_wrong() {
+fn errors_of_wrong_queries_name_the_cause() {
     assert!(refused(&["SELEC 1"], 1).contains("Wrong SQL"));
     assert!(refused(&["SELECT nothing FROM samples"], 1).contains("nothing"));
     assert!(refused(&["SELECT * FROM other"], 1).contains("other"));
@@ -92,13 +92,13 @@ fn no_recording_is_lost() {
         assert!(refused(picture, 1).contains("out.kvmprof is a recording"));
         assert!(fs::read(&path).unwrap() == first);
     }
-    // Another recording doesn't take its place either.
+    // Another recording doesn't replace it either.
     let second = write("2026-03-01");
     let older = fs::read(folder.path().join("out.kvmprof.old")).unwrap();
     assert!(older == first && second != first);
 }
 
-/// The message for a data set that isn't one.
+/// The message for a folder without a data set.
 fn opened(folder: &Path) -> String {
     let output = program()
         .arg("--data")
@@ -111,7 +111,7 @@ fn opened(folder: &Path) -> String {
 }
 
 #[test]
-fn what_is_no_data_set_is_refused() {
+fn folders_without_a_data_set_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     assert!(opened(&folder.path().join("none")).contains("Cannot read"));
     assert!(opened(folder.path()).contains("There is no file DATE/HOST/GUEST"));
@@ -134,7 +134,7 @@ fn what_is_no_data_set_is_refused() {
     assert_eq!(nothing.status.code(), Some(2));
 }
 
-/// Writes the file of Parquet at `from` to `to`, without this column.
+/// Writes the Parquet file at `from` to `to`, without this column.
 fn write_without(from: &Path, to: &Path, column: &str) {
     let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(from).unwrap()).unwrap();
     let kept: Vec<usize> = (reader.schema().fields().iter().enumerate())
@@ -153,7 +153,7 @@ fn write_without(from: &Path, to: &Path, column: &str) {
 
 /// Of files of a release that had no column `interrupts_off` it isn't known, whether they come before others or after them; no other column may be missing.
 #[test]
-fn what_a_former_release_has_not_written_is_unknown() {
+fn columns_missing_in_former_releases_are_unknown() {
     let of_host = |host: usize| {
         let place = format!("date=2026-03-01/host=host-{host}");
         fleet().folder.path().join(place)
@@ -199,7 +199,7 @@ fn what_a_former_release_has_not_written_is_unknown() {
     assert!(opened(folder.path()).contains("it has no column nanoseconds"));
 }
 
-/// Writes the file of Parquet at `from` to `to`, with another rate.
+/// Writes the Parquet file at `from` to `to`, with another rate.
 fn write_with_rate(from: &Path, to: &Path, hz: u32) {
     let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(from).unwrap()).unwrap();
     let schema = reader.schema().clone();
@@ -217,7 +217,7 @@ fn write_with_rate(from: &Path, to: &Path, hz: u32) {
     writer.close().unwrap();
 }
 
-/// Ticks of 19 Hz and of 49 Hz stand for different times: they aren't added up.
+/// Ticks of 19 Hz and of 49 Hz are different times: they aren't summed.
 #[test]
 fn ticks_of_several_rates_are_not_mixed() {
     let folder = tempfile::tempdir().unwrap();
@@ -255,7 +255,7 @@ fn ticks_of_several_rates_are_not_mixed() {
         "Ticks before are of 19 Hz and after of 49 Hz",
     );
     assert!(!Path::new(picture).exists());
-    // As it is advised.
+    // As the message advises.
     let output = ask(&["top", "--where", "hz = 49", "--json"]);
     assert!(output.status.success(), "{output:?}");
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

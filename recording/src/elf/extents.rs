@@ -18,7 +18,7 @@ pub enum Begin {
     Unknown,
 }
 
-/// The end of `function`. `next` is the first address behind its begin that has another symbol, or is the end of its section: nothing is
+/// The end of `function`. `next` is the first address behind its start that has another symbol, or is the end of its section: nothing is
 /// known of what is there. A function without a size ends there, at the latest.
 pub fn end(function: Extent, next: Option<u64>) -> u64 {
     match function.size {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_ends() {
+    fn ends_follow_from_sizes() {
         assert_eq!(text(&[(0x10, 0x10), (0x20, 8)], &[0x40]), "10:0 20:1 28:-");
         assert_eq!(
             text(&[(0x10, 8), (0x20, 0x20)], &[0x40]),
@@ -116,7 +116,7 @@ mod tests {
             text(&[(0x10, 0x20), (0x18, 0)], &[0x18, 0x40]),
             "10:0 18:1 30:-"
         );
-        // What comes behind a part with a size is the rest of the function around it.
+        // Code after a part with a size belongs to the function around it.
         assert_eq!(
             text(&[(0x10, 0x20), (0x18, 4)], &[0x40]),
             "10:0 18:1 1c:0 30:-"
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_at_one_address_the_largest_tells() {
+    fn the_largest_symbol_at_an_address_gives_the_size() {
         assert_eq!(
             text(&[(0x10, 0), (0x10, 8), (0x10, 4)], &[0x40]),
             "10:0 10:1 10:2 18:-"

@@ -74,7 +74,7 @@ impl Identity {
         }
     }
 
-    /// The code in `contents`, which are those of this file, as far as they have it: its begin in the file and its bytes, as
+    /// The code in `contents`, which are those of this file, as far as they have it: its start in the file and its bytes, as
     /// [`Self::code_crc32`] has them.
     pub fn code<'c>(&self, contents: &'c [u8]) -> impl Iterator<Item = (u64, &'c [u8])> {
         let header = match contents.get(4) {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_the_same_by_proof_alone() {
+    fn a_file_is_identified_only_by_proof() {
         let with_id = identity("11", Some(1));
         let other_id = Mismatch::BuildId {
             found: "22".to_owned(),

@@ -20,7 +20,7 @@ pub use error::BinaryError;
 use file::Elf;
 pub use file::hex;
 pub use identity::{Identity, Mismatch};
-use symbols::Collected;
+use symbols::CollectedFunctions;
 pub use symbols::{MAX_NAMES_BYTES, bounded_name};
 pub use table::SymbolSections;
 
@@ -62,7 +62,7 @@ pub fn eh_frame(bytes: &[u8]) -> Option<(u64, &[u8])> {
 
 fn of_elf<Header: file::Header>(elf: &Elf<'_, Header>) -> ParsedBinary {
     let segments = elf.executable_segments();
-    let mut collected = Collected::default();
+    let mut collected = CollectedFunctions::default();
     if !collected.add_table(elf.symbols(object::elf::SHT_SYMTAB), elf.endian, &segments) {
         collected.add_table(elf.dynamic_symbols(), elf.endian, &segments);
         collected.add_debug_data(elf.section(".gnu_debugdata"), &segments);

@@ -51,7 +51,7 @@ pub fn bounded_name(name: &str) -> &str {
 
 /// Functions from all tables, with several names for one address.
 #[derive(Debug)]
-pub struct Collected {
+pub struct CollectedFunctions {
     candidates: Vec<Candidate>,
     /// The maximum number of candidates.
     room: usize,
@@ -64,13 +64,13 @@ pub struct Collected {
     is_cut: bool,
 }
 
-impl Default for Collected {
+impl Default for CollectedFunctions {
     fn default() -> Self {
         Self::with_room(MAX_FUNCTIONS, MAX_NAMES)
     }
 }
 
-impl Collected {
+impl CollectedFunctions {
     /// Nothing yet, with room for `room` functions and `names` bytes of names.
     pub fn with_room(room: usize, names: usize) -> Self {
         Self {
@@ -124,7 +124,7 @@ impl Collected {
             } else {
                 Form::Label
             };
-            self.add((address, length), name, form, visibility);
+            self.add(address, length, name, form, visibility);
         }
         true
     }
@@ -153,11 +153,11 @@ impl Collected {
                 length,
                 name,
             } = function;
-            self.add((address, length), name.as_bytes(), Form::Function, 0);
+            self.add(address, length, name.as_bytes(), Form::Function, 0);
         }
     }
 
-    fn add(&mut self, (address, length): (u64, u64), name: &[u8], form: Form, visibility: u8) {
+    fn add(&mut self, address: u64, length: u64, name: &[u8], form: Form, visibility: u8) {
         if self.candidates.len() >= self.room {
             (self.unnamed, self.is_cut) = (self.unnamed + 1, true);
             return;

@@ -6,7 +6,7 @@ use object::read::elf::Sym;
 use object::{Endianness, pod};
 
 use super::file::SymbolTable;
-use super::symbols::{Collected, MAX_NAMES_BYTES};
+use super::symbols::{CollectedFunctions, MAX_NAMES_BYTES};
 use crate::file::{BinaryFunction, Segment};
 
 /// Maximum number of functions: twice as many as in a recording.
@@ -28,7 +28,7 @@ pub struct SymbolSections<'a> {
 impl<'a> SymbolSections<'a> {
     /// The functions, as in [`super::ParsedBinary::functions`], and the number of those that aren't among them or have no name because there are too many.
     pub fn functions(&self) -> (Vec<BinaryFunction>, usize) {
-        let mut collected = Collected::with_room(MAX_FUNCTIONS, MAX_NAMES_BYTES);
+        let mut collected = CollectedFunctions::with_room(MAX_FUNCTIONS, MAX_NAMES_BYTES);
         collected.add_table(self.table(), Endianness::Little, self.segments);
         let mut functions = collected.functions();
         collected.bound(&mut functions, self.code);

@@ -1,4 +1,4 @@
-//! Against files that are surely there: this program itself, and what the compiler makes.
+//! Tests with files that surely exist: this program itself, and programs that the compiler makes.
 
 use std::io::Write;
 use std::path::Path;
@@ -56,7 +56,7 @@ fn a_program_has_its_functions() {
 }
 
 #[test]
-fn a_stripped_one_has_begins_without_names() {
+fn a_stripped_program_has_starts_without_names() {
     let folder = tempfile::tempdir().unwrap();
     let whole = parse(&compile(folder.path(), &["-rdynamic"])).unwrap();
     let stripped = parse(&compile(folder.path(), &["-rdynamic", "-s"])).unwrap();
@@ -72,7 +72,7 @@ fn a_stripped_one_has_begins_without_names() {
 }
 
 #[test]
-fn builds_without_a_build_id_are_told_apart_by_their_code() {
+fn builds_without_a_build_id_differ_by_their_code() {
     let folder = tempfile::tempdir().unwrap();
     // With code and headers in one segment, as Go and older linkers have it.
     for layout in ["-Wl,-z,separate-code", "-Wl,-z,noseparate-code"] {
@@ -96,7 +96,7 @@ fn builds_without_a_build_id_are_told_apart_by_their_code() {
 }
 
 #[test]
-fn a_file_without_section_headers_is_read_too() {
+fn a_file_without_section_headers_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let mut bytes = compile(folder.path(), &["-rdynamic", "-s", "-Wl,--hash-style=gnu"]);
     let whole = parse(&bytes).unwrap();
@@ -176,7 +176,7 @@ fn code_without_a_symbol_of_its_own_is_in_no_function() {
         .chain(end)
         .collect();
     assert_eq!(names, expected);
-    // Without its symbol, nothing else is there.
+    // Without its symbol, nothing else is left.
     let program = folder.path().join("test");
     let status = Command::new("objcopy")
         .args([
@@ -193,7 +193,7 @@ fn code_without_a_symbol_of_its_own_is_in_no_function() {
 }
 
 #[test]
-fn the_older_hashes_tell_the_symbols_too() {
+fn older_hash_tables_give_the_symbols() {
     let folder = tempfile::tempdir().unwrap();
     let mut bytes = compile(folder.path(), &["-rdynamic", "-s", "-Wl,--hash-style=sysv"]);
     let whole = parse(&bytes).unwrap();
@@ -234,7 +234,7 @@ fn symbols_within_the_file_are_unpacked() {
     );
 }
 
-/// A function that no other one is like: the compiler keeps it by its name.
+/// A function without an equal one: the compiler keeps its name.
 #[inline(never)]
 fn marker_in_this_program(number: u64) -> u64 {
     std::hint::black_box(number) ^ 0x6b76_6d70_726f_6600
@@ -263,14 +263,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn damage_is_survived(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..40), cut in any::<prop::sample::Index>()) {
+    fn damage_causes_no_panic(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..40), cut in any::<prop::sample::Index>()) {
         let bytes = PROGRAM.get_or_init(|| {
             let folder = tempfile::tempdir().unwrap();
             compile(folder.path(), &["-rdynamic"])
         });
         let mut bytes = bytes.clone();
         for (index, byte) in changes {
-            // Headers and tables above all.
+            // Mostly headers and tables.
             let index = index.index(bytes.len());
             bytes[if byte & 1 == 0 { index % 0x400 } else { index }] = byte;
         }

@@ -17,12 +17,12 @@ pub const HEADER: usize = 16;
 const BLOCK_HEADER: usize = 12;
 /// Maximum size of a block in bytes, packed and unpacked.
 pub const MAX_BLOCK: usize = 64 << 20;
-/// Longest block of samples, of their details, or of looks at tasks, unpacked, in bytes. Recorders hand over a block of 64 KiB; what samples refer to is in the same block,
+/// Longest block of samples, of their details, or of looks at tasks, unpacked, in bytes. Recorders deliver a block of 64 KiB; what samples refer to is in the same block,
 /// and takes several times as much in memory.
 const MAX_SAMPLES: usize = 4 << 20;
 /// Maximum ratio of a recording's unpacked size to its size, and the unpacked size in bytes that is always allowed. Compression reduces symbols
-/// to a quarter, samples to a third, lists of mappings that repeat to a twentieth, and blocks that are made to fill the memory to
-/// a ten-thousandth.
+/// to a quarter, samples to a third, lists of mappings that repeat to a twentieth, and blocks that are made to fill the memory to a
+/// ten-thousandth.
 const MAX_RATIO: u64 = 128;
 const ALWAYS_ALLOWED: u64 = 8 << 20;
 /// The compression level.
@@ -120,7 +120,7 @@ pub struct Block {
     pub contents: Vec<u8>,
     /// Its size in the file, in bytes.
     pub length: usize,
-    /// The offset of its begin in the recording, in bytes.
+    /// The offset of its start in the recording, in bytes.
     pub offset: u64,
 }
 
@@ -210,7 +210,7 @@ impl Block {
     /// Its decoded contents; `None` for later additions to the format.
     ///
     /// # Errors
-    /// It makes no sense.
+    /// It is invalid.
     pub fn piece(self) -> Result<Option<Piece>, ReadError> {
         let offset = self.offset;
         let piece = self
@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_come_back_as_they_were() {
+    fn blocks_round_trip() {
         for kind in Kind::ALL {
             let bytes = Block::encode(kind, b"some contents").unwrap();
             let block = Block::decode(&bytes).unwrap();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_changed_is_no_block() {
+    fn truncated_or_changed_blocks_are_refused() {
         let bytes = Block::encode(Kind::Samples, &[7; 300]).unwrap();
         for length in 0..bytes.len() {
             assert_eq!(Block::decode(&bytes[..length]), None);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     impl Block {
-        /// A block of a kind that isn't known.
+        /// A block of an unknown kind.
         pub fn of_later_kind(contents: &[u8]) -> Vec<u8> {
             let mut bytes = Self::encode(Kind::End, contents).unwrap();
             bytes[0] = 77;
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_kind_is_passed_over() {
+    fn unknown_kinds_are_skipped() {
         let bytes = Block::of_later_kind(b"{}");
         let block = Block::decode(&bytes).unwrap();
         assert_eq!((block.kind, block.length), (None, bytes.len()));

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_short_counts_for_what_it_takes() {
+    fn short_entries_are_charged_with_their_overhead() {
         let block = |kind, contents: &str| Block {
             kind: Some(kind),
             contents: contents.repeat(1 << 20).into_bytes(),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_kept_up_to_a_limit() {
+    fn kept_blocks_are_limited() {
         let block = |kind, length| Block {
             kind: Some(kind),
             contents: vec![0; length],

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_and_a_folder_are_called_that() {
+    fn a_socket_and_a_folder_are_named_in_the_error() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(bytes.length(), expected.len());
         assert!(all(&bytes) == expected);
         assert!(all(&expected.clone().into()) == expected);
-        // What comes later is another recording's.
+        // The following bytes are another recording's.
         std::fs::write(&path, [&expected[..], b"more"].concat()).unwrap();
         assert!(all(&bytes) == expected);
         std::fs::write(&path, b"less").unwrap();

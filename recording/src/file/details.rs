@@ -201,7 +201,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn details_come_back_as_they_were(samples in samples()) {
+        fn details_round_trip(samples in samples()) {
             let mut encoder = DetailsEncoder::default();
             for (index, sample) in samples.iter().enumerate() {
                 encoder.push(index as u64, sample);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_of_which_nothing_is_known_take_no_room() {
+    fn samples_without_details_take_no_space() {
         let mut encoder = DetailsEncoder::default();
         (0..9).for_each(|index| encoder.push(index, &Sample::default()));
         assert!(encoder.take().is_empty());

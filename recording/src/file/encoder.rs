@@ -104,8 +104,8 @@ impl<S: Sink> Encoder<S> {
         }
     }
 
-    /// Takes a whole block, made by [`Block::encode`](super::Block::encode), that later samples refer to. It is
-    /// discarded if the sink is full by far.
+    /// Takes a whole block, made by [`Block::encode`](super::Block::encode), that later samples refer to. It is discarded if the sink is far
+    /// beyond its limit.
     pub fn add_block(&mut self, block: Arc<[u8]>) {
         if !self.is_over {
             // The samples are kept, and have no names.
@@ -198,7 +198,7 @@ impl<S: Sink> Encoder<S> {
         self.intake.ledger(self.sink.delivered())
     }
 
-    /// Ends the recording: hands over the remaining ticks, and the account.
+    /// Ends the recording: delivers the remaining ticks, and the account.
     pub fn finish(&mut self) {
         if self.is_over {
             return;

@@ -24,7 +24,7 @@ pub enum ReadError {
         /// The fault.
         what: &'static str,
     },
-    /// A block is whole and yet makes no sense.
+    /// A block is complete and yet invalid.
     #[error("The recorder's stream is damaged at byte {offset}: {what}")]
     Damaged {
         /// Where the block begins, in bytes from the recording's start.
@@ -62,7 +62,7 @@ pub enum FileError {
     /// It was cut off before the block with its properties.
     #[error("{path} was cut off before its first sample", path = .0.display())]
     Empty(PathBuf),
-    /// A block is whole and yet makes no sense.
+    /// A block is complete and yet invalid.
     #[error("The block at byte {offset} of {path} is damaged: {what}", path = .path.display())]
     Damaged {
         /// The file.

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_that_leads_elsewhere_meanwhile_changes_nothing() {
+    fn a_path_that_is_replaced_has_no_effect() {
         let place = tempfile::tempdir().unwrap();
         let path = |name: &str| place.path().join(name);
         fs::create_dir(path("folder")).unwrap();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn only_that_very_file_is_removed() {
+    fn only_the_same_file_is_removed() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("file");
         fs::write(&path, "own").unwrap();
@@ -140,12 +140,12 @@ mod tests {
         folder.remove(&name, &own).unwrap();
         assert!(fs::symlink_metadata(&path).is_ok());
         assert!(folder.open(&name, OFlags::RDONLY).is_err());
-        // Where there is nothing, nothing is to be done.
+        // If nothing exists, there is nothing to do.
         folder.remove(OsStr::new("none"), &own).unwrap();
     }
 
     #[test]
-    fn what_names_no_file_is_refused() {
+    fn paths_without_a_file_name_are_refused() {
         for path in ["", "/", "..", "file/", "none/file"] {
             assert!(OutputFolder::of(Path::new(path)).is_err(), "{path:?}");
         }

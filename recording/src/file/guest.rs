@@ -13,8 +13,7 @@ use super::block::{Block, Kind};
 #[serde(default)]
 pub struct ProcessMappings {
     /// The physical address of the page tables: that of samples, but under KPTI that of the kernel's half
-    /// ([`kernels_half`]). In earlier recordings bit 12 is
-    /// always cleared.
+    /// ([`kernels_half`]). In earlier recordings bit 12 is always cleared.
     pub address_space: u64,
     /// The process that was seen in it.
     pub pid: i32,
@@ -120,7 +119,7 @@ pub struct BinaryFunction {
     pub address: u64,
     /// Its length in bytes; 0 when the file doesn't have it.
     pub length: u64,
-    /// Its name as the file has it; empty when only its begin is known.
+    /// Its name as the file has it; empty when only its start is known.
     pub name: String,
 }
 
@@ -138,8 +137,8 @@ pub fn page_tables(address_space: u64) -> u64 {
     address_space & !0xfff
 }
 
-/// The physical address of the kernel's half of the page tables in a sample's `address_space`, if the guest has KPTI: its two halves lie side
-/// by side and differ in bit 12. Without KPTI the page next to one process's tables may be another one's.
+/// The physical address of the kernel's half of the page tables in a sample's `address_space`, if the guest has KPTI: its two halves are adjacent and
+/// differ in bit 12. Without KPTI the page next to one process's tables may be another one's.
 pub fn kernels_half(address_space: u64) -> u64 {
     address_space & !0x1fff
 }
@@ -221,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn functions_come_back_as_they_were() {
+    fn functions_round_trip() {
         let info = BinaryInfo {
             id: 7,
             file: "/bin/a file".to_owned(),
@@ -258,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_halves_of_kpti_lie_side_by_side() {
+    fn kpti_page_tables_are_adjacent() {
         assert_eq!(page_tables(0x1234_7abc), 0x1234_7000);
         assert_eq!(kernels_half(0x1234_7abc), 0x1234_6000);
         assert_eq!(kernels_half(0x1234_6000), 0x1234_6000);

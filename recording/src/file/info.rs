@@ -33,7 +33,7 @@ pub struct RecordingInfo {
     pub jitter: bool,
     /// Guest memory in bytes.
     pub memory_bytes: u64,
-    /// Its begin, in ns since 1970 (CLOCK_REALTIME).
+    /// Its start, in ns since 1970 (CLOCK_REALTIME).
     pub began_ns: u64,
     /// The same moment in ns of CLOCK_MONOTONIC, the clock of samples' times.
     pub began_monotonic_ns: u64,

@@ -13,14 +13,14 @@ const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// When a block is complete that isn't full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Due {
+enum BlockDue {
     /// After [`MAX_AGE`].
     Age(Instant),
     /// [`MAX_AGE`] after the next multiple of `interval`, in s of CLOCK_REALTIME: the number of the last one.
     Aligned { interval: u64, last: u64 },
 }
 
-impl Due {
+impl BlockDue {
     /// A block that begins now.
     fn begin(&mut self) {
         match self {
@@ -53,7 +53,7 @@ fn multiple(now: Duration, interval: u64) -> u64 {
 #[derive(Debug)]
 pub struct Intake {
     encoder: SamplesEncoder,
-    due: Due,
+    due: BlockDue,
     looks: TasksEncoder,
     looks_begun: Instant,
     /// The processes that are recorded; empty for all processes.
@@ -69,7 +69,7 @@ impl Intake {
     pub fn new(pids: &[i32]) -> Self {
         Self {
             encoder: SamplesEncoder::default(),
-            due: Due::Age(Instant::now()),
+            due: BlockDue::Age(Instant::now()),
             looks: TasksEncoder::default(),
             looks_begun: Instant::now(),
             pids: pids.to_vec(),
@@ -82,7 +82,7 @@ impl Intake {
     pub fn set_interval(&mut self, interval: u32) {
         let interval = interval.into();
         let last = multiple(now(), interval);
-        self.due = Due::Aligned { interval, last };
+        self.due = BlockDue::Aligned { interval, last };
     }
 
     /// Takes `ticks`, and the frames of their sample's stack. Returns a block if it is full now.
@@ -150,7 +150,7 @@ impl Intake {
             return Some(self.take());
         }
         // The first tick of what has waited for a second goes at once; at a multiple of the interval there was none.
-        if matches!(self.due, Due::Aligned { .. }) {
+        if matches!(self.due, BlockDue::Aligned { .. }) {
             self.due.begin();
         }
         None
@@ -237,10 +237,9 @@ mod tests {
     }
 
     proptest! {
-        /// What is in the blocks is what was asked for, and each tick is accounted for, also those of blocks that
-        /// found no room.
+        /// The blocks have what was requested, and each tick is accounted for, also those of blocks beyond the limit.
         #[test]
-        fn every_tick_of_others_is_counted(
+        fn every_tick_of_other_processes_is_counted(
             all in prop::collection::vec(ticks(), 0..60),
             pids in prop::collection::vec(-1..4_i32, 0..3),
             taken in prop::collection::vec(any::<bool>(), 60),
@@ -305,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_others_takes_the_room_of_one() {
+    fn consecutive_other_ticks_take_one_entry() {
         let mut intake = Intake::new(&[7]);
         let other = Ticks {
             sample: Some(Sample::default()),

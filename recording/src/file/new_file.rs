@@ -55,7 +55,7 @@ impl From<RefusedOutput> for io::Error {
     }
 }
 
-/// Opens the file at `path` for writing in place, from its begin on; its contents stay. It is made, with mode 0600, if it doesn't
+/// Opens the file at `path` for writing in place, from its start on; its contents stay. It is made, with mode 0600, if it doesn't
 /// exist. Pipes and character devices are opened as they are, also by a link such as `/dev/stdout`.
 ///
 /// # Errors
@@ -187,12 +187,12 @@ fn check(file: &File) -> Result<(), io::Error> {
 #[derive(Debug)]
 pub struct NewFile {
     file: File,
-    pending: Option<Pending>,
+    pending: Option<UnnamedFile>,
 }
 
 /// A file that doesn't have its own name yet.
 #[derive(Debug)]
-struct Pending {
+struct UnnamedFile {
     folder: OutputFolder,
     temporary: OsString,
     name: OsString,
@@ -252,7 +252,7 @@ impl NewFile {
             Some(_) => return Ok(None),
         }
         let (file, temporary) = create_beside(&folder, &name)?;
-        let pending = Pending {
+        let pending = UnnamedFile {
             folder,
             temporary,
             name,
@@ -342,7 +342,7 @@ impl NewFile {
     }
 }
 
-impl Pending {
+impl UnnamedFile {
     fn keep(&self, file: &File) -> io::Result<()> {
         let Self { folder, name, .. } = self;
         if !folder.has(&self.temporary, file) {

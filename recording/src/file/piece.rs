@@ -59,7 +59,7 @@ impl Samples {
     /// Hands each run of ticks and the frames of its sample's stack to `each`.
     ///
     /// # Errors
-    /// The block makes no sense; what came before that has been handed over.
+    /// The block is invalid; what came before that has been delivered.
     pub fn read(&self, mut each: impl FnMut(&Ticks, &[u64])) -> Result<(), ReadError> {
         let each = |ticks: &Ticks, frames: &[u64], _| each(ticks, frames);
         self.read_with(&Details::default(), each)
@@ -108,7 +108,7 @@ impl Looks {
     /// Hands each look to `each`.
     ///
     /// # Errors
-    /// The block makes no sense; what came before that has been handed over.
+    /// The block is invalid; what came before that has been delivered.
     pub fn read(&self, each: impl FnMut(&TaskLook)) -> Result<(), ReadError> {
         task_looks::decode(&self.bytes, each).ok_or(ReadError::Damaged {
             offset: self.offset,

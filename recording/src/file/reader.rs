@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_the_same_in_whatever_pieces_they_come() {
+    fn blocks_are_read_for_any_fragmentation() {
         let bytes = recording();
         for length in 1..=bytes.len() {
             let mut reader = Reader::default();
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_can_be_passed_over() {
+    fn contents_can_be_skipped() {
         let mut reader = Reader::without(&[Kind::Samples]);
         let (blocks, result) = read(&mut reader, &recording(), 7);
         assert_eq!(result, Ok(()));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_kind_of_block_says_nothing() {
+    fn unknown_kinds_of_blocks_are_skipped() {
         let mut bytes = recording();
         bytes.truncate(HEADER);
         bytes.extend(Block::of_later_kind(b"what?"));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_is_too_long_is_not_waited_for() {
+    fn a_block_that_is_too_long_is_refused_by_its_header() {
         let mut bytes = recording();
         bytes[HEADER + 4..HEADER + 8].copy_from_slice(&u32::MAX.to_le_bytes());
         let (_, result) = read(&mut Reader::default(), &bytes[..HEADER + 12], 1);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_recording_is_refused() {
+    fn other_files_are_no_recordings() {
         let bytes = recording();
         let result = |bytes: &[u8], length| read(&mut Reader::default(), bytes, length).1;
         assert_eq!(result(&[b'x'; 20], 3), Err(ReadError::NotARecording));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_block_ends_what_can_be_read() {
+    fn reading_ends_at_a_damaged_block() {
         let bytes = recording();
         let (whole, _) = read(&mut Reader::default(), &bytes, bytes.len());
         for index in HEADER..bytes.len() {
@@ -218,7 +218,7 @@ mod tests {
             assert!(blocks.iter().eq(before), "byte {index}");
             match result {
                 Err(ReadError::CutOff { offset, .. }) => assert_eq!(offset, reader.offset()),
-                // A length that has grown is waited for.
+                // The reader waits for the increased length.
                 Ok(()) => assert!(blocks.len() < 4),
                 Err(error) => panic!("byte {index}: {error}"),
             }
@@ -227,7 +227,7 @@ mod tests {
 
     /// A client may read small blocks for weeks after the symbols.
     #[test]
-    fn the_room_of_a_large_block_is_given_back() {
+    fn the_memory_of_a_large_block_is_freed() {
         let numbers = (0..100_000_u32).map(|number| number.wrapping_mul(2_654_435_761));
         let symbols: String = numbers.map(|number| format!("{number:x} t f\n")).collect();
         let mut reader = Reader::default();

@@ -38,7 +38,7 @@ const MAX_DECODED: usize = 1 << 20;
 const BUT_SAMPLES: &[Kind] = &[Kind::Tasks];
 const BUT_LOOKS: &[Kind] = &[Kind::Times, Kind::Details, Kind::Samples];
 const BUT_CONTENTS: &[Kind] = &[Kind::Times, Kind::Details, Kind::Samples, Kind::Tasks];
-/// The kinds of blocks that are skipped after times that aren't wanted, until the next samples.
+/// The kinds of blocks that are skipped after unwanted times, until the next samples.
 const OTHER_TIMES: &[Kind] = &[Kind::Details, Kind::Samples, Kind::Tasks];
 
 /// The contents of a recording besides samples.
@@ -151,9 +151,9 @@ impl Recording {
         self.read_wanted(observer, None, |ticks, frames, _| each(ticks, frames))
     }
 
-    /// As [`Self::read_observed`], but with the ticks of only those blocks that are `wanted`: it gets the times of each block in the order of the
-    /// file. Other blocks of samples aren't unpacked, and aren't in the account. Older recordings have no times: all of their blocks are
-    /// read. `each` also gets the numbers of the sample's thread and stack in its block. If all are wanted, another thread reads, unpacks and decodes blocks ahead.
+    /// As [`Self::read_observed`], but with the ticks of only those blocks that are `wanted`: it gets the times of each block in the order of the file. Other
+    /// blocks of samples aren't unpacked, and aren't in the account. Older recordings have no times: all of their blocks are read. `each` also gets the numbers of
+    /// the sample's thread and stack in its block. If all are wanted, another thread reads, unpacks and decodes blocks ahead.
     ///
     /// # Errors
     /// As [`Self::read`].

@@ -148,7 +148,7 @@ struct Stack {
     frames: Vec<u64>,
 }
 
-/// Reads a block: hands each look to `each`. `None` when the block is invalid. What came before the fault has been handed over.
+/// Reads a block: hands each look to `each`. `None` when the block is invalid. What came before the fault has been delivered.
 pub fn decode(bytes: &[u8], mut each: impl FnMut(&TaskLook)) -> Option<()> {
     let mut numbers = Numbers(bytes);
     let mut threads: Vec<Thread> = Vec::new();
@@ -321,7 +321,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn looks_come_back_as_they_were(
+        fn looks_round_trip(
             all in prop::collection::vec((any::<u64>(), tasks()), 0..6),
             cut in 0..1000_usize,
         ) {
@@ -333,20 +333,20 @@ mod tests {
             let mut read = Vec::new();
             prop_assert!(decode(&bytes, |look| read.push(look.clone())).is_some());
             prop_assert_eq!(&read, &looks);
-            // A block that is cut off gives a part of its looks, and no panic.
+            // A truncated block gives a part of its looks, and no panic.
             let mut part = Vec::new();
             let _ = decode(&bytes[..cut.min(bytes.len())], |look| part.push(look.clone()));
             prop_assert!(looks.starts_with(&part));
         }
 
         #[test]
-        fn any_bytes_are_read_without_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn reading_any_bytes_causes_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = decode(&bytes, |look| assert!(look.tasks.len() <= MAX_TASKS));
         }
     }
 
     #[test]
-    fn only_processes_that_are_wanted_are_kept() {
+    fn only_selected_processes_are_kept() {
         let task = |pid| {
             (
                 Task {
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_with_too_many_tasks_or_a_stack_that_is_not_there_is_refused() {
+    fn a_look_with_too_many_tasks_or_a_missing_stack_is_refused() {
         let mut bytes = vec![record::LOOK, 0, 0, 0, 1];
         push(&mut bytes, MAX_TASKS as u64 + 1);
         assert_eq!(decode(&bytes, |_| {}), None);

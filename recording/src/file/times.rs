@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_those_of_the_ticks() {
+    fn times_follow_from_the_ticks() {
         let sampled = |vcpu, lost, time| Ticks {
             vcpu,
             lost,

@@ -36,7 +36,7 @@ pub fn push_frames(bytes: &mut Vec<u8>, frames: &[u64]) {
     }
 }
 
-/// Reads numbers from the begin of bytes.
+/// Reads numbers from the start of bytes.
 #[derive(Clone, Debug)]
 pub struct Numbers<'a>(pub &'a [u8]);
 
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_come_back_as_they_were() {
+    fn numbers_round_trip() {
         let values = [0, 1, 127, 128, 300, 1 << 63, u64::MAX];
         let mut bytes = Vec::new();
         for value in values {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_stacks_come_back_as_they_were() {
+    fn names_and_stacks_round_trip() {
         let mut comm = [0; COMM_LENGTH];
         comm[..6].copy_from_slice(b"weaver");
         let whole = [b'x'; COMM_LENGTH];
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(numbers.frames(4, &mut read), Some(()));
         assert_eq!(read, frames);
         assert!(numbers.is_empty());
-        // Longer than a name can be, and cut short.
+        // Longer than a name can be, and truncated.
         assert_eq!(Numbers(&[17; 18]).comm(), None);
         assert_eq!(Numbers(&[3, b'a']).comm(), None);
         assert_eq!(Numbers(&[2]).frames(2, &mut read), None);

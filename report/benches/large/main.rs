@@ -22,42 +22,42 @@ use kvmprof_report::profile::{
     Layout, Profile, Selection, SortBy, TableStyle, print as print_report,
 };
 use kvmprof_report::symbolize::Resolver;
-use opened::Opened;
-use process::{Taken, measure};
+use opened::PageMeasurement;
+use process::{ProcessCost, measure};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const SAMPLES: &str = "KVMPROF_BENCH_SAMPLES";
 const PERF: &str = "KVMPROF_BENCH_PERF";
 const DEFAULT_SAMPLES: u64 = 10_000_000;
-/// One of so many samples is in the recording that is exported as text.
+/// One in this many samples is in the recording that is exported as text.
 const TEXT_PART: u64 = 10;
 /// The limits for [`DEFAULT_SAMPLES`], on two cores.
-const ALLOWED: [(&str, Taken); 4] = [
+const ALLOWED: [(&str, ProcessCost); 4] = [
     (
         "kvmprof report",
-        Taken {
+        ProcessCost {
             time: Duration::from_secs(10),
             bytes: 300_000_000,
         },
     ),
     (
         "kvmprof report --time",
-        Taken {
+        ProcessCost {
             time: Duration::from_secs(2),
             bytes: 300_000_000,
         },
     ),
     (
         "kvmprof html",
-        Taken {
+        ProcessCost {
             time: Duration::from_secs(15),
             bytes: 300_000_000,
         },
     ),
     (
         "kvmprof export --format perf-script",
-        Taken {
+        ProcessCost {
             time: Duration::from_secs(5),
             bytes: 300_000_000,
         },
@@ -175,7 +175,7 @@ fn compare() -> Result<()> {
 }
 
 /// Makes the page of a recording in `folder` and opens it.
-fn open(folder: &Path, recorded: &Path) -> Result<Option<Opened>> {
+fn open(folder: &Path, recorded: &Path) -> Result<Option<PageMeasurement>> {
     let path = folder.join("page.html");
     let mut page = kvmprof()?;
     page.arg("page").arg(recorded).stdout(File::create(&path)?);
@@ -198,7 +198,7 @@ fn open(folder: &Path, recorded: &Path) -> Result<Option<Opened>> {
     Ok(opened)
 }
 
-fn print(name: &str, taken: Taken) {
+fn print(name: &str, taken: ProcessCost) {
     println!(
         "{name:<34} {:>5.1} s {:>7.0} MB",
         taken.time.as_secs_f64(),
@@ -212,7 +212,7 @@ fn kvmprof() -> Result<Command> {
 }
 
 /// The time and memory of perf for showing the same functions, if perf is installed.
-fn perf(data: &Path) -> Result<Option<Taken>> {
+fn perf(data: &Path) -> Result<Option<ProcessCost>> {
     let there = Command::new("perf")
         .arg("--version")
         .stdout(Stdio::null())
@@ -232,7 +232,7 @@ fn perf(data: &Path) -> Result<Option<Taken>> {
 }
 
 /// Checks the limits, which grow with the number of samples.
-fn check(samples: u64, taken: [Taken; 4], opened: Option<Opened>) -> Result<()> {
+fn check(samples: u64, taken: [ProcessCost; 4], opened: Option<PageMeasurement>) -> Result<()> {
     if opened.is_some_and(|opened| opened.drawn > opened::ALLOWED) {
         return Err("the page takes longer to open than it may".into());
     }

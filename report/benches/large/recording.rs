@@ -131,7 +131,7 @@ pub fn write(path: &Path, samples: u64) -> Result<f64> {
     Ok(frames as f64 / samples.max(1) as f64)
 }
 
-/// Adds what the encoder has.
+/// Adds the data of the encoder.
 fn add_block(
     add: &mut impl FnMut(Kind, &[u8]) -> Result<()>,
     encoder: &mut SamplesEncoder,
@@ -141,7 +141,7 @@ fn add_block(
     add(Kind::Samples, &block.bytes)
 }
 
-/// How long the recording of so many samples is, in seconds.
+/// The duration of a recording of this many samples, in seconds.
 pub fn seconds(samples: u64) -> u64 {
     samples / u64::from(VCPUS) / u64::from(HZ)
 }

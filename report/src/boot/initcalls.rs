@@ -23,7 +23,7 @@ pub struct Call {
     pub function: String,
     /// The kind of the call.
     pub kind: CallKind,
-    /// The time of its first sample, in ns from the recording's begin.
+    /// The time of its first sample, in ns from the recording's start.
     pub began_ns: u64,
     /// The estimate of its duration, in ns: from halfway between the last sample before it and its first one, to halfway between its last one
     /// and the next. Time in which the vCPU was halted or ran other threads counts, too: the thread waits, and looks at tasks say in which call.
@@ -42,11 +42,11 @@ type Key<'a> = (&'a str, Option<&'a str>);
 
 /// The calls of a boot that ends at `end`, from its samples in the order of time; `tick` is the time between two ticks, both in ns. `levels` has
 /// the functions that are initcalls.
-pub(super) fn calls(seen: &[BootSample], levels: &Levels, (tick, end): (u64, u64)) -> Vec<Call> {
-    let others = Others::of(seen, tick);
+pub(super) fn calls(seen: &[BootSample], levels: &Levels, tick: u64, end: u64) -> Vec<Call> {
+    let others = OtherActivity::of(seen, tick);
     let mut calls: BTreeMap<Key<'_>, Call> = BTreeMap::new();
     for samples in threads(seen).values() {
-        add_thread(samples, levels, &others, (tick, end), &mut calls);
+        add_thread(samples, levels, &others, tick, end, &mut calls);
     }
     let mut calls: Vec<Call> = calls.into_values().collect();
     calls.sort_by_key(|call| call.began_ns);
@@ -90,9 +90,9 @@ pub(super) fn longest_unseen(seen: &[BootSample], levels: &Levels) -> u64 {
 }
 
 /// When the vCPUs did something else than run one thread: they were halted, or ran other threads.
-struct Others(BTreeMap<u16, Vec<(u64, u64, i32)>>);
+struct OtherActivity(BTreeMap<u16, Vec<(u64, u64, i32)>>);
 
-impl Others {
+impl OtherActivity {
     fn of(seen: &[BootSample], tick: u64) -> Self {
         let mut others: BTreeMap<u16, Vec<(u64, u64, i32)>> = BTreeMap::new();
         for sample in seen.iter().filter(|sample| !sample.is_waiting) {
@@ -129,8 +129,9 @@ impl Others {
 fn add_thread<'a>(
     samples: &[&'a BootSample],
     levels: &Levels,
-    others: &Others,
-    (tick, end): (u64, u64),
+    others: &OtherActivity,
+    tick: u64,
+    end: u64,
     calls: &mut BTreeMap<Key<'a>, Call>,
 ) {
     let halfway = |one: &BootSample, next: &BootSample| {
@@ -237,7 +238,7 @@ mod tests {
     fn times(seen: &[BootSample]) -> Vec<(String, u64, (u64, u64))> {
         let names = ["one", "two", "other"].map(|name| format!("__initcall__kmod_m__1_1_{name}6"));
         let levels = Levels::from_symbols(names.iter().map(String::as_str));
-        let calls = calls(seen, &levels, (10, 3000)).into_iter();
+        let calls = calls(seen, &levels, 10, 3000).into_iter();
         let bounds = |call: &Call| (call.at_least_ns, call.at_most_ns);
         let calls = calls.map(|call| (call.function.clone(), call.time_ns, bounds(&call)));
         calls.collect()
@@ -262,7 +263,7 @@ mod tests {
 
     /// Eight ticks were lost.
     #[test]
-    fn what_nobody_has_seen_makes_bounds_wide() {
+    fn unsampled_time_widens_the_bounds() {
         let seen = [
             at(0, 1, ""),
             at(10, 1, "one"),
@@ -273,13 +274,13 @@ mod tests {
         let expected = [named("one", 60, (10, 110)), named("two", 50, (0, 100))];
         assert_eq!(times(&seen), expected);
         let levels = Levels::from_symbols(["__initcall__kmod_m__1_1_two6"].into_iter());
-        // Nobody knows whose "one" is.
+        // It is unknown to which initcall "one" belongs.
         assert_eq!(longest_unseen(&seen, &levels), 110);
     }
 
-    /// Between two samples that are in none, and behind one that is in one.
+    /// Between two samples that are in none, and after one that is in one.
     #[test]
-    fn an_initcall_may_have_been_wherever_nobody_has_looked() {
+    fn an_initcall_may_have_run_in_any_unsampled_time() {
         let levels = Levels::from_symbols(["__initcall__kmod_m__1_1_one6"].into_iter());
         let mut seen = vec![
             at(100, 1, ""),
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_initcall_has_jumped_to_may_be_a_part_of_it() {
+    fn the_target_of_a_tail_call_may_belong_to_the_initcall() {
         let seen = [
             at(0, 1, ""),
             at(10, 1, "one"),
@@ -343,7 +344,7 @@ mod tests {
         };
         // It was halted from 1110 to 1900.
         assert_eq!(times(&seen(idle)), expected(1905, 105));
-        // Nobody knows what was done in all of that time.
+        // The activity in all of that time is unknown.
         assert_eq!(times(&seen(on_another)), expected(1505, 505));
         let thread = BootSample {
             time: 2000,
@@ -352,7 +353,7 @@ mod tests {
         assert_eq!(times(&seen(thread)), expected(1955, 55));
     }
 
-    /// The second call has slept all the time, and its vCPU was halted, or ran another thread, but for its first and last instructions.
+    /// The second call has slept all the time, and its vCPU was halted, or ran another thread, except for its first and last instructions.
     #[test]
     fn waiting_counts_to_the_call_that_a_look_has_seen() {
         let waiting = |time: u64, name: &str| BootSample {
@@ -376,14 +377,14 @@ mod tests {
         let calls = times(&seen);
         // From halfway between 1100 and 1112, to halfway between 1912 and 1920.
         assert_eq!(calls[1], named("two", 810, (800, 820)));
-        // A look at a task that waits isn't a sample of its vCPU: that has run thread 7 only.
-        let others = Others::of(&seen, 10);
+        // A look at a waiting task isn't a sample of its vCPU, which has run thread 7 only.
+        let others = OtherActivity::of(&seen, 10);
         assert_eq!(others.until(&at(1910, 7, ""), 1920), 1910);
     }
 
-    /// Who writes the recording says what its times are.
+    /// The writer of a recording chooses its times.
     #[test]
-    fn times_end_where_numbers_do() {
+    fn times_saturate() {
         let seen = [
             at(1, 1, "one"),
             at(1, 2, "one"),
@@ -397,7 +398,7 @@ mod tests {
         assert_eq!(*bounds, (u64::MAX - 1, u64::MAX));
     }
 
-    /// They would be 10^12 steps if each looked through the rest.
+    /// They would be 10^12 steps if each searched the rest.
     #[test]
     fn a_million_visits_take_a_million_steps() {
         let seen = (0..1_000_000).map(|number: u32| {
@@ -409,13 +410,13 @@ mod tests {
             at(number.into(), 1, name)
         });
         let seen: Vec<BootSample> = seen.collect();
-        let calls = calls(&seen, &Levels::default(), (1, 1_000_000));
+        let calls = calls(&seen, &Levels::default(), 1, 1_000_000);
         let samples = calls.iter().map(|call| call.samples);
         assert_eq!(samples.collect::<Vec<_>>(), [500_000, 500_000]);
     }
 
     #[test]
-    fn threads_have_calls_of_their_own() {
+    fn calls_are_by_thread() {
         let seen = [
             at(100, 1, "one"),
             at(105, 2, "other"),

@@ -43,7 +43,7 @@ fn parse(symbol: &str) -> Option<(String, String)> {
     Some((function.to_owned(), level.to_owned()))
 }
 
-/// Splits a text into the number at its begin and the rest after an underscore.
+/// Splits a text into the number at its start and the rest after an underscore.
 fn split_number(text: &str) -> Option<(&str, &str)> {
     let (number, rest) = text.split_once('_')?;
     number

@@ -39,7 +39,7 @@ impl Phase {
     }
 }
 
-/// The begin and the end of each phase of a boot, in ns from the recording's begin. A phase without samples has no length.
+/// The start and the end of each phase of a boot, in ns from the recording's start. A phase without samples has no length.
 pub(super) fn phases(seen: &[BootSample], end: u64) -> [(u64, u64); 5] {
     let first = |is: &dyn Fn(&BootSample) -> bool| seen.iter().find(|seen| is(seen));
     let in_kernel = |seen: &BootSample| !matches!(seen.place, Place::Loader | Place::Idle);
@@ -93,7 +93,7 @@ mod tests {
         ];
         let expected = [(0, 2), (2, 4), (4, 7), (7, 9), (9, 12)];
         assert_eq!(phases(&seen, 12), expected);
-        // One that was cut off has no later phases.
+        // A truncated boot has no later phases.
         assert_eq!(
             phases(&seen[..2], 3),
             [(0, 2), (2, 3), (3, 3), (3, 3), (3, 3)]

@@ -48,7 +48,7 @@ pub(super) enum Place {
 /// A sample of a boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BootSample {
-    /// Its time, in ns from the recording's begin.
+    /// Its time, in ns from the recording's start.
     pub time: u64,
     /// The process; 1 for the first one, also while the guest doesn't say so yet.
     pub pid: i32,
@@ -136,7 +136,7 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// The sample of this event; `began` is the recording's begin on the event's clock.
+    /// The sample of this event; `began` is the recording's start on the event's clock.
     ///
     /// # Errors
     /// There is no budget for it.

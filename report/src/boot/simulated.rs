@@ -12,7 +12,7 @@ const SLOWER: usize = 40;
 
 /// How boots of one kernel differ.
 #[derive(Clone, Copy, Debug)]
-struct Noise {
+struct BootVariation {
     /// The standard deviation of each call's time, relative to the time.
     relative: f64,
     /// The probability that a call waits for the host, for 20 ticks on average.
@@ -21,22 +21,22 @@ struct Noise {
     stolen: f64,
 }
 
-const QUIET: Noise = Noise {
+const QUIET: BootVariation = BootVariation {
     relative: 0.0,
     waits: 0.0,
     stolen: 0.0,
 };
-const USUAL: Noise = Noise {
+const USUAL: BootVariation = BootVariation {
     relative: 0.03,
     waits: 0.0,
     stolen: 0.0,
 };
-const ROUGH: Noise = Noise {
+const ROUGH: BootVariation = BootVariation {
     relative: 0.3,
     waits: 0.0,
     stolen: 0.0,
 };
-const BUSY: Noise = Noise {
+const BUSY: BootVariation = BootVariation {
     relative: 0.03,
     waits: 0.05,
     stolen: 0.4,
@@ -58,7 +58,7 @@ fn times(more: f64) -> Vec<f64> {
     clippy::cast_sign_loss,
     reason = "times are a few seconds"
 )]
-fn boot(random: &mut Random, times: &[f64], noise: Noise) -> Boot {
+fn boot(random: &mut Random, times: &[f64], noise: BootVariation) -> Boot {
     let mut ends = Vec::new();
     let mut until = random.unit();
     for time in times {
@@ -110,7 +110,12 @@ fn boot(random: &mut Random, times: &[f64], noise: Noise) -> Boot {
 }
 
 /// The rows that are called different.
-fn different(random: &mut Random, runs: [usize; 2], noise: Noise, more: f64) -> Vec<String> {
+fn different(
+    random: &mut Random,
+    runs: [usize; 2],
+    noise: BootVariation,
+    more: f64,
+) -> Vec<String> {
     let [before, after] = [0, 1].map(|side| {
         let times = times(if side == 0 { 0.0 } else { more });
         let boots: Vec<Boot> = (0..runs[side])
@@ -133,7 +138,7 @@ fn wrong(pairs: usize, runs: [usize; 2]) -> usize {
     wrong.count()
 }
 
-/// The number of 100 pairs in which the call is found that takes so many ticks `more`.
+/// The number of 100 pairs in which the call is found that takes this many ticks `more`.
 fn found(runs: usize, more: f64) -> usize {
     let mut random = Random(1);
     let slower = SLOWER.to_string();
@@ -142,7 +147,7 @@ fn found(runs: usize, more: f64) -> usize {
 }
 
 #[test]
-fn the_same_boots_are_called_different_in_one_of_20_comparisons_at_most() {
+fn equal_boots_differ_in_at_most_one_of_20_comparisons() {
     let equal = (2..=10).map(|runs| [runs; 2]);
     for runs in equal.chain([[2, 10], [5, 3]]) {
         let wrong = wrong(1000, runs);

@@ -41,7 +41,7 @@ pub enum BootError {
 /// The boot in one recording.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Boot {
-    /// The begin and the end of each of [`Phase::ALL`], in ns from the recording's begin.
+    /// The start and the end of each of [`Phase::ALL`], in ns from the recording's start.
     pub phases: [(u64, u64); 5],
     /// The initcalls and modules' init functions that have samples, in the order in which they began.
     pub calls: Vec<Call>,
@@ -96,7 +96,7 @@ impl Boot {
         }
         Ok(Self {
             phases: phases(&seen, end),
-            calls: calls(&seen, levels, (tick_ns, end)),
+            calls: calls(&seen, levels, tick_ns, end),
             longest_unseen_ns: longest_unseen(&seen, levels),
             tick_ns,
             unseen: unseen(&source.profile().contents.account),
@@ -117,7 +117,7 @@ pub struct Row {
     pub name: String,
     /// The initcall's level, or the module in brackets; empty for phases, and if unknown.
     pub level: String,
-    /// The begin of the phase in each boot, in ns from the recording's begin; empty for calls.
+    /// The start of the phase in each boot, in ns from the recording's start; empty for calls.
     pub begins_ns: Vec<u64>,
     /// The time in it. A boot without samples in it counts as 0.
     pub time: Estimate,
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_boot_has_not_seen_took_no_time() {
+    fn unsampled_initcalls_took_no_time() {
         let summary = summary(&[boot(&[("one", 4), ("two", 10)]), boot(&[("two", 12)])]);
         let rows = summary
             .calls
@@ -311,15 +311,15 @@ mod tests {
         let rows: Vec<_> = rows.collect();
         assert_eq!(rows, [("two", 11.0), ("one", 2.0)]);
         let bounds: Vec<_> = summary.calls.iter().map(|row| row.bounds_ns).collect();
-        // The second boot may have had an initcall of 3 ns that no sample has seen.
+        // The second boot may have had an unsampled initcall of 3 ns.
         assert_eq!(bounds, [Some((10, 12)), Some((2, 3))]);
         assert_eq!(summary.whole.mean_ns, 13.0);
         assert_eq!(summary.phases[2].time.mean_ns, 13.0);
     }
 
-    /// As a recording says them that was made for it.
+    /// Times that an artificial recording claims.
     #[test]
-    fn times_may_be_any() {
+    fn any_times_are_accepted() {
         let boots = [
             boot(&[("one", u64::MAX / 2)]),
             boot(&[("one", u64::MAX / 2)]),
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!(calls[0].name, "slow");
         assert!(calls[0].comparison.p.unwrap() < 0.001);
         assert!(calls[1..].iter().all(|row| row.comparison.p == Some(1.0)));
-        // One that is only there afterwards.
+        // One that exists only afterwards.
         let (_, calls) = compare(&summary(&[boot(&[])]), &boots(1000));
         assert_eq!(calls[0].before.mean_ns, 0.0);
         assert_eq!(calls[0].comparison.p, None);

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use crate::model::{BlockTicks, Code, Counts, Frame, FunctionId, HALTED, HALTED_MODULE};
 use crate::profile::{Profile, SortBy};
 
-/// The function that stands for all addresses without a name, which aren't comparable between runs.
+/// The function for all addresses without a name, which aren't comparable between runs.
 const ADDRESS: &str = "0x...";
 
 /// The largest number of blocks. They should be long in comparison with what runs without a pause, and enough to tell how they vary.

@@ -52,7 +52,7 @@ impl Change {
         found: [FunctionTicks; 2],
         ticks: [&Ticks; 2],
     ) -> Self {
-        let worth = Worth::of(found, ticks);
+        let worth = EffectiveTicks::of(found, ticks);
         let (change, low, high) = worth.difference(quantile(worth.freedom));
         let [before, after] = [0, 1]
             .map(|side: usize| found[side].ticks as f64 / ticks[side].all.ticks.max(1) as f64);
@@ -78,7 +78,7 @@ impl Change {
 
 /// How many independent ticks both sides are worth.
 #[derive(Clone, Copy, Debug)]
-struct Worth {
+struct EffectiveTicks {
     /// The function's ticks and all ticks, before and after.
     sides: [(f64, f64); 2],
     /// The degrees of freedom.
@@ -87,7 +87,7 @@ struct Worth {
     is_known: bool,
 }
 
-impl Worth {
+impl EffectiveTicks {
     #[expect(
         clippy::cast_precision_loss,
         reason = "counts of ticks and blocks are far below 2^53"
@@ -155,7 +155,8 @@ impl Worth {
     }
 }
 
-/// The degrees of freedom of a difference of two shares, of so many independent ticks and blocks (B. L. Welch, Biometrika 34, 1947), as a whole number.
+/// The degrees of freedom of a difference of two shares, of this many independent ticks and blocks (B. L. Welch, Biometrika 34, 1947), as a whole
+/// number.
 #[expect(
     clippy::cast_precision_loss,
     reason = "counts of ticks and blocks are far below 2^53"
@@ -216,7 +217,7 @@ mod tests {
 
     fn probability(samples: [u64; 2], wholes: [u64; 2]) -> f64 {
         let (found, [before, after]) = untimed(samples, wholes);
-        Worth::of(found, [&before, &after]).probability()
+        EffectiveTicks::of(found, [&before, &after]).probability()
     }
 
     #[test]
@@ -232,9 +233,9 @@ mod tests {
         assert_eq!(probability([10, 10], [100, 100]), 1.0);
     }
 
-    /// Nobody knows how many of them are worth one.
+    /// The number of independent ones among them is unknown.
     #[test]
-    fn ticks_without_times_dont_say_what_is_chance() {
+    fn ticks_without_times_give_no_probability() {
         let found = change([0, 900], [1000, 1000]);
         assert_eq!((found.p, found.is_significant()), (None, false));
     }
@@ -247,7 +248,7 @@ mod tests {
             ([3, 1], [7, 900]),
         ] {
             let p = probability(samples, wholes);
-            // Of one comparison, the interval of 95 % says the same.
+            // For one comparison, the interval of 95 % agrees.
             let Change { low, high, .. } = change(samples, wholes);
             assert_eq!(p < 0.05, low > 0.0 || high < 0.0, "{p}: {low} to {high}");
         }
@@ -259,7 +260,7 @@ mod tests {
 
     /// Ten stretches of 50 ticks are worth ten ticks, and 500 ticks that are spread evenly are 500.
     #[test]
-    fn a_stretch_is_one_observation() {
+    fn consecutive_ticks_are_one_observation() {
         let mut stretches = FunctionTicks {
             ticks: 500,
             ..FunctionTicks::default()
@@ -278,19 +279,19 @@ mod tests {
             },
             ..Ticks::default()
         };
-        let worth = Worth::of([stretches; 2], [&all; 2]);
+        let worth = EffectiveTicks::of([stretches; 2], [&all; 2]);
         let (part, whole) = worth.sides[0];
         assert!((20.0..30.0).contains(&part), "{worth:?}");
         assert!((whole / part - 16.0).abs() < 1e-9);
         even.blocks = [
             32, 31, 31, 32, 31, 31, 32, 31, 31, 31, 31, 31, 31, 31, 31, 32,
         ];
-        let worth = Worth::of([even; 2], [&all; 2]);
+        let worth = EffectiveTicks::of([even; 2], [&all; 2]);
         assert_eq!(worth.sides[0], (500.0, 8000.0));
         assert_eq!(worth.freedom, 30.0);
     }
 
-    /// They weren't kept, or are of a stack that is too rare to be told apart.
+    /// They weren't kept, or belong to a stack that is too rare to be distinguished.
     #[test]
     fn ticks_of_unknown_time_may_be_one_stretch() {
         let found = FunctionTicks {
@@ -305,9 +306,9 @@ mod tests {
             },
             ..Ticks::default()
         };
-        let worth = Worth::of([found; 2], [&all; 2]);
+        let worth = EffectiveTicks::of([found; 2], [&all; 2]);
         assert!(worth.sides[0].0 < 1.0, "{worth:?}");
-        // What they are worth is not what they are.
+        // The effective number isn't the number of ticks.
         let half = FunctionTicks {
             ticks: 800,
             ..found

@@ -22,8 +22,8 @@ pub(crate) use blocks::comparable_name;
 use blocks::{Key, Ticks};
 pub use change::{Change, SIGNIFICANT};
 
-/// The changes of all functions between `before` and `after`, by self or total samples; the biggest changes first. Each has the counts of its ticks in time,
-/// if they are known: without them nobody can say whether a change is chance.
+/// The changes of all functions between `before` and `after`, by self or total samples; the biggest changes first. Each has the counts of its ticks
+/// in time, if they are known: without them it is unknown whether a change is chance.
 pub fn changes(
     (before, earlier): (&Profile, Option<&Counts>),
     (after, later): (&Profile, Option<&Counts>),

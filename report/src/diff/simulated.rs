@@ -10,14 +10,14 @@ const FUNCTIONS: usize = 100;
 
 /// How long a function runs without a pause.
 #[derive(Clone, Copy, Debug)]
-enum Burst {
-    /// For so many ticks.
+enum BurstLength {
+    /// For this number of ticks.
     Of(u64),
-    /// For so many on average, exponentially distributed.
+    /// For this number on average, exponentially distributed.
     About(f64),
 }
 
-impl Burst {
+impl BurstLength {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -47,10 +47,10 @@ fn weights(factor: f64) -> Vec<f64> {
     weights
 }
 
-/// A recording of so many ticks.
+/// A recording of this number of ticks.
 fn recording(
     random: &mut Random,
-    (length, burst): (u64, Burst),
+    (length, burst): (u64, BurstLength),
     weights: &[f64],
 ) -> (Ticks, Vec<FunctionTicks>) {
     let mut functions = vec![FunctionTicks::default(); FUNCTIONS];
@@ -79,7 +79,7 @@ fn recording(
 }
 
 /// The functions that are called different.
-fn different(random: &mut Random, shapes: [(u64, Burst); 2], factor: f64) -> Vec<usize> {
+fn different(random: &mut Random, shapes: [(u64, BurstLength); 2], factor: f64) -> Vec<usize> {
     let [before, after] = [1.0, factor].map(weights);
     let (before, was) = recording(random, shapes[0], &before);
     let (after, is) = recording(random, shapes[1], &after);
@@ -98,26 +98,26 @@ fn different(random: &mut Random, shapes: [(u64, Burst); 2], factor: f64) -> Vec
 }
 
 /// The number of pairs in which a function is called different though none is.
-fn wrong(pairs: usize, shapes: [(u64, Burst); 2]) -> usize {
+fn wrong(pairs: usize, shapes: [(u64, BurstLength); 2]) -> usize {
     let mut random = Random(1);
     let pairs = (0..pairs).filter(|_| !different(&mut random, shapes, 1.0).is_empty());
     pairs.count()
 }
 
 /// The number of 100 pairs in which the function is found that got more frequent by `factor`.
-fn found(shape: (u64, Burst), factor: f64) -> usize {
+fn found(shape: (u64, BurstLength), factor: f64) -> usize {
     let mut random = Random(1);
     let is_found = |_: &usize| different(&mut random, [shape; 2], factor).contains(&1);
     (0..100).filter(is_found).count()
 }
 
 #[test]
-fn what_did_not_change_is_called_different_in_one_of_20_comparisons_at_most() {
+fn unchanged_functions_differ_in_at_most_one_of_20_comparisons() {
     for burst in [
-        Burst::Of(1),
-        Burst::Of(10),
-        Burst::Of(50),
-        Burst::About(50.0),
+        BurstLength::Of(1),
+        BurstLength::Of(10),
+        BurstLength::Of(50),
+        BurstLength::About(50.0),
     ] {
         for lengths in [[6000, 6000], [1500, 6000]] {
             let wrong = wrong(1000, lengths.map(|length| (length, burst)));
@@ -128,11 +128,11 @@ fn what_did_not_change_is_called_different_in_one_of_20_comparisons_at_most() {
 
 /// A minute at 100 Hz, and ten.
 #[test]
-fn what_changed_is_found() {
+fn changes_are_found() {
     for (length, burst, factor, least) in [
-        (6000, Burst::Of(1), 1.5, 95),
-        (6000, Burst::Of(10), 4.0, 95),
-        (60_000, Burst::Of(50), 2.0, 80),
+        (6000, BurstLength::Of(1), 1.5, 95),
+        (6000, BurstLength::Of(10), 4.0, 95),
+        (60_000, BurstLength::Of(50), 2.0, 80),
     ] {
         let found = found((length, burst), factor);
         let case = format!("{length} {burst:?} {factor}");

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_without_a_name_is_called_something() {
+    fn a_thread_without_a_name_gets_one() {
         assert_eq!(shown(&[0; COMM_LENGTH]), "[unknown]");
     }
 }

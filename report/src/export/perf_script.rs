@@ -4,9 +4,8 @@
 //! For them a name has two characters at least, the first word of digits is the pid, and a blank ends a file's name.
 //!
 //! An event is a tick: of the clock, `cpu-clock` with its period in ns, or by its own name with their number. Ticks of a halted vCPU are one event with their
-//! total period. perf has no field for the mode: the frames' objects show kernel and user (`[kernel.kallsyms]`,
-//! modules in brackets, files by their names), and an entry function among the frames shows interrupts. An inlined
-//! function has `inlined` as its object, as in perf.
+//! total period. perf has no field for the mode: the frames' objects show kernel and user (`[kernel.kallsyms]`, modules in brackets, files by their names),
+//! and an entry function among the frames shows interrupts. An inlined function has `inlined` as its object, as in perf.
 
 use std::io::{self, Write};
 
@@ -76,7 +75,7 @@ impl Texts {
     }
 }
 
-/// The begin of the lines of events of a thread.
+/// The start of the lines of events of a thread.
 fn head_of(source: &Source, event: &Event) -> String {
     let thread = source.thread(event);
     let (pid, tid) = (number(thread.pid), number(thread.tid));
@@ -96,7 +95,7 @@ fn write_head(head: &str, event: &Event, weight: Weight, out: &mut dyn Write) ->
     )
 }
 
-/// A thread's name that readers take for the whole name, and for no comment: without a blank at its begin or before a digit.
+/// A thread's name that readers take for the whole name, and for no comment: without a blank at its start or before a digit.
 fn name(comm: &str) -> String {
     let is_digit = |next: Option<char>| next.is_some_and(|next| next.is_ascii_digit());
     let mut name = String::with_capacity(comm.len());

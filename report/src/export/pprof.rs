@@ -78,7 +78,7 @@ pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
 impl<'a> Builder<'a> {
     fn new(source: &'a Source) -> Self {
         let weight = source.weight();
-        let measured = match weight.quantity {
+        let (measured, unit) = match weight.quantity {
             Quantity::Time => ("cpu", "nanoseconds"),
             Quantity::GuestTime => ("guest-time", "nanoseconds"),
             Quantity::Events(name) => (name, "count"),
@@ -96,7 +96,7 @@ impl<'a> Builder<'a> {
             Some(_) => Code::Kernel,
             None => Code::Other(KERNEL, true),
         });
-        builder.tables.measure(measured, weight.per_tick);
+        builder.tables.measure(measured, unit, weight.per_tick);
         builder
     }
 

@@ -1,9 +1,8 @@
 //! speedscope's own format (<https://www.speedscope.app/file-format-schema.json>,
 //! <https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources>).
 //!
-//! Each vCPU is a profile: its ticks in ns or in events, each in the time before its sample. Where a vCPU has no samples for half a tick or longer,
-//! because its ticks were stolen or aren't selected, it has an empty stack, which speedscope shows as a gap and doesn't count. So all vCPUs have the same axis of time.
-//! Events have none.
+//! Each vCPU is a profile: its ticks in ns or in events, each in the time before its sample. Where a vCPU has no samples for half a tick or longer, because its ticks
+//! were stolen or aren't selected, it has an empty stack, which speedscope shows as a gap and doesn't count. So all vCPUs have the same axis of time. Events have none.
 //!
 //! The outermost frames are the thread and the mode. `file` is the source file, or the module if the source file is unknown; `line` is the
 //! lowest sampled line of the function: speedscope takes functions with different lines for different ones.

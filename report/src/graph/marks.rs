@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_that_say_it_become_marks() {
+    fn marker_frames_become_marks() {
         let lines = [
             "p;[cut short];f_[k];g 2 3",
             "p;f_[k];g 10 20",

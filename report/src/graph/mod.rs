@@ -140,7 +140,7 @@ fn label_root(svg: &str) -> String {
 /// The colour of a torn edge, that of lost ticks on the page.
 const TORN_COLOR: &str = "rgb(209,36,47)";
 
-/// The begin of the subtitle in inferno's documents, and its new position.
+/// The start of the subtitle in inferno's documents, and its new position.
 const SUBTITLE: &str = "<text id=\"subtitle\" x=\"50.0000%\"";
 const SUBTITLE_ON_THE_RIGHT: &str =
     "<text id=\"subtitle\" style=\"text-anchor:end\" x=\"99.0000%\"";
@@ -155,8 +155,8 @@ const CHARACTER: usize = 8;
 const TELEPHONE: usize = 600;
 const NARROWEST: usize = 340;
 
-/// Adds the style of a picture that is too narrow for a legend up to `legend` pixels beside a subtitle of so many characters: the subtitle goes between the title
-/// and the legend, and a telephone has small letters.
+/// Adds the style of a picture that is too narrow for a legend up to `legend` pixels beside a subtitle of this many characters: the subtitle goes
+/// between the title and the legend, and a telephone has small letters.
 fn add_narrow(svg: &mut Markup, legend: usize, subtitle: usize) {
     let both = legend.saturating_add(CHARACTER.saturating_mul(subtitle));
     let scale = 100 * NARROWEST / legend.max(NARROWEST);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_text_and_nothing_else() {
+    fn names_are_escaped() {
         let graph = Graph {
             title: "</text><script>alert(1)</script>\x01".to_owned(),
             ..Graph::default()
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(svg.matches("<g id=\"legend\">").count(), 1);
     }
 
-    /// Also where a viewer runs no script.
+    /// Also in a viewer without scripts.
     #[test]
     fn the_bottom_frame_is_labelled() {
         let svg = drawn(&Graph::default(), &["p-7;all;f 2", "p-8;all;f 2"]);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_the_legend_lie_beside_its_colours() {
+    fn labels_of_the_legend_are_beside_its_colours() {
         let svg = drawn(&Graph::default(), &["p-7;f 2"]);
         let (_, legend) = svg.split_once("<g id=\"legend\">").unwrap();
         let number = |text: &str| text.split('"').next().unwrap().parse::<usize>().unwrap();
@@ -269,7 +269,7 @@ mod tests {
         assert!(end > 0);
     }
 
-    /// Beside each other they take 8 pixels a character, and less is left in a window that is narrower.
+    /// Beside each other they take 8 pixels a character, and a narrower window has less room.
     #[test]
     fn a_narrow_picture_has_the_legend_below_its_subtitle() {
         let graph = Graph {
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_interrupts_and_torn_stacks_are_told_by_marks() {
+    fn interrupt_and_torn_frames_have_marks() {
         let profile = profile(&[]);
         let lines = marked(&profile, None, &OutputBudget::new(u64::MAX)).unwrap();
         assert_eq!(lines.len(), 4);
@@ -314,7 +314,7 @@ mod tests {
                 !svg.contains(MARKS) && !svg.contains("[cut short]"),
                 "{svg}"
             );
-            // The outermost frame of the stack that was cut short, and the one of the process in an interrupt.
+            // The outermost frame of the truncated stack, and that of the process in an interrupt.
             assert_eq!(fill(&svg, "0x50"), "url(#cut-user)");
             assert_eq!(fill(&svg, "0x40"), "rgb(140,194,245)");
             assert_eq!(fill(&svg, "copy"), "rgb(244,164,96)");
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_an_error() {
+    fn an_empty_graph_is_an_error() {
         assert!(Graph::default().draw(&[]).is_err());
     }
 }

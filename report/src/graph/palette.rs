@@ -58,12 +58,12 @@ pub fn by_name(lines: &[String]) -> PaletteMap {
     palette
 }
 
-/// A colour that stands for `color` with a torn edge until the picture is finished.
+/// A placeholder colour for `color` with a torn edge until the picture is finished.
 pub fn cut([r, g, b]: [u8; 3]) -> [u8; 3] {
     [r, g, b ^ 1]
 }
 
-/// The colour for a change of a share by so many percent of all ticks.
+/// The colour for a change of a share by this many percent of all ticks.
 fn of_change(percent: f64) -> [u8; 3] {
     let [more3, more2, more1, same, less1, less2, less3] = CHANGES.map(|(.., rgb)| rgb);
     let steps = [
@@ -117,7 +117,7 @@ pub fn by_change(svg: &str) -> String {
     out
 }
 
-/// The begin and the end of titles and colours of frames in inferno's documents. A frame's title comes before its colour.
+/// The start and the end of titles and colours of frames in inferno's documents. A frame's title comes before its colour.
 const TITLE: &str = "<title>";
 const TITLE_END: &str = "</title>";
 const FILL: &str = "fill=\"rgb(";
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn torn_colours_are_no_others() {
+    fn colours_of_torn_frames_are_unique() {
         for shades in [&MODES[..], &CHANGES] {
             for (.., one) in shades {
                 assert!(shades.iter().all(|(.., other)| cut(*one) != *other));

@@ -13,7 +13,7 @@ const LONGEST: usize = 64;
 /// Number of characters of a build id in a title.
 const BUILD_ID: usize = 12;
 
-/// The default title for `profile`: its kernel's file, release and build id, its rate, and its begin, if the recording has them. For several
+/// The default title for `profile`: its kernel's file, release and build id, its rate, and its start, if the recording has them. For several
 /// recordings it has the properties of the first one.
 pub fn title(profile: &Profile) -> String {
     let parts = title_of(&profile.contents);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_title_says_which_kernel_it_was_and_when() {
+    fn a_title_has_the_kernel_and_the_time() {
         let build_id = "00112233445566778899aabbccddeeff00112233";
         let mut one = profile("/boot/vmlinuz", "6.12.43+deb13-amd64", build_id);
         let expected =
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_recording_does_not_have_is_left_out() {
+    fn missing_facts_are_omitted() {
         let mut none = profile("", "", "");
         none.contents.info.began_ns = 0;
         assert_eq!(title(&none), "A guest, 250 Hz");

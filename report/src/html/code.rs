@@ -33,12 +33,12 @@ const TAB: &str = "        ";
 struct Hits {
     function: u32,
     recording: usize,
-    /// The begin of the function, in a process that has it.
+    /// The start of the function, in a process that has it.
     begin: CodeAddress,
-    /// The begin of the function in its file.
+    /// The start of the function in its file.
     file_begin: u64,
     ticks: u64,
-    /// Ticks by the distance from the begin.
+    /// Ticks by the distance from the start.
     by_offset: BTreeMap<u64, u64>,
 }
 
@@ -90,7 +90,7 @@ struct ListingLimits {
 /// The code of the functions with the most ticks that `--vmlinux` and `--sysroot` have, with the source text of `texts`. For each:
 ///
 /// - `function`: its number; `begin`: its first address in hexadecimal; `ticks`: its number of ticks;
-/// - `offsets`, `texts`, `ticksAt`, `places`: of each instruction its distance from the begin, its text, its ticks, and the number of its source
+/// - `offsets`, `texts`, `ticksAt`, `places`: of each instruction its distance from the start, its text, its ticks, and the number of its source
 ///   line in `names`, -1 if that isn't known;
 /// - `source`: the `file` that the function is in, the number of the `first` line, and of each line from that on its text in `texts` and its ticks in
 ///   `ticksAt`, with those of what is inlined there; null if the file isn't there.
@@ -161,7 +161,7 @@ fn listing(
     }))
 }
 
-/// The ticks of each instruction, by the begin of instructions. A tick in the middle of an instruction counts for it: the kernel changes its code while it runs.
+/// The ticks of each instruction, by the start of instructions. A tick in the middle of an instruction counts for it: the kernel changes its code while it runs.
 fn ticks_of(offsets: &[u64], by_offset: &BTreeMap<u64, u64>) -> Vec<u64> {
     let ends = offsets.iter().skip(1).copied().chain([u64::MAX]);
     let spans = offsets.iter().copied().zip(ends);
@@ -224,9 +224,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_count_for_the_instruction_that_they_are_in() {
+    fn ticks_count_for_their_instruction() {
         let by_offset = BTreeMap::from([(0, 5), (3, 2), (4, 1), (9, 7), (12, 4)]);
-        // One of three bytes, one of six, and the last one, behind which it isn't known what is.
+        // One of three bytes, one of six, and the last one, which is followed by unknown code.
         assert_eq!(ticks_of(&[0, 3, 9], &by_offset), [5, 3, 7]);
         assert!(ticks_of(&[], &by_offset).is_empty());
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::calls::Calls;
 use super::code;
 use super::merged::Merged;
-use super::pack::Packed;
+use super::pack::PackedNumbers;
 use crate::model::counts::{Cell, Counts};
 use crate::model::{Table, task_name};
 use crate::profile::{Profile, selection_document};
@@ -17,7 +17,7 @@ use crate::text::visible;
 /// Maximum number of counts; the rarest stacks are counted together if there are more.
 const MAX_CELLS: usize = 500_000;
 
-/// The data as JSON. Times are in ns from the recording's begin.
+/// The data as JSON. Times are in ns from the recording's start.
 ///
 /// - `begin`, `width`, `bins`: the first bin's begin, the width of all of them and their number; `length`: from the first bin's
 ///   begin to the last tick;
@@ -203,8 +203,8 @@ fn functions(calls: &Calls, modules: &Modules) -> Value {
     })
 }
 
-fn nodes(calls: &Calls) -> Packed {
-    let mut packed = Packed::default();
+fn nodes(calls: &Calls) -> PackedNumbers {
+    let mut packed = PackedNumbers::default();
     packed.push(calls.nodes().len() as u64);
     for (number, node) in (0..).zip(calls.nodes()).skip(1) {
         packed.push(number - u64::from(node.parent));
@@ -214,8 +214,8 @@ fn nodes(calls: &Calls) -> Packed {
     packed
 }
 
-fn packed(cells: &[(u16, Cell, u32)]) -> Packed {
-    let mut packed = Packed::default();
+fn packed(cells: &[(u16, Cell, u32)]) -> PackedNumbers {
+    let mut packed = PackedNumbers::default();
     packed.push(cells.len() as u64);
     let place = |bin: u16, cell: &Cell| (bin, cell.vcpu, cell.mode, cell.thread);
     let (mut last_bin, mut last_thread) = (0, 0);
@@ -236,8 +236,8 @@ fn packed(cells: &[(u16, Cell, u32)]) -> Packed {
     packed
 }
 
-fn missed(merged: &Merged) -> Packed {
-    let mut packed = Packed::default();
+fn missed(merged: &Merged) -> PackedNumbers {
+    let mut packed = PackedNumbers::default();
     for ((bin, recording, vcpu), parts) in &merged.missed {
         packed.push(u64::from(*bin));
         packed.push((u64::from(*recording) << 16) + u64::from(*vcpu));

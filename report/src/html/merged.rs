@@ -16,14 +16,14 @@ use crate::profile::{Profile, Thread};
 pub struct PageThread {
     /// The number of its recording.
     pub recording: u32,
-    /// The thread; `None` for all that aren't told apart.
+    /// The thread; `None` for all that aren't distinguished.
     pub thread: Option<Thread>,
 }
 
 /// The counts of all recordings.
 #[derive(Clone, Debug, Default)]
 pub struct Merged {
-    /// The bins. Their times are relative to the begin of each recording.
+    /// The bins. Their times are relative to the start of each recording.
     pub bins: Bins,
     /// The threads of all recordings that have ticks.
     pub threads: Vec<PageThread>,
@@ -51,7 +51,7 @@ impl Merged {
             ..Self::default()
         };
         for ((number, recording), counts) in profile.recordings().enumerate().zip(all) {
-            merged.add((number, recording), counts, |stack| node_of(number, stack));
+            merged.add(number, recording, counts, |stack| node_of(number, stack));
         }
         sum_equal(&mut merged.cells);
         merged.limit(most, rare);
@@ -60,7 +60,8 @@ impl Merged {
 
     fn add(
         &mut self,
-        (number, profile): (usize, &Profile),
+        number: usize,
+        profile: &Profile,
         counts: Counts,
         node_of: impl Fn(u32) -> u32,
     ) {

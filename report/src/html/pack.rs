@@ -4,11 +4,11 @@ const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 
 /// Packed numbers.
 #[derive(Clone, Debug, Default)]
-pub struct Packed {
+pub struct PackedNumbers {
     bytes: Vec<u8>,
 }
 
-impl Packed {
+impl PackedNumbers {
     /// Appends a number.
     pub fn push(&mut self, mut number: u64) {
         while number >= 0x80 {
@@ -60,9 +60,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_become_text() {
+    fn numbers_are_encoded_as_text() {
         let text = |numbers: &[u64]| {
-            let mut packed = Packed::default();
+            let mut packed = PackedNumbers::default();
             numbers.iter().for_each(|number| packed.push(*number));
             let mut text = String::new();
             packed.write(&mut text);
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn differences_have_a_sign() {
-        let mut packed = Packed::default();
+        let mut packed = PackedNumbers::default();
         for (from, to) in [(5, 5), (5, 6), (6, 5), (0, 40)] {
             packed.push_difference(from, to);
         }

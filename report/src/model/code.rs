@@ -1,5 +1,5 @@
-//! The code that ran: names, functions, modules, frames, and the tree of the stacks that consist of them. Numbers stand for all of these: whoever counts by
-//! function compares numbers, and looks names up when they are shown.
+//! The code that ran: names, functions, modules, frames, and the tree of the stacks that consist of them. All of these are numbered: counts by
+//! function compare numbers, and names are looked up when they are shown.
 
 use std::sync::Arc;
 
@@ -222,7 +222,7 @@ pub struct Frame<'a> {
     pub address: u64,
     /// The address within its file; without a file, the address itself.
     pub file_address: u64,
-    /// The offset from the function's begin; `None` for inlined functions, and if the function is unknown.
+    /// The offset from the function's start; `None` for inlined functions, and if the function is unknown.
     pub offset: Option<u64>,
     /// Its source file and line, if debug information has them.
     pub line: Option<Line>,

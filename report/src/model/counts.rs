@@ -126,7 +126,7 @@ impl Divided {
 }
 
 impl Counts {
-    /// The time of the last tick, in ns after the begin of the selected time.
+    /// The time of the last tick, in ns after the start of the selected time.
     pub(crate) fn length_ns(&self) -> u64 {
         self.bins.length()
     }
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn a_long_recording_of_endless_stacks_keeps_its_sums() {
-        // As many different stacks as samples, but for one.
+        // As many different stacks as samples, except for one.
         const ALL: u32 = 3_000_000;
         let one = |number: u32| if number.is_multiple_of(3) { 0 } else { number };
         let counts = counts((0..ALL).map(|number| (number.into(), 7, one(number))));
@@ -391,7 +391,7 @@ mod tests {
         assert_eq!(divided.of(5).len() + divided.of(10).len(), 0);
         let all: u64 = divided.all.iter().map(|part| part.ticks).sum();
         assert_eq!(all, 1001);
-        // As a hostile recording has it.
+        // As in a hostile recording.
         let cell = Cell {
             vcpu: 0,
             mode: 0,

@@ -9,7 +9,7 @@ use super::{Process, Profile, Thread, Weight};
 use crate::text::visible;
 use kvmprof_recording::file::Account;
 
-/// Ticks of these recordings stand for different things, so that they don't add up.
+/// Ticks of these recordings have different units, so that they can't be summed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{first} was sampled at {first_rate}, {other} at {other_rate}: ticks that stand for different times or events cannot be \
@@ -26,7 +26,7 @@ impl Profile {
     /// Counts all of `profiles` together, each of which is of one recording.
     ///
     /// # Errors
-    /// Their ticks stand for different times or events.
+    /// Their ticks are different times or events.
     pub fn merge(mut profiles: Vec<Self>) -> Result<Self, DifferentTicks> {
         let mut first = if profiles.is_empty() {
             Self::default()

@@ -228,7 +228,7 @@ mod tests {
             (0x40_1000, 0x40_3000, 0x1000)
         );
         assert_eq!(range(0x2000, 0x1000, 1), (0x2000, 0x3000, 0x1000));
-        // What no system would load stays as it is, and nothing overflows.
+        // Segments that no system would load are unchanged, and nothing overflows.
         assert_eq!(range(0x2010, 0x1000, 1), (0x2010, 0x3000, 0x1000));
         assert_eq!(
             range(u64::MAX - 1, 0xffe, u64::MAX),

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_or_too_large_is_refused() {
+    fn wrong_and_too_large_patterns_are_refused() {
         let refused = |text: &str| text.parse::<Pattern>().unwrap_err().to_string();
         assert!(refused("").contains("such as"));
         assert!(refused("operator(").contains("no regular expression"));

@@ -65,10 +65,10 @@ impl fmt::Display for Label {
     }
 }
 
-/// A range of time, relative to the recording's begin.
+/// A range of time, relative to the recording's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeRange {
-    /// The begin; `None` for the recording's begin.
+    /// The start; `None` for the recording's start.
     pub begin: Option<Duration>,
     /// The end, exclusive; `None` for the recording's end.
     pub end: Option<Duration>,
@@ -117,13 +117,13 @@ impl fmt::Display for TimeRange {
 }
 
 impl TimeRange {
-    /// Whether the time `since_begin` (ns since the recording's begin) is in it.
+    /// Whether the time `since_begin` (ns since the recording's start) is in it.
     pub fn contains(&self, since_begin: u64) -> bool {
         let time = Duration::from_nanos(since_begin);
         self.begin.is_none_or(|begin| time >= begin) && self.end.is_none_or(|end| time < end)
     }
 
-    /// The begin of the range in a recording that began at `began`, both in ns of CLOCK_MONOTONIC.
+    /// The start of the range in a recording that began at `began`, both in ns of CLOCK_MONOTONIC.
     pub fn begin_in(&self, began: u64) -> u64 {
         self.begin.map_or(began, |time| after(began, time))
     }
@@ -223,8 +223,8 @@ impl Selector {
         self.account
     }
 
-    /// Whether any tick of the next block, which has these `times`, may be selected. If not, the caller skips the block, and [`Self::spread`] goes on
-    /// after it.
+    /// Whether any tick of the next block, which has these `times`, may be selected. If not, the caller skips the block, and [`Self::spread`]
+    /// continues after it.
     pub fn wants(&mut self, times: &BlockTimes) -> bool {
         let is_wanted = times.vcpus.iter().any(|times| {
             let last = self.last.get(&times.vcpu).copied().unwrap_or(self.began);
@@ -362,7 +362,7 @@ impl Spread {
             let end = if is_last {
                 self.end
             } else {
-                // Time goes on, whatever the bins are.
+                // Time continues, for any bins.
                 self.before(end_of(bin)).clamp(begin + 1, self.end)
             };
             each(bin, &self.part(begin, end, None));

@@ -109,7 +109,7 @@ impl<'a> Stack<'a> {
 /// The stacks of each process with their numbers of samples. They are numbered from 0 in the order in which they came.
 #[derive(Clone, Debug, Default)]
 pub struct StackCounts {
-    known: Vec<Known>,
+    known: Vec<FramelessStack>,
     /// The frames of all stacks, one after the other.
     frames: Vec<u64>,
     /// Where those of each stack end. Apart from the rest, so that a processor fetches both at once.
@@ -120,7 +120,7 @@ pub struct StackCounts {
 
 /// A stack without its frames.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct FramelessStack {
     pid: i32,
     summary: StackSummary,
     mode: Mode,
@@ -129,7 +129,7 @@ struct Known {
     count: u64,
 }
 
-impl Known {
+impl FramelessStack {
     fn stack<'a>(&self, frames: &'a [u64]) -> Stack<'a> {
         Stack {
             summary: self.summary,
@@ -197,7 +197,7 @@ impl StackCounts {
         let number = u32::try_from(self.known.len()).ok()?;
         self.frames.extend_from_slice(stack.frames);
         self.ends.push(self.frames.len());
-        self.known.push(Known {
+        self.known.push(FramelessStack {
             pid,
             summary: stack.summary,
             mode: stack.mode,
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn stacks_are_numbered_as_they_come() {
+    fn stacks_are_numbered_in_order_of_appearance() {
         let sample = Sample {
             pc: 3,
             ..Sample::default()

@@ -345,7 +345,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_stays_bounded_whatever_comes() {
+    fn memory_is_bounded_for_any_input() {
         let limits = Limits {
             processes: 2048,
             threads: 1024,
@@ -414,7 +414,7 @@ mod tests {
         /// Each tick is in a vCPU's sum, each known one in a process's, each sample in a stack's, or elsewhere.
         /// Splitting the time changes nothing.
         #[test]
-        fn every_tick_is_somewhere(
+        fn every_tick_is_in_one_sum(
             all in prop::collection::vec(ticks(), 0..60),
             cut in 0..60_usize,
             processes in 2..9_usize,

@@ -12,10 +12,10 @@ const LEAST_WIDTH: u64 = 1_000_000;
 /// Minimum number of a vCPU's ticks in a bin: fewer would look like noise.
 const LEAST_TICKS: u64 = 5;
 
-/// Bins of equal width, from the begin of the selected time on.
+/// Bins of equal width, from the start of the selected time on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bins {
-    /// The begin of the first bin, in ns of CLOCK_MONOTONIC. Earlier ticks are in it, too.
+    /// The start of the first bin, in ns of CLOCK_MONOTONIC. Earlier ticks are in it, too.
     start: u64,
     /// The width of a bin, in ns: whole milliseconds.
     width: u64,
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_times_are_borne() {
+    fn absurd_times_cause_no_panic() {
         let mut bins = bins(1);
         bins.doublings_for(u64::MAX);
         assert!(bins.bin_of(u64::MAX) < BINS && bins.used() <= BINS);

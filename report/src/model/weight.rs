@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn guest_time_is_measured_in_ns_and_is_no_time_between_ticks() {
+    fn guest_time_is_in_ns_and_not_the_time_between_ticks() {
         let info = RecordingInfo {
             event: Some("guest-time:2ms".parse().unwrap()),
             ..RecordingInfo::default()
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_rates_are_borne() {
+    fn absurd_rates_cause_no_panic() {
         for hz in [0, 1, u32::MAX] {
             let info = RecordingInfo {
                 hz,

@@ -95,7 +95,7 @@ pub(crate) fn emptiness(profile: &Profile) -> Option<String> {
     Some(format!("There are no samples: {why}."))
 }
 
-/// A warning if so many ticks have no sample that shares mislead; `None` if the ticks are events.
+/// A warning if too many ticks have no sample for reliable shares; `None` if the ticks are events.
 pub(crate) fn loss(profile: &Profile) -> Option<String> {
     loss_in(profile, &profile.account())
 }

@@ -35,7 +35,7 @@ pub struct SelectionArguments {
     /// Only samples with a function on their stack whose name matches this regular expression
     #[arg(long, value_name = "REGEX")]
     pub grep: Option<Pattern>,
-    /// Only this time, in seconds from the recording's begin; either end can be left out [default: all of it]
+    /// Only this time, in seconds from the recording's start; either end can be left out [default: all of it]
     #[arg(long, value_name = "A:B")]
     pub time: Vec<TimeRange>,
 }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn words_select_the_same_again() {
+    fn printed_arguments_round_trip() {
         let arguments = parse(&[
             "--pid=-1,7",
             "--comm=a b",

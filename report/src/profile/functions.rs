@@ -66,7 +66,7 @@ impl<Key> Row<Key> {
 }
 
 /// A function's name and module, and whether it is a kernel function.
-type Named<'a> = (&'a Arc<str>, &'a Arc<str>, bool);
+type FunctionName<'a> = (&'a Arc<str>, &'a Arc<str>, bool);
 
 /// The functions of `profile`, by `sort`.
 pub fn functions(profile: &Profile, sort: SortBy) -> Vec<Function> {
@@ -81,7 +81,7 @@ pub fn functions(profile: &Profile, sort: SortBy) -> Vec<Function> {
             function.is_kernel,
         ))
     });
-    let mut rows: Vec<Row<Named<'_>>> = rows.collect();
+    let mut rows: Vec<Row<FunctionName<'_>>> = rows.collect();
     rows.extend(halted_row(profile, (&halted.0, &halted.1, true)));
     by_samples(&mut rows, sort);
     let functions = rows.into_iter();

@@ -7,7 +7,7 @@ use kvmprof_recording::Mode;
 use super::{ModeCounts, Profile};
 use crate::model::sum_modes;
 
-/// Stands for the value of a label where there is none.
+/// Replaces the value of a missing label.
 const NO_VALUE: &str = "[none]";
 
 /// The samples of processes that have a label with the same value.

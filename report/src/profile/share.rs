@@ -24,7 +24,7 @@ impl Share {
         Self::within(part as f64, whole as f64, NORMAL)
     }
 
-    /// The same of so many independent samples, which need not be whole numbers; the interval has `z` standard errors instead of 95 %.
+    /// The same for this many independent samples, which need not be whole numbers; the interval has `z` standard errors instead of 95 %.
     pub(crate) fn within(part: f64, whole: f64, z: f64) -> Self {
         if whole <= 0.0 {
             return Self {

@@ -15,7 +15,7 @@ const INFO: fn() -> RecordingInfo = || RecordingInfo {
     ..RecordingInfo::default()
 };
 
-/// Rows of all kinds: a kernel module under a program, names that lead astray, halted vCPUs, no stack.
+/// Rows of all kinds: a kernel module under a program, misleading names, halted vCPUs, no stack.
 fn rows() -> Vec<Row<'static>> {
     let row = |process, thread, mode, functions, modules, ticks| Row {
         process,
@@ -141,7 +141,7 @@ fn rows_are_drawn_under_their_names() {
 }
 
 #[test]
-fn a_recording_of_rows_says_what_the_profile_says() {
+fn a_recording_of_rows_agrees_with_the_profile() {
     let recording = Recording::from_bytes(Path::new("rows"), recording()).unwrap();
     let read = Profile::from_recording(&recording, &[]).unwrap();
     let lines = |profile: &Profile| -> BTreeMap<String, u64> {
@@ -183,7 +183,7 @@ fn many_ticks_of_one_stack_stay_readable() {
 }
 
 #[test]
-fn what_is_too_much_is_refused() {
+fn excessive_input_is_refused() {
     let mut writer = RowsWriter::new(Vec::new(), &INFO(), None).unwrap();
     let row = Row {
         ticks: u64::MAX,
@@ -208,7 +208,7 @@ fn what_is_too_much_is_refused() {
 }
 
 #[test]
-fn deep_stacks_and_damaged_rows_do_no_harm() {
+fn deep_stacks_and_damaged_rows_cause_no_panic() {
     let names = vec!["f"; 2000];
     let mut sums = RowSums::new(1 << 20);
     for mode in Mode::ALL {

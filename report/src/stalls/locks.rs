@@ -57,12 +57,12 @@ fn hexadecimal<S: Serializer>(address: &u64, serializer: S) -> Result<S::Ok, S::
 }
 
 /// A lock and a thread that owned it.
-type Held = (WaitKind, u64, Option<(i32, i32, [u8; 16])>);
+type OwnedLock = (WaitKind, u64, Option<(i32, i32, [u8; 16])>);
 
 /// Finds the locks.
 #[derive(Debug, Default)]
 pub(super) struct Locks {
-    numbers: HashMap<Held, u32>,
+    numbers: HashMap<OwnedLock, u32>,
     /// The samples: number of the lock, vCPU that its owner was on, and time.
     found: Vec<(u32, Option<u16>, u64)>,
     left_out: u64,
@@ -115,7 +115,7 @@ impl Locks {
         top: usize,
         budget: &OutputBudget,
     ) -> Result<Vec<LockRow>, TooMuch> {
-        let mut held: Vec<(u32, Held)> = self
+        let mut held: Vec<(u32, OwnedLock)> = self
             .numbers
             .into_iter()
             .map(|(held, number)| (number, held))
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_are_counted_with_their_owners_and_what_was_taken_from_these() {
+    fn locks_have_their_owners_and_the_owners_stolen_ticks() {
         let info = RecordingInfo {
             hz: 1000,
             ..RecordingInfo::default()

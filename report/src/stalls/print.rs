@@ -53,12 +53,7 @@ fn print_interrupts_off(
         profile.samples(),
         stalls.stretches
     );
-    print_stretches(
-        &title,
-        (&stalls.interrupts_off, stalls.stretches),
-        style,
-        out,
-    )
+    print_stretches(&title, &stalls.interrupts_off, stalls.stretches, style, out)
 }
 
 fn print_preemption_off(
@@ -80,17 +75,21 @@ fn print_preemption_off(
         profile.samples(),
         stalls.preemption_stretches
     );
-    let rows = (
-        stalls.preemption_off.as_slice(),
+    print_stretches(
+        &title,
+        &stalls.preemption_off,
         stalls.preemption_stretches,
-    );
-    print_stretches(&title, rows, style, out)
+        style,
+        out,
+    )
 }
 
-/// Prints the rows, which are the longest ones of so many stretches. One sample has no length: such rows would say nothing.
+/// Prints the rows, which are the longest of this number of stretches. One sample has no length: such rows would be
+/// useless.
 fn print_stretches(
     title: &str,
-    (rows, stretches): (&[StretchRow], u64),
+    rows: &[StretchRow],
+    stretches: u64,
     style: TableStyle,
     out: &mut dyn Write,
 ) -> io::Result<()> {

@@ -45,7 +45,7 @@ impl LastSeen {
 
 /// A time during which ticks were stolen, in ns of CLOCK_MONOTONIC: from the vCPU's last tick before them to its next one.
 #[derive(Clone, Copy, Debug)]
-struct Span {
+struct StolenTime {
     begin: u64,
     end: u64,
     last_seen: LastSeen,
@@ -59,7 +59,7 @@ struct VcpuState {
     /// Whether the last span ends at the next sample. A recording can have stolen ticks without the sample that follows them.
     is_open: bool,
     /// The spans in the order of time.
-    spans: Vec<Span>,
+    spans: Vec<StolenTime>,
 }
 
 impl VcpuState {
@@ -74,7 +74,7 @@ impl VcpuState {
 /// Finds the stolen ticks.
 #[derive(Debug, Default)]
 pub(super) struct StolenTicks {
-    /// The begin of the selected time, in ns of CLOCK_MONOTONIC.
+    /// The start of the selected time, in ns of CLOCK_MONOTONIC.
     began: u64,
     vcpus: BTreeMap<u16, VcpuState>,
     spans: usize,
@@ -110,7 +110,7 @@ impl StolenTicks {
             if self.spans < MAX_SPANS {
                 self.spans += 1;
                 state.is_open = true;
-                state.spans.push(Span {
+                state.spans.push(StolenTime {
                     begin: state.last,
                     end: until,
                     last_seen: state.last_seen,
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ran_last_is_unknown_behind_ticks_that_were_not_recorded() {
+    fn after_unrecorded_ticks_the_last_task_is_unknown() {
         assert_eq!(last_seen(0), [(LastSeen::Stack(5), 3)]);
         assert_eq!(last_seen(1), [(LastSeen::Unknown, 3)]);
     }

@@ -24,7 +24,7 @@ pub struct StretchRow {
     pub pid: i32,
     /// The thread's tid.
     pub tid: i32,
-    /// The time of the first sample, in ns from the recording's begin.
+    /// The time of the first sample, in ns from the recording's start.
     pub begin_ns: u64,
     /// The time from the first sample to the last one, in ns; 0 for a single one. Interrupts were off for at least that long, unless they were
     /// on between samples.
@@ -93,7 +93,7 @@ impl Stretch {
         }
     }
 
-    /// The row of this stretch. `began` is the begin of the recording.
+    /// The row of this stretch. `began` is the start of the recording.
     ///
     /// # Errors
     /// The row doesn't fit into `budget`.

@@ -36,9 +36,9 @@ impl Switch {
 /// The times of a recording that the lengths of stretches depend on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Times {
-    /// The begin of the recording, in ns of CLOCK_MONOTONIC.
+    /// The start of the recording, in ns of CLOCK_MONOTONIC.
     pub began: u64,
-    /// The begin of the selected time, in ns of CLOCK_MONOTONIC. Earlier samples don't count.
+    /// The start of the selected time, in ns of CLOCK_MONOTONIC. Earlier samples don't count.
     pub selected: u64,
     /// The time between two ticks, in ns.
     pub period: u64,
@@ -200,7 +200,7 @@ mod tests {
 
     const PERIOD: u64 = 1_000_000;
 
-    /// A tick `number` periods after the begin.
+    /// A tick `number` periods after the start.
     fn sample(number: u64, tid: i32, ipl: u8) -> Ticks {
         Ticks {
             sample: Some(Sample {
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn preemption_has_stretches_of_its_own() {
+    fn preemption_has_its_own_stretches() {
         let sample = |number, preemption, mode| Ticks {
             sample: Some(Sample {
                 preemption,
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(lengths(&ticks), [(0, 5, 0), (0, 2, 0), (0, 2, 0)]);
     }
 
-    /// What wasn't recorded between two stretches of a thread are ticks of others, with which the scheduler turned interrupts on.
+    /// Unrecorded ticks between two stretches of a thread are those of others, with which the scheduler turned interrupts on.
     #[test]
     fn ticks_that_were_not_recorded_end_a_stretch() {
         let behind_others = |stolen| Ticks {
@@ -331,9 +331,9 @@ mod tests {
             ]
         };
         assert_eq!(lengths(&ticks(0)), [(1, 7, 0), (1, 3, 0)]);
-        // The others may have come first: interrupts were off for all that was stolen then.
+        // The others may have run first: interrupts were off during all stolen ticks.
         assert_eq!(lengths(&ticks(3)), [(1, 7, 0), (1, 6, 0)]);
-        // Recordings have ticks without a sample apart.
+        // Recordings have ticks without a sample separately.
         let apart = |ungathered, stolen| Ticks {
             ungathered,
             stolen,
@@ -354,9 +354,9 @@ mod tests {
         assert_eq!(lengths(&ticks), [(1, 7, 0), (1, 6, 0)]);
     }
 
-    /// What was before the selected time isn't looked at, so nothing is known of it.
+    /// Samples before the selected time aren't read, so nothing is known of them.
     #[test]
-    fn a_stretch_begins_in_the_selected_time() {
+    fn a_stretch_starts_in_the_selected_time() {
         let selection = Selection {
             time: "3.6:".parse().unwrap(),
             ..Selection::default()
@@ -375,7 +375,7 @@ mod tests {
         assert_eq!(times.collect::<Vec<_>>(), [[3603, 1, 5]]);
     }
 
-    /// Until when a vCPU was halted is known by the grid of ticks; samples with jitter may come before.
+    /// The end of a halt is known by the grid of ticks; samples with jitter may precede it.
     #[test]
     fn a_halt_behind_a_sample_bounds_no_stretch_with_it() {
         let halted = Ticks {

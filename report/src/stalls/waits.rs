@@ -151,7 +151,7 @@ struct Sum {
 }
 
 /// What a sample waits for, and the function that waits with its module.
-type Wanted = (WaitKind, Arc<str>, Arc<str>);
+type WaitKey = (WaitKind, Arc<str>, Arc<str>);
 
 impl Waits {
     /// Takes `sample`. Returns what it waits for; `None` if it doesn't wait.
@@ -206,7 +206,7 @@ impl Waits {
         for (key, samples) in &self.others {
             by_stack.entry(*key).or_default().samples += samples;
         }
-        let mut sums: HashMap<Wanted, Sum> = HashMap::new();
+        let mut sums: HashMap<WaitKey, Sum> = HashMap::new();
         for ((kind, stack), sum) in by_stack {
             let (function, module) = wanted_by(names.frames(stack));
             let all = sums.entry((kind, function, module)).or_default();
@@ -215,7 +215,7 @@ impl Waits {
                 *all.stolen.entry(last_seen).or_default() += count;
             }
         }
-        let mut sums: Vec<(Wanted, Sum)> = sums.into_iter().collect();
+        let mut sums: Vec<(WaitKey, Sum)> = sums.into_iter().collect();
         sums.sort_by(|(one, sum), (other, others)| {
             let by_samples = others.samples.cmp(&sum.samples);
             by_samples.then_with(|| one.cmp(other))
@@ -227,7 +227,7 @@ impl Waits {
 }
 
 fn row(
-    (kind, function, module): &Wanted,
+    (kind, function, module): &WaitKey,
     sum: &Sum,
     names: &Names<'_>,
     budget: &OutputBudget,
@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_compiler_appends_is_no_other_function() {
+    fn compiler_suffixes_do_not_split_functions() {
         let kind = WaitKind::of_function;
         assert_eq!(kind("mutex_spin_on_owner.isra.0"), Some(WaitKind::Mutex));
         assert_eq!(kind("osq_lock"), Some(WaitKind::LockQueue));

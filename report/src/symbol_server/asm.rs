@@ -24,7 +24,7 @@ struct Body {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Answer {
+struct Response {
     start_address: String,
     size: String,
     arch: &'static str,
@@ -59,7 +59,7 @@ pub fn answer(
     };
     let assembly = Assembly::new(start.into(), function_at);
     let (size, instructions) = assembly.instructions(&code, size, body.continue_until_function_end);
-    let answer = Answer {
+    let answer = Response {
         start_address: format!("{start:#x}"),
         size: format!("{size:#x}"),
         arch: "x86_64",

@@ -38,7 +38,7 @@ struct Job {
 }
 
 #[derive(Serialize)]
-struct Answer<'a> {
+struct Response<'a> {
     results: Vec<JobResult<'a>>,
 }
 
@@ -61,12 +61,12 @@ struct FrameResult<'a> {
     #[serde(flatten)]
     source: SourceLocation,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    inlines: Vec<Inlined>,
+    inlines: Vec<InlinedFunction>,
 }
 
 /// A function that is inlined at an address.
 #[derive(Serialize)]
-struct Inlined {
+struct InlinedFunction {
     function: Text,
     #[serde(flatten)]
     source: SourceLocation,
@@ -127,7 +127,7 @@ pub fn answer(
         return Err(RequestError::TooMany(MAX_ADDRESSES));
     }
     let results = jobs.iter().map(|job| job.result(server, profile));
-    let answer = Answer {
+    let answer = Response {
         results: results.collect(),
     };
     let mut text = Vec::new();
@@ -200,7 +200,7 @@ fn frame<'a>(
     let from_begin = resolved
         .as_ref()
         .map(|resolved| resolved.offset.unwrap_or(0));
-    let inlines = inlined.iter().map(|frame| Inlined {
+    let inlines = inlined.iter().map(|frame| InlinedFunction {
         function: Text(Arc::clone(&frame.function)),
         source: SourceLocation::of(frame.source.as_ref()),
     });
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_that_no_frame_is_in_are_not_told_of() {
+    fn modules_without_frames_are_omitted() {
         let answer = asked(
             r#"{"jobs":[{"memoryMap":[["a","1"],["b","2"],["c","3"]],"stacks":[[[2,16],[0,17]],[[-1,18],[9,19]]]}]}"#,
         );
@@ -243,7 +243,7 @@ mod tests {
 
     /// One name of a megabyte for all addresses of a request would be a terabyte.
     #[test]
-    fn an_answer_has_an_end() {
+    fn an_answer_is_bounded() {
         let name = "n".repeat(1 << 20);
         let frames = vec!["[0,1]"; 1000].join(",");
         let answer = asked(&format!(

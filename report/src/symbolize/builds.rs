@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_one_name_have_all_their_build_ids() {
+    fn files_of_one_name_keep_all_build_ids() {
         let binary = |file: &str, build_id: &str| Binary {
             info: BinaryInfo {
                 file: file.to_owned(),

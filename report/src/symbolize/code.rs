@@ -45,7 +45,10 @@ impl Resolver {
     pub fn files_in(&self, mappings: MappingSet) -> Vec<Code> {
         if mappings == mappings.kernel_alone() {
             let span = self.tables().kernel.span();
-            return span.map(image).into_iter().collect();
+            return span
+                .map(|(begin, end)| image(begin, end))
+                .into_iter()
+                .collect();
         }
         let mut files: Vec<Code> = Vec::new();
         for mapping in self.tables().spaces.mappings(mappings) {
@@ -69,7 +72,10 @@ impl Resolver {
         let is_wanted = |found: &str| found == name || demangle(found) == name;
         if mappings == mappings.kernel_alone() {
             let found = self.tables().kernel.wanted(is_wanted);
-            return found.into_iter().map(image).collect();
+            return found
+                .into_iter()
+                .map(|(begin, end)| image(begin, end))
+                .collect();
         }
         let mut found = Vec::new();
         for mapping in self.tables().spaces.mappings(mappings) {
@@ -116,7 +122,7 @@ impl Resolver {
 }
 
 /// Code of a guest without mappings.
-fn image((begin, end): (u64, u64)) -> Code {
+fn image(begin: u64, end: u64) -> Code {
     Code {
         begin,
         end,
@@ -222,7 +228,7 @@ mod tests {
             let expected = [(0x5000_1020, 0x5000_1040, "/bin/weaver")];
             assert_eq!(found(&called(name)), expected, "{name}");
         }
-        // It can't reach beyond what is mapped.
+        // It can't extend beyond what is mapped.
         let expected = [(0x5000_3f00, 0x5000_4000, "/bin/weaver")];
         assert_eq!(found(&called("card")), expected);
         assert_eq!(called("dye"), []);
@@ -237,7 +243,7 @@ mod tests {
         // Neither mapped, nor in a file.
         assert_eq!(linked(&resolver, 0x1000), Some(0x1000));
         assert_eq!(linked(&resolver, 0x4000_0010), Some(0x4000_0010));
-        // The segment begins in the middle of a page, and is mapped from that page's begin.
+        // The segment begins in the middle of a page, and is mapped from that page's start.
         resolver.add_file(Binary {
             info: BinaryInfo {
                 id: 2,
@@ -286,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_files_and_memory_lead_to_each_other() {
+    fn file_and_memory_addresses_convert_to_each_other() {
         let mapping = mapping(0x5000_1000, 0x2000, 0x1000, "a", 1);
         let segments = [Segment {
             offset: 0x1100,

@@ -107,7 +107,7 @@ impl DebugFile {
         Ok(table)
     }
 
-    /// The same with `split`, where its units are that lie in other files.
+    /// The same with `split`, for units in other files.
     #[must_use]
     pub fn with_split(mut self, split: SplitFiles) -> Self {
         self.split = Some(split);
@@ -141,7 +141,7 @@ impl DebugFile {
         Ok(())
     }
 
-    /// The address of `_stext`, the begin of a kernel's code.
+    /// The address of `_stext`, the start of a kernel's code.
     pub fn kernel_begin(&self) -> Option<u64> {
         self.begin
     }
@@ -193,7 +193,7 @@ impl DebugFile {
         found
     }
 
-    /// The result of a look-up, with units out of other files where it needs them.
+    /// The result of a lookup, with units out of other files where it needs them.
     fn looked_up<L: LookupContinuation<Buf = Slice>>(
         &self,
         mut result: LookupResult<L>,

@@ -12,9 +12,9 @@ const MAX_DEPTH: u32 = 96;
 
 /// Text of at most [`MAX_LENGTH`] bytes.
 #[derive(Default)]
-struct Bounded(String);
+struct BoundedText(String);
 
-impl Write for Bounded {
+impl Write for BoundedText {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         if self.0.len() + text.len() > MAX_LENGTH {
             return Err(fmt::Error);
@@ -41,20 +41,20 @@ pub fn demangle(name: &str) -> Cow<'_, str> {
     }
 }
 
-fn rust(name: &str) -> Option<Bounded> {
+fn rust(name: &str) -> Option<BoundedText> {
     let demangled = rustc_demangle::try_demangle(name).ok()?;
-    let mut text = Bounded::default();
+    let mut text = BoundedText::default();
     // Without the hash of the crate's version.
     write!(text, "{demangled:#}").ok()?;
     Some(text)
 }
 
-fn cpp(name: &str) -> Option<Bounded> {
+fn cpp(name: &str) -> Option<BoundedText> {
     let Some((what, target)) = thunk(name) else {
         return cpp_function(name);
     };
     let target = cpp_function(&format!("_Z{target}"))?;
-    let mut text = Bounded::default();
+    let mut text = BoundedText::default();
     write!(text, "{what} to {}", target.0).ok()?;
     Some(text)
 }
@@ -90,7 +90,7 @@ fn after_offset(text: &str) -> Option<&str> {
     Some(rest)
 }
 
-fn cpp_function(name: &str) -> Option<Bounded> {
+fn cpp_function(name: &str) -> Option<BoundedText> {
     if !(name.starts_with("_Z") || name.starts_with("_GLOBAL_")) {
         return None;
     }
@@ -99,8 +99,8 @@ fn cpp_function(name: &str) -> Option<Bounded> {
     }
     let options = ParseOptions::default().recursion_limit(MAX_DEPTH);
     let symbol = Symbol::new_with_options(name, &options).ok()?;
-    let write = |options: &DemangleOptions| -> Option<Bounded> {
-        let mut text = Bounded::default();
+    let write = |options: &DemangleOptions| -> Option<BoundedText> {
+        let mut text = BoundedText::default();
         symbol.structured_demangle(&mut text, options).ok()?;
         Some(tidy(text))
     };
@@ -148,13 +148,13 @@ fn is_misplaced(text: &str) -> bool {
 }
 
 /// `text` without the commas of empty packs and doubled qualifiers.
-fn tidy(Bounded(mut text): Bounded) -> Bounded {
+fn tidy(BoundedText(mut text): BoundedText) -> BoundedText {
     for (from, to) in [(", >", ">"), (" const const", " const")] {
         while text.contains(from) {
             text = text.replace(from, to);
         }
     }
-    Bounded(text)
+    BoundedText(text)
 }
 
 #[cfg(test)]
@@ -180,9 +180,9 @@ mod tests {
         assert!(demangle("_ZN3foo3barEv.cold").starts_with("foo::bar()"));
     }
 
-    /// As c++filt has them, but for parameters that are left out.
+    /// As c++filt prints them, except for omitted parameters.
     #[test]
-    fn names_that_the_demangler_gets_wrong_are_mended_or_left() {
+    fn wrongly_demangled_names_are_corrected_or_kept() {
         for (mangled, name) in [
             ("_ZThn8_N1D1bEv", "non-virtual thunk to D::b()"),
             ("_ZThn16_N1DD1Ev", "non-virtual thunk to D::~D()"),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_would_grow_stay_as_they_are() {
+    fn names_that_demangle_to_excessive_length_are_kept() {
         // Each type argument contains the one before twice.
         let mut name = "_Z1fI1aIiiE".to_owned();
         for index in 0..30_u32 {

@@ -100,7 +100,7 @@ impl LoadedFile {
         code.as_ref()
     }
 
-    /// The function at `address` of the file: its name, which may be empty, and its begin.
+    /// The function at `address` of the file: its name, which may be empty, and its start.
     pub fn find<'a>(
         &'a self,
         recorded: Option<&'a RecordedFile>,
@@ -118,7 +118,7 @@ impl LoadedFile {
         }
     }
 
-    /// The begin and the length in bytes of each function that `is_wanted` by its name.
+    /// The start and the length in bytes of each function that `is_wanted` by its name.
     pub fn wanted(
         &self,
         recorded: Option<&RecordedFile>,

@@ -38,7 +38,7 @@ pub enum Then<'a> {
 
 /// A range and its functions before a change.
 #[derive(Clone, Debug)]
-struct Former {
+struct FormerRange {
     range: RangeInclusive<u64>,
     /// Sorted by address.
     functions: Vec<AddressedFunction>,
@@ -48,13 +48,13 @@ struct Former {
 /// All ranges that have changed.
 #[derive(Clone, Debug, Default)]
 pub struct FormerCode {
-    formers: Vec<Former>,
+    formers: Vec<FormerRange>,
     functions: usize,
     /// The range of what is beyond the limits, and since when no more of it has changed.
     beyond: Option<(RangeInclusive<u64>, u64)>,
-    /// The begins of epochs, and their numbers.
+    /// The starts of epochs, and their numbers.
     begins: BTreeMap<u64, u32>,
-    /// The begins of epochs by number, counted from 1.
+    /// The starts of epochs by number, counted from 1.
     numbered: Vec<u64>,
 }
 
@@ -81,7 +81,7 @@ impl FormerCode {
                 self.numbered.push(begin);
             }
         }
-        self.formers.push(Former {
+        self.formers.push(FormerRange {
             range,
             functions,
             change,
@@ -146,7 +146,7 @@ impl FormerCode {
     }
 }
 
-impl Former {
+impl FormerRange {
     fn find(&self, address: u64) -> Option<FunctionAt<'_>> {
         let after = self
             .functions

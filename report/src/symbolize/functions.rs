@@ -38,7 +38,7 @@ impl FunctionTable {
         table
     }
 
-    /// The function at `address`: its name, which may be empty, and its begin.
+    /// The function at `address`: its name, which may be empty, and its start.
     pub fn find(&self, address: u64) -> Option<(&str, u64)> {
         let after = (self.functions).partition_point(|(begin, ..)| *begin <= address);
         let mut before = self.functions[..after].iter().rev().take(MAX_NESTED);
@@ -48,7 +48,7 @@ impl FunctionTable {
         Some((name, *begin))
     }
 
-    /// The begin and the length in bytes of each function that `is_wanted` by its name.
+    /// The start and the length in bytes of each function that `is_wanted` by its name.
     pub fn wanted(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<(u64, u64)> {
         let wanted = self.functions.iter().filter(|(.., first, last)| {
             let name = self.names.get(*first as usize..*last as usize);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_reach_as_far_as_they_say() {
+    fn functions_have_their_recorded_size() {
         let functions = [
             (0x100, 0x100, "outer"),
             (0x140, 4, "label"),

@@ -112,7 +112,7 @@ pub fn crc32(file: &File) -> io::Result<u32> {
     }
 }
 
-/// `file` from its begin. Its position is shared with nobody who reads meanwhile.
+/// `file` from its start. Its position isn't shared with a concurrent reader.
 fn rewound(file: &File) -> io::Result<File> {
     use std::io::Seek;
     let mut file = file.try_clone()?;

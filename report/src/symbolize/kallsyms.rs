@@ -28,7 +28,7 @@ pub struct Symbols {
 /// Functions that lie together, such as those of a module. Kernels have the same parts wherever KASLR has put them: they are in memory once.
 #[derive(Clone, Debug)]
 struct FunctionGroup {
-    /// The first function's begin.
+    /// The first function's start.
     begin: u64,
     functions: Arc<Vec<Function>>,
 }
@@ -45,7 +45,7 @@ pub(super) struct Function {
     pub is_last: bool,
 }
 
-/// A function with its begin.
+/// A function with its start.
 pub(super) type AddressedFunction = (u64, Function);
 
 /// The parts of all tables.
@@ -58,7 +58,7 @@ pub struct FunctionAt<'a> {
     pub name: &'a str,
     /// Its module in brackets, or [`KERNEL`].
     pub module: &'a Arc<str>,
-    /// The offset from the function's begin.
+    /// The offset from the function's start.
     pub offset: u64,
 }
 
@@ -72,9 +72,9 @@ impl Symbols {
         symbols
     }
 
-    /// Adds the functions of `text`. They replace older ones that they overlap: a module was loaded at the address of
-    /// an earlier one. A line `since SINCE UNCHANGED` says when the lines that follow it came to hold: at SINCE at the latest, and after
-    /// UNCHANGED, in ns of CLOCK_MONOTONIC. A line `gone BEGIN END` says that nothing is known between these addresses from then on.
+    /// Adds the functions of `text`. They replace older ones that they overlap: a module was loaded at the address of an earlier one. A
+    /// line `since SINCE UNCHANGED` says when the lines that follow it came to hold: at SINCE at the latest, and after UNCHANGED, in ns
+    /// of CLOCK_MONOTONIC. A line `gone BEGIN END` says that nothing is known between these addresses from then on.
     pub fn add(&mut self, text: &str) {
         for section in sections(text) {
             let change = section.lines().next().and_then(change);
@@ -181,7 +181,7 @@ impl Symbols {
         self.former.epoch_times(time)
     }
 
-    /// The function that was at `address` in `epoch`. `None` also where it can't be told which one of two that was.
+    /// The function that was at `address` in `epoch`. `None` also if it is unknown which one of two that was.
     pub fn locate_then(&self, address: u64, epoch: Epoch) -> Option<FunctionAt<'_>> {
         match self.former.at(address, epoch) {
             Then::Same => self.locate(address),
@@ -216,7 +216,7 @@ impl Symbols {
         })
     }
 
-    /// All functions, each with its begin.
+    /// All functions, each with its start.
     fn all(&self) -> impl Iterator<Item = (u64, &Function)> {
         self.parts.iter().flat_map(|part| {
             let functions = part.functions.iter();
@@ -229,14 +229,14 @@ impl Symbols {
         self.variables.get(&address).map(|name| &**name)
     }
 
-    /// The begin of the kernel's function `name`.
+    /// The start of the kernel's function `name`.
     pub fn address_of(&self, name: &str) -> Option<u64> {
         let is_it = |function: &Function| *function.name == *name && *function.module == *KERNEL;
         let found = self.all().find(|(_, function)| is_it(function));
         found.map(|(begin, _)| begin)
     }
 
-    /// The begin and the end of each function that `is_wanted` by its name.
+    /// The start and the end of each function that `is_wanted` by its name.
     pub(super) fn wanted(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<(u64, u64)> {
         let mut all = self.all().peekable();
         let mut wanted = Vec::new();
@@ -254,7 +254,7 @@ impl Symbols {
         wanted
     }
 
-    /// The begin and the end of the range of all functions; `None` if there are none.
+    /// The start and the end of the range of all functions; `None` if there are none.
     pub(super) fn span(&self) -> Option<(u64, u64)> {
         let end = self.parts.last()?.end();
         Some((self.parts.first()?.begin, end.saturating_add(LAST)))
@@ -288,7 +288,7 @@ impl FunctionGroup {
         })
     }
 
-    /// The last function's begin.
+    /// The last function's start.
     fn end(&self) -> u64 {
         let last = self.functions.last().map_or(0, |last| last.offset);
         self.begin.saturating_add(last)

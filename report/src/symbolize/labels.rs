@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_hold_until_the_next_ones() {
+    fn labels_apply_until_the_next_ones() {
         let mut all = Labels::default();
         for one in [
             labels(7, 100, "0"),

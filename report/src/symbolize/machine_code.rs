@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_more_sections_than_are_read_is_not_whole() {
+    fn a_file_with_too_many_sections_is_incomplete() {
         assert!(of_sections(3).is_whole());
         assert!(!of_sections(MAX_SECTIONS + 1).is_whole());
     }

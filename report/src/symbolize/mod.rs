@@ -1,7 +1,7 @@
 //! Resolves addresses to functions, modules and source lines.
 //!
 //! [`Tables`] has the names of a recording itself. A [`Resolver`] adds debug files and the host's copies of the guest's
-//! files, and caches its results. All of these come from guests: look-ups are bounded, and invalid data leads to an
+//! files, and caches its results. All of these come from guests: lookups are bounded, and invalid data leads to an
 //! address instead of a name.
 
 mod assembly;

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warnings_are_bounded_and_say_so() {
+    fn warnings_are_bounded_with_a_note() {
         let notes = Notes::default();
         for number in 0..1000 {
             notes.add(format!("file {}", number / 2));

@@ -17,14 +17,14 @@ const MAX_FUNCTIONS: usize = 1 << 20;
 pub struct PerfMap {
     /// Where in `stretches` the functions are, by their addresses and without overlaps.
     parts: Vec<(Range<u64>, usize)>,
-    /// The begin of each stretch of lines of one name, and the place of the name in `names`.
+    /// The start of each stretch of lines of one name, and the place of the name in `names`.
     stretches: Vec<(u64, Range<usize>)>,
     names: String,
 }
 
 /// The lines of one name that cover an address.
 #[derive(Debug)]
-struct Covering {
+struct CoveringLines {
     lines: usize,
     stretch: usize,
 }
@@ -49,7 +49,7 @@ impl PerfMap {
             .flat_map(|(range, name)| [(range.start, true, *name), (range.end, false, *name)])
             .collect();
         changes.sort_unstable();
-        let mut covering: BTreeMap<&str, Covering> = BTreeMap::new();
+        let mut covering: BTreeMap<&str, CoveringLines> = BTreeMap::new();
         let mut since = 0;
         for (address, is_begin, name) in changes {
             if let (1, Some((_, only))) = (covering.len(), covering.first_key_value())
@@ -78,7 +78,7 @@ impl PerfMap {
             self.names.push_str(name);
             let stretch = self.stretches.len();
             self.stretches.push((address, begin..self.names.len()));
-            covering.insert(name, Covering { lines: 1, stretch });
+            covering.insert(name, CoveringLines { lines: 1, stretch });
         }
         true
     }
@@ -95,7 +95,7 @@ impl PerfMap {
         }
     }
 
-    /// The function at `address`: its name and its begin.
+    /// The function at `address`: its name and its start.
     pub fn find(&self, address: u64) -> Option<(&str, u64)> {
         let after = (self.parts).partition_point(|(range, _)| range.start <= address);
         let (range, stretch) = self.parts.get(after.checked_sub(1)?)?;
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_was_two_functions_has_no_name() {
+    fn memory_reused_by_two_functions_has_no_name() {
         let text = "1000 100 old\n1080 100 new\n1080 100 new\n1300 40 same\n1320 40 same\n\
                     2000 100 outer\n2040 10 inner\n3000 0 empty\nffffffffffffffff 2 beyond\n";
         let map = PerfMap::parse(text).unwrap();
@@ -145,7 +145,7 @@ mod tests {
             (0x10ff, None),
             (0x1100, Some(("new", 0x1080))),
             (0x1180, None),
-            // What a line repeats is the same function.
+            // A repeated line is the same function.
             (0x135f, Some(("same", 0x1300))),
             (0x203f, Some(("outer", 0x2000))),
             (0x2040, None),
@@ -155,7 +155,7 @@ mod tests {
         ] {
             assert_eq!(map.find(address), expected, "{address:#x}");
         }
-        // One behind the other.
+        // One after the other.
         let map = PerfMap::parse("1010 10 f\n1000 10 f\n").unwrap();
         assert_eq!(map.find(0x1010), Some(("f", 0x1010)));
         assert_eq!(map.find(0x100f), Some(("f", 0x1000)));

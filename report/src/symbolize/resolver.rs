@@ -38,8 +38,8 @@ pub struct Sources {
     pub sysroot: Option<PathBuf>,
 }
 
-/// Identifies a cached result: by kernel address (seen from user mode, or not) and time, by an address in a file, or by an
-/// address in mappings, whose name is known by the process's perf map of this number, or isn't. Without debug information it is the function's address.
+/// Identifies a cached result: by kernel address (seen from user mode, or not) and time, by an address in a file, or by an address in mappings, whose
+/// name is known by the process's perf map of this number, or isn't. Without debug information it is the function's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Key {
     Kernel(bool, u64, Epoch),
@@ -119,9 +119,14 @@ impl Resolver {
             labels,
             ..
         } = &self.tables;
-        let epoch = (kernel.epoch(time), kernel.epoch_times(time));
         let times = spaces.times(address_space, pid, time);
-        times.with(epoch, labels.at(pid, time))
+        let (of_process, of_labels) = labels.at(pid, time);
+        times.with(
+            kernel.epoch(time),
+            kernel.epoch_times(time),
+            of_process,
+            of_labels,
+        )
     }
 
     /// The names of the recording itself.
@@ -190,7 +195,7 @@ impl Resolver {
         self.notes.take()
     }
 
-    /// Makes later look-ups fast: addresses that aren't cached get no source lines.
+    /// Makes later lookups fast: addresses that aren't cached get no source lines.
     pub fn skip_source_lines(&self) {
         self.is_hurried.set(true);
     }

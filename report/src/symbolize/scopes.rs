@@ -25,14 +25,14 @@ type Unit<'u> = UnitRef<'u, Slice>;
 struct Scope {
     begin: usize,
     end: usize,
-    /// `None` if it can't be told: that of a class without a name, or of one in a function.
+    /// `None` if it is unknown: that of a class without a name, or of one in a function.
     name: Option<String>,
     around: Option<usize>,
 }
 
 /// An entry with others in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Around {
+enum EnclosingEntry {
     Unit,
     Scope(usize),
     Other,
@@ -111,7 +111,7 @@ fn read(unit: Unit<'_>) -> Option<Vec<Scope>> {
     let mut entries = unit.entries_raw(None).ok()?;
     let mut entry = Entry::null();
     let mut scopes: Vec<Scope> = Vec::new();
-    let mut open: Vec<(isize, Around)> = Vec::new();
+    let mut open: Vec<(isize, EnclosingEntry)> = Vec::new();
     while !entries.is_empty() && scopes.len() < MAX_SCOPES {
         let Ok(is_entry) = entries.read_entry(&mut entry) else {
             break;
@@ -124,12 +124,12 @@ fn read(unit: Unit<'_>) -> Option<Vec<Scope>> {
             return None;
         }
         let around = match entry.tag() {
-            gimli::DW_TAG_compile_unit | gimli::DW_TAG_partial_unit => Around::Unit,
+            gimli::DW_TAG_compile_unit | gimli::DW_TAG_partial_unit => EnclosingEntry::Unit,
             tag if is_scope(tag) => {
                 scopes.push(scope(unit, &entry, &open));
-                Around::Scope(scopes.len() - 1)
+                EnclosingEntry::Scope(scopes.len() - 1)
             }
-            _ => Around::Other,
+            _ => EnclosingEntry::Other,
         };
         open.push((entry.depth(), around));
     }
@@ -139,9 +139,14 @@ fn read(unit: Unit<'_>) -> Option<Vec<Scope>> {
 }
 
 /// Ends what is open at `depth` and below, because the entry at `offset` isn't in it.
-fn close(open: &mut Vec<(isize, Around)>, scopes: &mut [Scope], depth: isize, offset: usize) {
+fn close(
+    open: &mut Vec<(isize, EnclosingEntry)>,
+    scopes: &mut [Scope],
+    depth: isize,
+    offset: usize,
+) {
     while let Some((_, around)) = open.pop_if(|(outer, _)| *outer >= depth) {
-        if let Around::Scope(index) = around
+        if let EnclosingEntry::Scope(index) = around
             && let Some(scope) = scopes.get_mut(index)
         {
             scope.end = offset;
@@ -160,9 +165,11 @@ fn is_scope(tag: DwTag) -> bool {
 }
 
 /// The scope of `entry`, which is in those that are `open`.
-fn scope(unit: Unit<'_>, entry: &Entry, open: &[(isize, Around)]) -> Scope {
+fn scope(unit: Unit<'_>, entry: &Entry, open: &[(isize, EnclosingEntry)]) -> Scope {
     let begin = entry.offset().0;
-    let is_local = open.iter().any(|(_, around)| *around == Around::Other);
+    let is_local = open
+        .iter()
+        .any(|(_, around)| *around == EnclosingEntry::Other);
     let name = entry.attr_value(gimli::DW_AT_name);
     let name = name.and_then(|name| {
         let name = unit.attr_string(name).ok()?;
@@ -176,7 +183,7 @@ fn scope(unit: Unit<'_>, entry: &Entry, open: &[(isize, Around)]) -> Scope {
             .or_else(|| nameless.map(str::to_owned))
             .filter(|_| !is_local),
         around: match open.last() {
-            Some((_, Around::Scope(index))) => Some(*index),
+            Some((_, EnclosingEntry::Scope(index))) => Some(*index),
             _ => None,
         },
     }

@@ -10,10 +10,10 @@ const FIRST_PURGE: usize = 1024;
 /// The values of a type that are in use.
 pub struct Shared<T> {
     hasher: RandomState,
-    known: Mutex<Known<T>>,
+    known: Mutex<SharedEntry<T>>,
 }
 
-struct Known<T> {
+struct SharedEntry<T> {
     /// The values by their hash.
     values: HashMap<u64, Vec<Weak<T>>>,
     next_purge: usize,
@@ -24,7 +24,7 @@ impl<T: Eq + Hash> Shared<T> {
     pub fn new() -> Self {
         Self {
             hasher: RandomState::new(),
-            known: Mutex::new(Known {
+            known: Mutex::new(SharedEntry {
                 values: HashMap::new(),
                 next_purge: FIRST_PURGE,
             }),
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_value_is_there_once_while_somebody_has_it() {
+    fn equal_values_in_use_are_shared() {
         let shared = Shared::new();
         let one = shared.get("one".to_owned());
         assert!(Arc::ptr_eq(&one, &shared.get("one".to_owned())));

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_looked_for_by_the_ends_of_its_path() {
+    fn a_file_is_searched_by_suffixes_of_its_path() {
         assert_eq!(
             candidates("/build/linux-6.1/kernel/fork.c"),
             [

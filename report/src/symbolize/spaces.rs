@@ -69,8 +69,10 @@ impl StateTimes {
     #[must_use]
     pub fn with(
         mut self,
-        (epoch, of_epoch): (Epoch, (u64, u64)),
-        (labels, of_labels): (LabelSet, (u64, u64)),
+        epoch: Epoch,
+        of_epoch: (u64, u64),
+        labels: LabelSet,
+        of_labels: (u64, u64),
     ) -> Self {
         self.state.mappings = self.state.mappings.with_kernel(epoch);
         self.state.labels = labels;
@@ -89,7 +91,7 @@ impl StateTimes {
 
 /// The time from which mappings are valid, their process, and their set.
 #[derive(Clone, Copy, Debug)]
-struct Since {
+struct MappingsSince {
     time: u64,
     pid: i32,
     set: MappingSet,
@@ -97,7 +99,7 @@ struct Since {
 
 /// Mappings by their addresses, and the path of the perf map of those without a file.
 #[derive(Debug, Default, PartialEq, Eq, Hash)]
-struct Mapped {
+struct MappedRanges {
     mappings: Vec<Mapping>,
     perf_map: String,
 }
@@ -107,10 +109,10 @@ struct Mapped {
 pub struct Spaces {
     /// The number of the first set, which has no mappings.
     first: u32,
-    sets: Vec<Arc<Mapped>>,
-    numbers: HashMap<Arc<Mapped>, MappingSet>,
+    sets: Vec<Arc<MappedRanges>>,
+    numbers: HashMap<Arc<MappedRanges>, MappingSet>,
     /// The mappings of each address space, in the order of time.
-    spaces: HashMap<u64, Vec<Since>>,
+    spaces: HashMap<u64, Vec<MappingsSince>>,
     /// The last known name of each process's main thread.
     names: HashMap<i32, String>,
     /// Some page tables are where KPTI has the user's half of others: the guest doesn't use it.
@@ -165,7 +167,7 @@ impl Spaces {
         let mut sorted = mappings.mappings.clone();
         sorted.retain(|mapping| mapping.begin < mapping.end);
         sorted.sort_by_key(|mapping| mapping.begin);
-        let mapped = Mapped {
+        let mapped = MappedRanges {
             mappings: sorted,
             perf_map: mappings.perf_map.clone(),
         };
@@ -183,7 +185,7 @@ impl Spaces {
             (None, None) => return,
         };
         let times = self.spaces.entry(key).or_default();
-        times.push(Since { time, pid, set });
+        times.push(MappingsSince { time, pid, set });
     }
 
     /// The last known name of the main thread of process `pid`.
@@ -200,9 +202,9 @@ impl Spaces {
         };
     }
 
-    /// The mappings of process `pid` in `address_space` at `time`, in ns of CLOCK_MONOTONIC. A process is sampled
-    /// before its mappings are read, so its first mappings also count for the time before. None of another process count: the memory of
-    /// page tables is used again. A process that isn't known (-1) has those of the only one that was ever seen there.
+    /// The mappings of process `pid` in `address_space` at `time`, in ns of CLOCK_MONOTONIC. A process is sampled before its mappings
+    /// are read, so its first mappings also count for the time before. None of another process count: the memory of page tables is used
+    /// again. A process that isn't known (-1) has those of the only one that was ever seen there.
     pub fn at(&self, address_space: u64, pid: i32, time: u64) -> MappingSet {
         self.times(address_space, pid, time).state.mappings
     }
@@ -249,7 +251,7 @@ impl Spaces {
         let begin = before.last().map_or(0, |since| since.time);
         let end = after.first().map_or(u64::MAX, |since| since.time);
         *within = within.within(begin, end);
-        let own = |since: &&Since| since.pid == pid;
+        let own = |since: &&MappingsSince| since.pid == pid;
         let found = before.iter().rev().take(MAX_OTHERS).find(own);
         let found = found.or_else(|| after.iter().take(MAX_OTHERS).find(own));
         found.map(|since| since.set)
@@ -265,7 +267,7 @@ impl Spaces {
         self.mapped(set).map_or("", |mapped| &mapped.perf_map)
     }
 
-    fn mapped(&self, set: MappingSet) -> Option<&Mapped> {
+    fn mapped(&self, set: MappingSet) -> Option<&MappedRanges> {
         let index = usize::try_from(set.user.checked_sub(self.first)?).ok()?;
         self.sets.get(index).map(Arc::as_ref)
     }
@@ -331,7 +333,7 @@ mod tests {
         ]);
         // Process 8 runs before its mappings are read.
         assert_eq!(spaces.at(0x2000, 8, 150), spaces.at(0x2000, 8, 200));
-        // Those of 9 were never read, and whose tables an unknown process has can't be told.
+        // Those of 9 were never read, and the owner of an unknown process's tables can't be determined.
         assert_eq!(spaces.at(0x2000, 9, 150), MappingSet::default());
         assert_eq!(spaces.at(0x2000, -1, 150), MappingSet::default());
         let alone = Spaces::new(&[mappings(0x2000, 7, 100, "only")]);
@@ -340,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_side_by_side_are_of_two_processes_without_kpti() {
+    fn without_kpti_adjacent_tables_are_two_processes() {
         let both = [
             mappings(0x2000, 7, 100, "first"),
             mappings(0x3000, 8, 100, "second"),
@@ -354,7 +356,7 @@ mod tests {
         assert_eq!(file(&spaces, 0x3000, 8).as_deref(), Some("second"));
         // Process 7 has executed another program there, whose mappings weren't read.
         assert_eq!(file(&spaces, 0x3000, 7), None);
-        // A recorder that came late has those of one.
+        // A late recorder has those of one.
         let late = Spaces::new(&both[..1]);
         assert_eq!(file(&late, 0x3000, 8), None);
         assert_eq!(

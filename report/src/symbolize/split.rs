@@ -20,7 +20,7 @@ const MAX_BYTES: u64 = 4 << 30;
 /// Maximum length of a path in debug information, in bytes.
 const MAX_PATH: usize = 4096;
 
-/// Where the units of a program may lie.
+/// Where the units of a program may be.
 pub struct SplitFiles {
     root: Rc<Sysroot>,
     /// The paths below `root` at which the program or its debug file may be; the first one is that of the file that refers to the units.

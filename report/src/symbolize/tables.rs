@@ -186,9 +186,9 @@ mod tests {
         assert_eq!(at(0x7f00_0000_1900), 0x1900);
     }
 
-    /// Whatever each recording calls it by.
+    /// Whatever name each recording has for it.
     #[test]
-    fn a_file_of_many_guests_is_one() {
+    fn a_file_of_many_guests_is_shared() {
         let file = |id, segments: &[Segment]| Binary {
             info: kvmprof_recording::file::BinaryInfo {
                 id,
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_are_called_by_their_files() {
+    fn modules_are_named_after_their_files() {
         assert_eq!(module_name("/usr/lib/libc.so.6"), "libc.so.6");
         assert_eq!(module_name("[vdso]"), "[vdso]");
         assert_eq!(module_name(""), "[anon]");

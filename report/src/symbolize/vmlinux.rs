@@ -87,7 +87,7 @@ impl Vmlinux {
     }
 }
 
-/// `debug`, the file at `path`, whose units may lie in files beside it.
+/// `debug`, the file at `path`, whose units may be in files beside it.
 fn with_split(debug: DebugFile, path: &Path, notes: &Rc<Notes>) -> DebugFile {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let parts = absolute.parent().zip(absolute.file_name());

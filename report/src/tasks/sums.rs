@@ -110,7 +110,7 @@ pub struct TaskSums {
 
 /// What is remembered of a task from look to look.
 #[derive(Clone, Copy, Debug)]
-struct Since {
+struct TaskHistory {
     switches: u64,
     /// The time of the first look since which it hasn't run.
     time: u64,
@@ -122,7 +122,7 @@ struct Since {
 struct Collector<'s> {
     sums: TaskSums,
     selection: &'s Selection,
-    since: HashMap<Thread, Since>,
+    since: HashMap<Thread, TaskHistory>,
     stacks: HashSet<Rc<WaitStack>>,
     /// How many more frames can be kept.
     frames_left: usize,
@@ -297,7 +297,7 @@ impl Collector<'_> {
     fn add_task(&mut self, look: &TaskLook, task: &Task) {
         let thread = Thread::of(task);
         self.sums.names.insert(thread, task.comm);
-        let since = self.since.entry(thread).or_insert(Since {
+        let since = self.since.entry(thread).or_insert(TaskHistory {
             switches: task.switches,
             time: look.time,
             delay: task.run_delay,

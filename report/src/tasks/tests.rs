@@ -1,4 +1,4 @@
-//! Sums of looks that are made by hand.
+//! Sums of synthetic looks.
 
 use std::path::Path;
 
@@ -188,7 +188,7 @@ fn the_flame_graph_is_of_waits_by_process_and_state() {
     );
 }
 
-/// A stack that was cut short has a torn edge, a state the colour of what isn't a function.
+/// A truncated stack has a torn edge, and a state the colour of frames that aren't functions.
 #[test]
 fn the_picture_has_torn_edges_and_groups() {
     let mut cut = look(SECOND, &[(task(1, TaskState::Sleeping, 5), &[8, 0x1008])]);
@@ -243,7 +243,7 @@ fn the_flame_graph_ends_where_its_budget_does() {
         folded(&sums, &resolver, &OutputBudget::new(budget)),
         Err(TooMuch(budget))
     );
-    // All of one stack: its names are there once.
+    // All of one stack: its names are stored once.
     let rows = wait_rows(&sums, &resolver);
     let [row] = &rows[..] else {
         panic!("{} rows", rows.len());
@@ -256,9 +256,9 @@ fn the_flame_graph_ends_where_its_budget_does() {
     );
 }
 
-/// A task that executes another program is the same one: it hasn't run since, and its delay goes on.
+/// A task that calls execve(2) stays the same: it hasn't run since, and its delay continues.
 #[test]
-fn another_name_is_no_other_task() {
+fn a_renamed_task_is_the_same_task() {
     let renamed = |time, switches, name: &[u8]| {
         let mut task = task(3, TaskState::Sleeping, switches);
         task.comm = [0; COMM_LENGTH];
@@ -284,9 +284,9 @@ fn another_name_is_no_other_task() {
     );
 }
 
-/// Run delays count for the vCPU that a task was on last, and from look to look: a task that takes another's ids begins anew.
+/// Run delays count for a task's last vCPU, and from look to look: a task with another one's ids starts again.
 #[test]
-fn run_delays_are_those_of_vcpus_too() {
+fn run_delays_are_also_by_vcpu() {
     let delayed = |time, vcpu, run_delay| {
         let task = Task {
             vcpu,
@@ -311,9 +311,9 @@ fn run_delays_are_those_of_vcpus_too() {
     assert_eq!(document["vcpus"][1]["run_delay_ns"], 210);
 }
 
-/// Who waits for a vCPU while one is free, and whether it is that very one.
+/// Tasks that wait for a vCPU while one is free, and whether it is that one.
 #[test]
-fn tasks_that_wait_beside_a_free_vcpu_are_told() {
+fn tasks_that_wait_while_a_vcpu_is_free_are_marked() {
     let waits = |tid, vcpu| {
         let task = Task {
             vcpu,
@@ -395,7 +395,7 @@ fn only_what_is_selected_counts() {
 }
 
 #[test]
-fn of_some_processes_nothing_is_said_of_vcpus() {
+fn a_selection_of_processes_has_no_vcpu_table() {
     let selection = Selection {
         pids: vec![2],
         ..Selection::default()

@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bars_are_full_whatever_the_shares() {
+    fn bars_are_full_for_any_shares() {
         for modes in [[1, 1, 1, 0], [0, 0, 0, 1], [u64::MAX, 5, u64::MAX, 1]] {
             let ticks = VcpuTicks {
                 modes,

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_tables_are_printed_as_were_asked_for() {
+    fn the_requested_number_of_tables_is_printed() {
         let (_sender, feed) = sync_channel::<Result<Vec<u8>, io::Error>>(4);
         let mut out = Vec::new();
         in_pipe(&feed, &options(Some(3)), &mut out).unwrap();

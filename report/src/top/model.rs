@@ -28,7 +28,7 @@ const MAX_FOUND: usize = 1 << 16;
 /// The ticks that arrived in a part of the window.
 #[derive(Clone, Debug)]
 pub struct Slot {
-    /// Its begin, in the time of [`Model`].
+    /// Its start, in the time of [`Model`].
     pub begin: Duration,
     /// The arrival of its last ticks.
     pub end: Duration,
@@ -292,10 +292,10 @@ mod tests {
     }
 
     #[test]
-    fn mappings_of_endless_processes_make_room() {
+    fn mappings_of_endless_processes_are_evicted() {
         let mut model = Model::new(SECOND, Duration::ZERO);
         model.feed(&stream().begin(), Duration::ZERO).unwrap();
-        // Blocks that are as large as blocks may be. A reader refuses what is packed too well.
+        // Blocks of the maximum size. A reader refuses blocks that are compressed too well.
         let name = noise(2 << 20) + &"x".repeat(50 << 20);
         let pids = 1..=5_i32;
         for pid in pids.clone() {
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(known, [5]);
     }
 
-    /// Text that can't be packed well.
+    /// Text that hardly compresses.
     fn noise(length: usize) -> String {
         let next = |seed: &u64| Some(seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
         let seeds = std::iter::successors(Some(1), next);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_ends_it_with_an_error() {
+    fn invalid_data_ends_with_an_error() {
         let mut model = Model::new(SECOND, Duration::ZERO);
         assert!(model.feed(&[1; 100], SECOND).is_err());
     }

@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn functions_are_the_kernels_or_a_processs() {
+    fn functions_belong_to_the_kernel_or_a_process() {
         let snapshot = snapshot();
         let mut rows: Vec<_> = snapshot
             .functions

@@ -1,4 +1,4 @@
-//! Streams and snapshots to test with.
+//! Streams and snapshots for tests.
 
 use std::time::Duration;
 
@@ -111,11 +111,11 @@ pub fn snapshot() -> Snapshot {
     model().snapshot()
 }
 
-/// What does harm to a terminal, or shows something else than it is: an escape sequence, a control character of 8 bits, a change of
-/// direction, and what has no width.
+/// Characters that act on a terminal or mislead: an escape sequence, an 8-bit control character, a change of direction, and one
+/// without width.
 pub const HOSTILE: [char; 5] = ['\x1b', '\u{9b}', '\u{202e}', '\u{200b}', '\u{2066}'];
 
-/// A guest whose kernel, functions and process have names that mean harm.
+/// A guest whose kernel, functions and process have hostile names.
 pub fn hostile_model() -> Model {
     let evil: String = HOSTILE.iter().flat_map(|evil| ['a', *evil]).collect();
     let info = RecordingInfo {

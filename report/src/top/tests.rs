@@ -69,7 +69,7 @@ fn tables_for_pipes_look_as_they_should() {
     assert_golden("plain.txt", &String::from_utf8(out).unwrap());
 }
 
-/// As the live view has it with `--by user`: pid 7 has a label.
+/// The live view with `--by user`: pid 7 has a label.
 #[test]
 fn values_of_a_label_are_a_table_of_their_own() {
     let labels = ProcessLabels {
@@ -129,7 +129,7 @@ fn colours_are_used_only_where_they_may() {
 }
 
 #[test]
-fn any_size_can_be_drawn_and_a_resize_leaves_nothing_behind() {
+fn any_size_can_be_drawn_and_a_resize_clears_the_screen() {
     let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
     let tables = [view(&[]), view(&[KeyCode::Tab]), view(&[KeyCode::Enter])];
     let first = screen(&mut terminal, &tables[0], false);
@@ -163,7 +163,7 @@ fn there_is_a_screen_before_the_first_ticks() {
 }
 
 #[test]
-fn much_loss_is_told_with_the_rate() {
+fn high_losses_are_shown_with_the_rate() {
     let mut model = Model::new(
         std::time::Duration::from_secs(10),
         std::time::Duration::ZERO,
@@ -199,9 +199,9 @@ fn stacks_scroll_to_their_end_and_back() {
     assert_eq!(draw(&mut view), 3);
 }
 
-/// Neither on the screen nor for a pipe, whatever the guest's kernel and programs are called.
+/// Neither on the screen nor for a pipe, for any names of the guest's kernel and programs.
 #[test]
-fn hostile_names_reach_no_terminal() {
+fn hostile_names_are_escaped() {
     let hostile = hostile_model().snapshot();
     let mut out = Vec::new();
     print(&hostile, 20, &mut out).unwrap();
@@ -216,7 +216,7 @@ fn hostile_names_reach_no_terminal() {
         let cells = &drawn.unwrap().buffer.content;
         shown.extend(cells.iter().map(|cell| cell.symbol()));
     }
-    // The names are there, but for what does harm.
+    // The names are there, without their hostile characters.
     for part in ["vmlinuz-a\u{fffd}a", "copy_a\u{fffd}a", "n?[2J"] {
         assert!(shown.contains(part), "{part:?} in {shown:?}");
     }

@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_come_in_the_order_that_was_chosen() {
+    fn rows_are_in_the_selected_order() {
         let (mut view, snapshot) = (View::default(), snapshot());
         assert_eq!(pids(&view, &snapshot), [7, 0, 12]);
         press(&mut view, &snapshot, &[KeyCode::Char('s')]);

@@ -1,4 +1,4 @@
-//! Recordings whose ticks are made by an event: no format takes them for time.
+//! Recordings with an event as source of ticks: no format converts them to time.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ fn sum(numbers: &Value) -> u64 {
 }
 
 #[test]
-fn no_format_has_a_time_of_them() {
+fn no_format_converts_events_to_time() {
     let (_folder, path) = recording();
     for format in Format::value_variants() {
         if *format == Format::PerfData {
@@ -94,7 +94,7 @@ fn formats_with_weights_have_the_number_of_events() {
 }
 
 #[test]
-fn go_tool_pprof_counts_them() {
+fn go_tool_pprof_counts_events() {
     let (folder, path) = recording();
     let file = folder.path().join("exported.pb.gz");
     std::fs::write(&file, export(&path, &[], Format::Pprof)).unwrap();
@@ -107,7 +107,7 @@ fn go_tool_pprof_counts_them() {
 }
 
 #[test]
-fn perf_counts_them_by_their_name() {
+fn perf_counts_events_by_name() {
     let (folder, path) = recording();
     let file = folder.path().join("exported.data");
     let source = Source::open(&path, &[]).unwrap();
@@ -131,7 +131,7 @@ fn perf_counts_them_by_their_name() {
 }
 
 #[test]
-fn what_people_read_names_the_event() {
+fn reports_name_the_event() {
     let (_folder, path) = recording();
     let recording = Recording::open(&path).unwrap();
     let profile = Profile::from_recording(&recording, &[]).unwrap();

@@ -20,7 +20,7 @@ const FRAMES: [u64; 4] = [
     HOST_FRAMES + 3,
 ];
 
-/// One sample whose guest's part ends so, in `format`.
+/// One sample whose guest part ends this way, in `format`.
 fn exported(user_end: StackEnd, format: Format) -> String {
     let sample = Sample {
         pc: FRAMES[0],
@@ -48,7 +48,7 @@ fn exported(user_end: StackEnd, format: Format) -> String {
 }
 
 #[test]
-fn they_are_called_by_nothing_of_the_guest() {
+fn host_frames_have_no_guest_callers() {
     let folded = exported(StackEnd::Complete, Format::Folded);
     let line = folded.lines().find(|line| line.contains("main")).unwrap();
     let (frames, _) = line.rsplit_once(' ').unwrap();
@@ -57,7 +57,7 @@ fn they_are_called_by_nothing_of_the_guest() {
     assert_eq!(frames[1..3], ["main_[k]", "kvm_vcpu_ioctl_[k]"], "{line}");
 }
 
-/// What was cut off is between the guest's outermost frame and the host's.
+/// The truncation mark is between the guest's outermost frame and the host's.
 #[test]
 fn a_guests_stack_that_is_cut_short_is_marked_where_it_ends() {
     let text = exported(StackEnd::Truncated, Format::PerfScript);

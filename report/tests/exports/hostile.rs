@@ -1,4 +1,4 @@
-//! Checks that each format is well-formed whatever names and numbers a guest puts into a recording.
+//! Each format is well-formed for any names and numbers that a guest puts into a recording.
 
 use clap::ValueEnum;
 use kvmprof_recording::file::RecordingInfo;
@@ -70,7 +70,7 @@ fn ticks() -> impl Strategy<Value = (Ticks, Vec<u64>)> {
             let (sample, frames) = sample.unzip();
             let ticks = Ticks {
                 vcpu: sample.map_or(1, |sample: Sample| sample.vcpu),
-                // The encoder adds them up.
+                // The encoder sums them.
                 idle: idle >> 8,
                 stolen: stolen >> 8,
                 lost: lost >> 8,

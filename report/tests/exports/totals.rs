@@ -1,4 +1,4 @@
-//! Every format has every tick, and no other.
+//! Every format has exactly the recording's ticks.
 
 use std::io::Read;
 

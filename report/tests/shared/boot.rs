@@ -23,7 +23,7 @@ const QUICK: u64 = 0xffff_ffff_8100_4010;
 
 /// Writes a boot of a sample a ms to `path`: 5 of unpacking, 10 of early setup, then `slow_init` and `quick_init` for so many samples
 /// with one between them, 3 of handover and `user` ones of init.
-pub fn write(path: &Path, (slow, quick): (u64, u64), user: u64) {
+pub fn write(path: &Path, slow: u64, quick: u64, user: u64) {
     let mut written = Written::with_symbols(SYMBOLS);
     let swapper = (0, b"swapper/0".as_slice());
     let first = (1, b"swapper/0".as_slice());

@@ -1,4 +1,4 @@
-//! A guest's program that this machine's compiler makes, with debug information, and recordings of it.
+//! A guest's program built by this machine's compiler with debug information, and recordings of it.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 #![allow(dead_code, reason = "each test uses a part")]
 

@@ -1,4 +1,4 @@
-//! What tests share, those of other crates, too.
+//! Shared by tests, also those of other crates.
 
 pub mod boot;
 pub mod browser;

@@ -1,4 +1,4 @@
-//! Numbers that look random, and are the same at every run.
+//! Pseudo-random numbers, the same at every run.
 
 /// Marsaglia's xorshift64; its state is not 0.
 pub struct Random(pub u64);

@@ -8,7 +8,7 @@ use kvmprof_recording::file::{
 };
 use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackParts, StackSummary, Ticks};
 
-/// The begin of recordings, in ns.
+/// The start of recordings, in ns.
 const BEGAN: u64 = 5_000_000_000;
 /// Time between two ticks, in ns.
 const PERIOD: u64 = 1_000_000;
@@ -36,7 +36,7 @@ impl Written {
         }
     }
 
-    /// How the user part of the stacks that are added from now on ends, if they have one.
+    /// The end of the user part of the stacks added from now on, if they have one.
     #[allow(dead_code, reason = "most tests have whole stacks")]
     pub fn user_parts_end(&mut self, end: StackEnd) {
         self.user_end = end;

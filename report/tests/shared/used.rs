@@ -10,7 +10,7 @@ use kvmprof_report::symbolize::Resolver;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// What `kvmprof report --json` prints of the `selection` of the recording at `path`.
+/// The output of `kvmprof report --json` for the `selection` of the recording at `path`.
 #[allow(dead_code, reason = "some tests compare the page with itself")]
 pub fn report_of(path: &Path, selection: Selection) -> Value {
     let recording = Recording::open(path).unwrap();
@@ -19,7 +19,7 @@ pub fn report_of(path: &Path, selection: Selection) -> Value {
     document(&profile, SortBy::Own, usize::MAX)
 }
 
-/// A page's folder, and what the browser said of the page.
+/// A page's folder, and the browser's report.
 pub struct Used {
     #[allow(dead_code, reason = "most tests only look at what was said")]
     pub folder: TempDir,
@@ -48,7 +48,7 @@ impl Used {
         Self { folder, said }
     }
 
-    /// What it said as text by this name.
+    /// The page's text by this name.
     pub fn text(&self, name: &str) -> &str {
         self.said[name]
             .as_str()

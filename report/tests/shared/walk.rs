@@ -1,5 +1,5 @@
-//! Recordings of a guest with two vCPUs that does something else at random: processes of several threads, stacks that recur and
-//! are cut short, idle, stolen and lost ticks.
+//! Recordings of a guest with two vCPUs with random activity: processes of several threads, recurring and truncated stacks,
+//! idle, stolen and lost ticks.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use std::path::Path;
@@ -9,13 +9,13 @@ use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackParts, StackSu
 
 use super::random::Random;
 
-/// The begin, in ns.
+/// The start, in ns.
 const BEGAN: u64 = 7_000_000_000;
 /// The clock's rate.
 const HZ: u32 = 250;
 const PERIOD: u64 = 1_000_000_000 / HZ as u64;
 const VCPUS: u16 = 2;
-/// How many runs of ticks are in a block.
+/// Number of runs of ticks in a block.
 const BLOCK: u64 = 100;
 const PIDS: [i32; 4] = [-1, 31, 32, 33];
 const KERNEL: u64 = 0xffff_ffff_8100_0000;
@@ -76,7 +76,7 @@ pub fn write(path: &Path, seed: u64, ticks: u64) {
     std::fs::write(path, bytes).unwrap();
 }
 
-/// Adds what the encoder has.
+/// Adds the data of the encoder.
 fn add_block(add: &mut impl FnMut(Kind, &[u8]), encoder: &mut SamplesEncoder) {
     let block = encoder.take();
     add(Kind::Times, &block.times);

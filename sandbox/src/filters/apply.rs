@@ -40,7 +40,7 @@ pub(super) fn apply(thread: Thread) -> io::Result<()> {
     install(&program(thread), 0).map(drop)
 }
 
-/// As [`apply`], but a call that the filter doesn't allow waits until the owner of the returned descriptor lets it go on (seccomp_unotify(2)).
+/// As [`apply`], but a call that the filter doesn't allow waits until the owner of the returned descriptor continues it (seccomp_unotify(2)).
 ///
 /// # Errors
 /// The kernel refuses the filter.

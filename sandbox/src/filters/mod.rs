@@ -22,9 +22,9 @@ use crate::state::{self, Mechanism};
 use crate::{Mode, Thread, capabilities, paths, user};
 
 /// What [`prepare`] has decided.
-static PREPARED: OnceLock<Prepared> = OnceLock::new();
+static PREPARED: OnceLock<PreparedFilters> = OnceLock::new();
 
-struct Prepared {
+struct PreparedFilters {
     /// Reports calls that aren't allowed, and lets them be made. `None`: such a call ends the process.
     watch: Option<watch::Watch>,
 }
@@ -49,7 +49,7 @@ pub fn prepare(mode: Mode, before_report: fn()) -> io::Result<()> {
         Mode::Log => Some(watch::Watch::start()?),
     };
     apply::probe()?;
-    if PREPARED.set(Prepared { watch }).is_ok() {
+    if PREPARED.set(PreparedFilters { watch }).is_ok() {
         state::note(Mechanism::SystemCalls, mode.name());
     }
     Ok(())
@@ -71,11 +71,11 @@ pub fn is_contained() -> bool {
     ENTERED.get()
 }
 
-/// Gives this thread the filter of its kind, and takes away the rights of a superuser that it doesn't need, for good. After [`user::choose`] the
+/// Permanently gives this thread the filter of its kind, and removes the superuser's rights that it doesn't need. After [`user::choose`] the
 /// thread becomes that user, too. Does nothing if neither [`prepare`] nor [`user::choose`] was called, or if this thread has called it before.
 ///
-/// [`prepare`] has checked that this process may have filters. If the system refuses one all the same, the process aborts: no thread goes
-/// on without its filter.
+/// [`prepare`] has checked that this process may have filters. If the system refuses one nevertheless, the process aborts: no thread continues
+/// without its filter.
 pub fn enter(thread: Thread) {
     let (prepared, user) = (PREPARED.get(), user::chosen());
     if prepared.is_none() && user.is_none() || ENTERED.replace(true) {

@@ -56,7 +56,7 @@ struct SysInfo {
 }
 
 extern "C" fn handle(_signal: i32, info: *const libc::siginfo_t, context: *const libc::c_void) {
-    // SAFETY: the kernel hands over a siginfo_t of SIGSYS, and the registers at the call.
+    // SAFETY: the kernel delivers a siginfo_t of SIGSYS, and the registers at the call.
     let (call, second) = unsafe {
         let context = &*context.cast::<libc::ucontext_t>();
         let second = context.uc_mcontext.gregs[libc::REG_RSI as usize];

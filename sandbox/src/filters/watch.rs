@@ -73,7 +73,7 @@ fn serve(listeners: &mut Vec<OwnedFd>, seen: &mut BTreeSet<String>) {
     });
 }
 
-/// Reports one call and lets it go on.
+/// Reports one call and continues it.
 fn answer(listener: &OwnedFd, seen: &mut BTreeSet<String>) {
     // SAFETY: zeroes are a valid notification, as the kernel asks for; it and the answer are as large as the requests say.
     unsafe {

@@ -1,8 +1,8 @@
-//! How long `kvmprof attach` takes from its start until it has sampled a Linux guest and knows its kernel's functions by name, without
-//! a file. Fails if a median is over [`LIMIT`].
+//! The time from the start of `kvmprof attach` until it has sampled a Linux guest and knows its kernel's functions by name, without a
+//! file. Fails if a median is over [`LIMIT`].
 //!
-//! The guest has one of Debian's kernels in its memory, as it is while it runs, with KASLR; its vCPU stands in a function of it.
-//! So this needs no host that boots Linux in useful time.
+//! The guest has one of Debian's kernels in its memory, as it is while it runs, with KASLR; its vCPU is in a function of it. So this
+//! needs no host that boots Linux fast enough.
 
 mod vmm;
 
@@ -13,9 +13,9 @@ use kvmprof_tests::{Guest, kvmprof};
 
 use vmm::Vmm;
 
-/// What each median has to keep to.
+/// The limit of each median.
 const LIMIT: Duration = Duration::from_secs(2);
-/// How often it attaches to each guest, unless the environment says otherwise.
+/// Number of attachments to each guest, unless the environment says otherwise.
 const TIMES: usize = 11;
 /// Overrides [`TIMES`].
 const TIMES_VARIABLE: &str = "KVMPROF_BENCH_TIMES";
@@ -36,7 +36,7 @@ fn main() {
         .ok()
         .map_or(TIMES, |text| text.parse().expect(TIMES_VARIABLE));
     assert!(times > 0, "{TIMES_VARIABLE} is at least 1");
-    // It is built by now, if it has to be.
+    // Builds it first, if necessary.
     kvmprof();
     println!(
         "from the start of kvmprof attach to the first sample, with the kernel's names, in ms\n"
@@ -63,7 +63,7 @@ fn main() {
     assert!(!is_late, "a median is over {LIMIT:?}");
 }
 
-/// Attaches once: how long the first sample took.
+/// Attaches once. Returns the time until the first sample.
 fn first_sample(vmm: &Vmm, capture: &str) -> Duration {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("recording");
@@ -85,7 +85,7 @@ fn first_sample(vmm: &Vmm, capture: &str) -> Duration {
     took
 }
 
-/// All samples are of the function that the vCPU is in, and its name is there.
+/// All samples are in the vCPU's function, and it has its name.
 fn check(path: &std::path::Path) {
     let recording = Recording::open(path).expect("a recording");
     let mut counters = Vec::new();

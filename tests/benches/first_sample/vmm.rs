@@ -12,15 +12,15 @@ use vm_memory::{GuestAddress, GuestMemoryBackend};
 
 /// In the process that is the VMM: the kernel's series, and the guest's memory in GiB.
 const IS_VMM: &str = "KVMPROF_BENCH_VMM";
-/// What KASLR has added.
+/// The offset by KASLR.
 pub const SLIDE: u64 = 0x1a00_0000;
-/// Where the vCPU is.
+/// The vCPU's address.
 pub const FUNCTION: &str = "vfs_read";
 /// A jump to itself.
 const LOOP: [u8; 2] = [0xeb, 0xfe];
 const READY: u8 = b'!';
 
-/// The VMM, seen from the benchmark. Dropped, it is killed.
+/// The VMM as the benchmark sees it, which is killed when this is dropped.
 pub struct Vmm(Child);
 
 impl Vmm {
@@ -56,7 +56,7 @@ pub fn is_wanted() -> bool {
     env::var_os(IS_VMM).is_some()
 }
 
-/// The life of the process that is the VMM.
+/// The main function of the VMM's process.
 pub fn run() -> ! {
     let wanted = env::var(IS_VMM).expect(IS_VMM);
     let (series, gibibytes) = wanted.split_once(' ').expect(IS_VMM);
@@ -86,7 +86,7 @@ pub fn run() -> ! {
     vcpu.set_regs(&general).expect("registers");
     std::thread::spawn(move || {
         loop {
-            // Interrupted by who samples it; anything else is an end.
+            // Interrupted by the sampler; anything else is an end.
             if let Err(error) = vcpu.run()
                 && error.errno() != libc::EINTR
             {

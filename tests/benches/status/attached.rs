@@ -1,4 +1,4 @@
-//! Guests of other VMMs, which lie.
+//! Hostile guests of other VMMs.
 
 use std::thread::scope;
 
@@ -7,7 +7,7 @@ use kvmprof_tests::Guest;
 use super::vmm::Vmm;
 use super::{Times, end};
 
-/// Slots over other parts of the VMM's memory, and the guest's own that comes and goes without an end, under an attached recording.
+/// Slots over other parts of the VMM's memory, and the guest's own slot repeatedly removed and added, during an attached recording.
 pub fn lying_vmm(answers: usize) -> Times {
     let mut vmm = Vmm::start();
     vmm.tell("alias");

@@ -1,4 +1,4 @@
-//! Clients that disturb, each in threads of its own until the answers have been measured.
+//! Disturbing clients, each in its own threads until the answers have been measured.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,19 +14,19 @@ use kvmprof_tests::{Boot, Guest};
 
 use super::{MAX_STATUS, Times, end};
 
-/// Clients that do the same.
+/// Number of clients that do the same.
 const CLIENTS: usize = 8;
-/// More connections than the socket takes.
+/// More connections than the socket accepts.
 const TOO_MANY: usize = 100;
 
 fn guest() -> Guest {
     Guest::start(Boot::Demo, ["--cpus", "2", "--hz", "10000"])
 }
 
-/// Measures while `disturb` is called again and again by each of the clients.
+/// Measures while each of the clients calls `disturb` repeatedly.
 fn beside(guest: &Guest, answers: usize, disturb: impl Fn(&Guest) + Sync) -> Times {
     let is_over = AtomicBool::new(false);
-    // Before those who leave it no room.
+    // Before those that leave it no room.
     let connection = guest.connect();
     std::thread::scope(|scope| {
         for _ in 0..CLIENTS {
@@ -42,7 +42,7 @@ fn beside(guest: &Guest, answers: usize, disturb: impl Fn(&Guest) + Sync) -> Tim
     })
 }
 
-/// As many connections as there may be, with as many recorders with call stacks, none of which is read.
+/// The maximum number of connections, with the maximum number of recorders with call stacks, none of which is read.
 pub fn stalled_recorders(answers: usize) -> Times {
     let guest = guest();
     let connections: Vec<Connection> = (0..TOO_MANY)
@@ -56,21 +56,22 @@ pub fn stalled_recorders(answers: usize) -> Times {
         .take(TOO_MANY * TOO_MANY)
         .collect();
     assert!(!recorders.is_empty(), "no recording was begun");
-    // Connects after the others: the client that was idle for longest gives way to a new one.
+    // Connects after the others: the client that was idle for longest is closed for a new one.
     let times = Times::of(&guest, answers);
     drop((recorders, connections));
     guest.stop();
     times
 }
 
-/// None when there may be no more.
+/// `None` at the limit.
 fn start_recorder(connection: &Connection) -> Option<RemoteDevice> {
     let recorder = connection.open(device::RECORDER, 0).ok()?;
     recorder.ioctl(REC_START, STACK_KERNEL | STACK_USER).ok()?;
     Some(recorder)
 }
 
-/// As many connections as there may be, with as many handles of pmc and profil that count nothing, while somebody records.
+/// The maximum number of connections, with the maximum number of handles of pmc and profil that count nothing, during a
+/// recording.
 pub fn idle_handles(answers: usize) -> Times {
     let guest = guest();
     let recorded = guest.connect();
@@ -99,7 +100,7 @@ pub fn recorders_in_a_loop(answers: usize) -> Times {
         let Ok(connection) = Connection::connect(&guest.socket()) else {
             return;
         };
-        // Others may have as many as there may be.
+        // Others may have the maximum number.
         for _ in 0..TOO_MANY {
             drop(start_recorder(&connection));
         }
@@ -124,11 +125,11 @@ pub fn opens(answers: usize) -> Times {
     times
 }
 
-/// Reads of the status, as many as kvmprof takes, whose answers nobody reads.
+/// Reads of the status, as many as kvmprof accepts, whose answers aren't read.
 pub fn unread_answers(answers: usize) -> Times {
     let guest = guest();
     let times = beside(&guest, answers, |guest| {
-        // Ends when kvmprof takes no more, or has closed the connection.
+        // Ends when kvmprof accepts no more, or has closed the connection.
         ask_without_reading(guest).ok();
     });
     guest.stop();
@@ -177,7 +178,7 @@ pub fn rubbish(answers: usize) -> Times {
     times
 }
 
-/// The largest documents that there are.
+/// The largest documents.
 pub fn symbols(answers: usize) -> Times {
     documents(
         answers,
@@ -185,7 +186,7 @@ pub fn symbols(answers: usize) -> Times {
     )
 }
 
-/// What there is to count, which the guest may ask for, too: the host's kernel is asked which events it has.
+/// The countable events, which the guest may request, too: the host's kernel is asked which events it has.
 pub fn counters(answers: usize) -> Times {
     documents(answers, &[device::PMC])
 }

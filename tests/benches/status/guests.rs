@@ -1,4 +1,4 @@
-//! Guests that disturb.
+//! Disturbing guests.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::{Times, end};
 
-/// How long a guest is left alone whose attacks are over at some time, before it is reset to begin them anew.
+/// Time after which a guest is reset to restart its attacks, in case they have ended.
 const ATTACKS: Duration = Duration::from_secs(2);
 
 fn measure(guest: Guest, answers: usize) -> Times {
@@ -23,12 +23,13 @@ fn measure(guest: Guest, answers: usize) -> Times {
     times
 }
 
-/// What the others are compared with.
+/// The baseline.
 pub fn at_rest(answers: usize) -> Times {
     measure(Guest::start(Boot::Demo, ["--hz", "100"]), answers)
 }
 
-/// Circular page tables, wild pointers and absurd counts, at the highest rate, for a recording with call stacks.
+/// Circular page tables, invalid pointers and absurd counts, at the highest rate, for a recording with call
+/// stacks.
 pub fn hostile_memory(answers: usize) -> Times {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let recording = folder.path().join("recording");
@@ -45,7 +46,7 @@ pub fn port_flood(answers: usize) -> Times {
     measure(Guest::start(boot, options), answers)
 }
 
-/// Ports and memory that nobody answers for.
+/// Ports and memory without a device.
 pub fn exits(answers: usize) -> Times {
     let boot = Boot::Test("workload=endless-exits");
     measure(
@@ -63,7 +64,7 @@ pub fn interrupts_off(answers: usize) -> Times {
     )
 }
 
-/// Measures beside a guest that is reset again and again, as its attacks are over at some time.
+/// Measures beside a guest that is reset repeatedly, as its attacks end at some time.
 fn measure_again(guest: Guest, answers: usize) -> Times {
     let is_over = AtomicBool::new(false);
     let times = scope(|scope| {
@@ -85,14 +86,14 @@ fn measure_again(guest: Guest, answers: usize) -> Times {
     times
 }
 
-/// Descriptor chains, rings and registers of the virtio console, as no driver has them.
+/// Descriptor chains, rings and registers of the virtio console that no driver would set.
 pub fn console_queues(answers: usize) -> Times {
     let boot = Boot::Test("workload=hostile-queues");
     let options = ["--cpus", "2", "--hz", "1000", "--guest-access", "all"];
     measure_again(Guest::start(boot, options), answers)
 }
 
-/// A network whose other end sends everything back.
+/// A network whose other end echoes everything.
 struct Echo(TempDir);
 
 impl Echo {
@@ -124,7 +125,7 @@ fn send_back(peer: &mut UnixStream) -> std::io::Result<()> {
     }
 }
 
-/// The same of the network and the entropy device.
+/// The same for the network and the entropy device.
 pub fn network_queues(answers: usize) -> Times {
     let echo = Echo::new();
     let boot = Boot::Test("workload=hostile-network");
@@ -135,7 +136,7 @@ pub fn network_queues(answers: usize) -> Times {
     )
 }
 
-/// A frame that the guest and the other end send each other without an end.
+/// A frame that the guest and the other end exchange endlessly.
 pub fn frames(answers: usize) -> Times {
     let echo = Echo::new();
     let boot = Boot::Test("workload=network");
@@ -182,7 +183,7 @@ pub fn resets(answers: usize) -> Times {
     )
 }
 
-/// Connections to the guest's socket device, which sends everything back.
+/// Connections to the guest's socket device, which echoes everything.
 pub fn socket_device(answers: usize) -> Times {
     const CONNECTIONS: usize = 8;
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -208,7 +209,7 @@ pub fn socket_device(answers: usize) -> Times {
     times
 }
 
-/// Sends bytes to a port of the guest and reads them again, until it is over.
+/// Sends bytes to a port of the guest and reads them back, until the end.
 fn send_to_guest(path: &Path, is_over: &AtomicBool) -> std::io::Result<()> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(Duration::from_millis(100)))?;

@@ -1,5 +1,5 @@
-//! How soon `kvmprof status` is answered while a guest or clients do their worst: for each of them the median, the 99th percentile and
-//! the longest of many answers. Fails if a 99th percentile is over [`LIMIT`]; on a machine that has much else to do, run it again.
+//! The response time of `kvmprof status` during attacks by a guest or clients: for each of them the median, the 99th percentile and
+//! the maximum of many answers. Fails if a 99th percentile is over [`LIMIT`]; on a busy machine, run it again.
 
 mod attached;
 mod clients;
@@ -22,20 +22,20 @@ use kvmprof_client::Connection;
 use kvmprof_tests::Guest;
 use rustix::process::Signal;
 
-/// What the 99th percentile has to keep to.
+/// The limit of the 99th percentile.
 const LIMIT: Duration = Duration::from_millis(100);
 /// Answers that are measured in each case, unless the environment says otherwise.
 const ANSWERS: usize = 2000;
 /// Overrides [`ANSWERS`].
 const ANSWERS_VARIABLE: &str = "KVMPROF_BENCH_ANSWERS";
-/// Time between an answer and the next question: many attacks are over at some time, and others have to be met.
+/// Time between an answer and the next request: many attacks end at some time, and later ones have to be measured as well.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Is on the command line of the process that is a VMM: this program once more.
+/// An argument of the VMM's process, which is this program again.
 const VMM_ARGUMENT: &str = "attach_hostile::the_vmm";
-/// More than the document has with all clients that can be.
+/// More than the document has with all possible clients.
 const MAX_STATUS: usize = 8 << 20;
 
-/// A case: what it is, and what has the answers measured meanwhile.
+/// A case: its description, and the function that measures the answers during it.
 type Case = (&'static str, fn(usize) -> Times);
 
 const CASES: [Case; 21] = [
@@ -94,7 +94,7 @@ impl Times {
         Self(times)
     }
 
-    /// What so many percent of the answers took at most.
+    /// The percentile of the answers' times.
     fn percentile(&self, percent: usize) -> Duration {
         let last = self.0.len() - 1;
         self.0[last * percent / 100]

@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, openpt, ptsname, unlockpt};
 
 use crate::LabError;
-use crate::machine::{self, COMMAND_LINE, Inside, Machine, Started, Streams};
+use crate::machine::{self, COMMAND_LINE, InsideNeeds, Machine, RunningMachine, Streams};
 
 const PROGRAM: &str = "bochs";
 /// Its Debian packages: the program, a display for terminals, and firmware.
@@ -24,15 +24,15 @@ const LOADER: [(&str, &str); 2] = [
     ("ldlinux.c32", "/usr/lib/syslinux/modules/bios/ldlinux.c32"),
 ];
 
-/// Instructions that Bochs executes in a second of the machine's time, so that time doesn't depend on the host. Real time is about as fast on a
-/// quiet host.
+/// Instructions that Bochs executes in a second of the machine's time, so that time doesn't depend on the host. On a quiet host it is about real
+/// time.
 const INSTRUCTIONS_PER_SECOND: u32 = 100_000_000;
 /// More words on the kernel's command line: the rate of the time-stamp counter, which counts instructions, and the end of a machine that panics,
 /// which is a triple fault.
 const WORDS: &str = "tsc_early_khz=100000 reboot=t,f 8250.nr_uarts=3";
 
 /// What the machine's first process needs: KVM on Intel's VT-x, and a driver of the parallel ports.
-pub(crate) const INSIDE: Inside = Inside {
+pub(crate) const INSIDE: InsideNeeds = InsideNeeds {
     modules: &["kvm_intel"],
     streams: include_str!("bochs.sh"),
     program: (
@@ -45,16 +45,16 @@ pub(crate) const INSIDE: Inside = Inside {
 ///
 /// # Errors
 /// If a program or a file of a Debian package is missing, or the image or a stream can't be made.
-pub(crate) fn start(machine: &Machine) -> Result<Started, LabError> {
+pub(crate) fn start(machine: &Machine) -> Result<RunningMachine, LabError> {
     let image = boot_image(machine)?;
     let (streams, theirs) = streams().map_err(LabError::file("create", "a stream"))?;
     let settings = file_of(&settings(machine.memory, &image, &theirs))?;
-    // Debian's Bochs has a debugger, which waits for an order to begin.
+    // Debian's Bochs has a debugger, which waits for a command to start.
     let orders = file_of("continue\n")?;
     let mut bochs = Command::new(PROGRAM);
     bochs
         .args(["-q", "-f", &path_of(&settings), "-rc", &path_of(&orders)])
-        // Nobody looks at the machine's screen. Its display doesn't start without a kind of terminal.
+        // The machine's screen isn't used. Its display doesn't start without a kind of terminal.
         .env("TERM", "vt100")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -62,8 +62,8 @@ pub(crate) fn start(machine: &Machine) -> Result<Started, LabError> {
     let inherited = theirs.iter().chain([&image, &settings, &orders]);
     machine::hand_over(&mut bochs, inherited.map(AsRawFd::as_raw_fd).collect());
     let child = started(bochs.spawn(), PROGRAM, PACKAGES)?;
-    // Only Bochs's own copies of its ends are left, so that its end is seen.
-    Ok(Started { child, streams })
+    // Only Bochs's own copies of its ends are left, so that its end is noticed.
+    Ok(RunningMachine { child, streams })
 }
 
 /// The settings (bochsrc(5)) of a machine with `memory` MiB. The processor is one whose CPUID says no rate of its time-stamp counter, since that
@@ -177,7 +177,7 @@ fn path_of(file: &File) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
-/// What became of a program that should have been started.
+/// The state of a program that should have been started.
 fn started<T>(
     result: io::Result<T>,
     program: &'static str,

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn files_and_places_are_told_apart() {
+    fn files_and_targets_are_split() {
         let place = |word| file_and_place(word).1;
         assert_eq!(place("a/b"), None);
         assert_eq!(place("a/b:/x/y").as_deref(), Some("/x/y"));

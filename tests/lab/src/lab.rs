@@ -9,7 +9,7 @@ use kvmprof_initramfs::InitramfsError;
 
 use crate::initramfs::{Archive, InitramfsBuilder, add_host_file};
 use crate::kernels::kernel_for_lab;
-use crate::machine::{self, Emulator, Finished, Inside, Machine, RunOptions};
+use crate::machine::{self, Emulator, Finished, InsideNeeds, Machine, RunOptions};
 use crate::qemu::Qemu;
 use crate::{Kernel, LabError};
 
@@ -311,7 +311,7 @@ impl Lab {
     }
 
     /// Two archives, one after the other: the machine's own, then the files.
-    fn initramfs(&self, kernel: &Kernel, inside: &Inside) -> Result<File, LabError> {
+    fn initramfs(&self, kernel: &Kernel, inside: &InsideNeeds) -> Result<File, LabError> {
         let more = self.modules.iter().map(String::as_str);
         let modules: Vec<&str> = inside.modules.iter().copied().chain(more).collect();
         let (place, program) = inside.program;
@@ -412,7 +412,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_pass_the_shell_unchanged() {
+    fn arguments_pass_the_shell_unchanged() {
         let words = ["a b", "it's", "$HOME", "new\nline", "\\", "", "*"].map(str::to_owned);
         let script = command_script(&words).replacen("exec ", "printf '<%s>' ", 1);
         let output = std::process::Command::new("sh")
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn files_without_a_place_keep_their_name() {
+    fn files_without_a_target_keep_their_name() {
         assert_eq!(
             default_destination(Path::new("/bin/sh")).unwrap(),
             "/lab/sh"

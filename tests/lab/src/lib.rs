@@ -1,11 +1,10 @@
 //! A machine with a complete KVM in emulation, on any x86-64 host.
 //!
 //! QEMU's TCG emulates a processor with SVM, or Bochs one with VT-x; Debian's cloud kernel boots on it
-//! to a small initramfs, loads its KVM modules and runs one command. What the
-//! command prints comes back byte for byte on ports of its own,
-//! so the kernel's messages never mix with it. Nothing is installed and nothing
-//! is left behind: kernels, busybox, passt and, where the host's is too old, QEMU are fetched once
-//! as Debian packages into a cache folder (see [`cache_folder`]).
+//! to a small initramfs, loads its KVM modules and runs one command. What the command prints comes
+//! back byte for byte on ports of its own, so the kernel's messages never mix with it. Nothing is
+//! installed and nothing is left behind: kernels, busybox, passt and, where the host's is too old,
+//! QEMU are fetched once as Debian packages into a cache folder (see [`cache_folder`]).
 //!
 //! ```no_run
 //! use kvmprof_lab::Lab;

@@ -1,4 +1,4 @@
-//! The emulator's process: started, listened to, and ended on every way out.
+//! The emulator's process: its start, its output, and its end on every path.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -16,8 +16,8 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::error::Traces;
 use crate::qemu::Qemu;
-use crate::quiet::{OwnTime, Quiet};
-use crate::streams::{self, Counted, Progress};
+use crate::quiet::{OwnTime, SilenceTimer};
+use crate::streams::{self, CountingStream, Progress};
 use crate::{LabError, bochs, outfolder, qemu};
 
 /// How long a machine may be silent until it is up. It takes 2 s in QEMU and 20 s in Bochs, and one that hangs never comes up.
@@ -26,15 +26,15 @@ const BOOT_LIMIT: Duration = Duration::from_secs(120);
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 /// How often the limits are looked at.
 const LOOK: Duration = Duration::from_millis(200);
-/// What the first process understands as the end of the command.
+/// The command to the first process to end the command.
 const STOP: &[u8] = b"stop\n";
-/// Tells the machine that the output folder is here.
+/// Tells the machine that the output folder was received.
 const TAKEN: &[u8] = b"taken\n";
 
 /// Kernel command line in each emulator. A panic ends the machine. The time-stamp counter is steady, so
-/// it needs no watchdog. Nor does RCU: a stall is a busy host's, and its report
-/// interrupts the other CPU by an NMI, which QEMU's emulated SVM doesn't survive
-/// while that runs a guest. The rest saves time that emulation makes long.
+/// it needs no watchdog. Nor does RCU: a stall is a busy host's, and its report interrupts the other
+/// CPU by an NMI, which QEMU's emulated SVM doesn't survive while that runs a guest. The rest saves
+/// time that emulation makes long.
 pub(crate) const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 oops=panic tsc=reliable nokaslr \
     mitigations=off cryptomgr.notests ipv6.disable=1 audit=0 random.trust_cpu=on \
     rcupdate.rcu_expedited=1 rcupdate.rcu_cpu_stall_suppress=1 nowatchdog no_timer_check";
@@ -70,7 +70,7 @@ pub(crate) enum Emulator {
 }
 
 /// What a machine's first process needs in an emulator.
-pub(crate) struct Inside {
+pub(crate) struct InsideNeeds {
     /// Modules of the kernel: KVM, and what the streams need.
     pub modules: &'static [&'static str],
     /// A script that defines how the streams are written.
@@ -80,7 +80,7 @@ pub(crate) struct Inside {
 }
 
 /// A machine's process, and the host's ends of its streams.
-pub(crate) struct Started {
+pub(crate) struct RunningMachine {
     pub child: Child,
     pub streams: Streams,
 }
@@ -95,7 +95,7 @@ impl Emulator {
     }
 
     /// What the first process needs.
-    pub fn inside(&self) -> Inside {
+    pub fn inside(&self) -> InsideNeeds {
         match self {
             Self::Qemu(_) => qemu::INSIDE,
             Self::Bochs => bochs::INSIDE,
@@ -112,7 +112,7 @@ impl Emulator {
     }
 }
 
-/// How long the machine runs, and what to do with what comes back.
+/// How long the machine runs, and the treatment of its output.
 pub(crate) struct RunOptions {
     /// Pass output on to this process's own streams instead of keeping it.
     pub forward: bool,
@@ -130,7 +130,7 @@ pub(crate) struct RunOptions {
     pub quiet_limit: Duration,
 }
 
-/// How it went.
+/// The result.
 pub(crate) struct Finished {
     pub status: u8,
     pub stdout: Vec<u8>,
@@ -138,8 +138,7 @@ pub(crate) struct Finished {
     pub console: String,
 }
 
-/// Runs the machine until it ends by itself, sends what it must not, is silent for
-/// too long, or the time is up.
+/// Runs the machine until it ends by itself, sends what it must not, is silent for too long, or the time is up.
 pub(crate) fn run(machine: &Machine, options: &RunOptions) -> Result<Finished, LabError> {
     let started = match &machine.emulator {
         Emulator::Qemu(qemu) => qemu.start(machine)?,
@@ -168,7 +167,7 @@ fn prepare_child(inherited: &[RawFd]) -> io::Result<()> {
     Ok(())
 }
 
-/// What the threads tell the one that waits.
+/// Events of the threads for the waiting one.
 enum Event {
     /// The machine is up.
     Ready,
@@ -178,7 +177,7 @@ enum Event {
     Failed,
 }
 
-/// How the waiting ended.
+/// The reason for the end of waiting.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     /// All streams came to their end.
@@ -191,7 +190,11 @@ enum End {
     Late(Duration),
 }
 
-fn follow(started: Started, emulator: &str, options: &RunOptions) -> Result<Finished, LabError> {
+fn follow(
+    started: RunningMachine,
+    emulator: &str,
+    options: &RunOptions,
+) -> Result<Finished, LabError> {
     let (mut child, ours) = (started.child, started.streams);
     let bytes = AtomicU64::new(0);
     let mut orders = ours[CONTROL]
@@ -200,7 +203,8 @@ fn follow(started: Started, emulator: &str, options: &RunOptions) -> Result<Fini
     let mut acknowledgement = orders
         .try_clone()
         .map_err(LabError::file("share", "the control port"))?;
-    let [console, stdout, stderr, out, control] = ours.map(|stream| Counted::new(stream, &bytes));
+    let [console, stdout, stderr, out, control] =
+        ours.map(|stream| CountingStream::new(stream, &bytes));
     let messages = child.stderr.take();
     thread::scope(|scope| {
         let (sender, events) = mpsc::channel();
@@ -221,7 +225,7 @@ fn follow(started: Started, emulator: &str, options: &RunOptions) -> Result<Fini
         }));
         let ready = sender.clone();
         let control = scope.spawn(watched(&sender, move || {
-            // Nobody listens any more once a stream has failed.
+            // There is no receiver after a stream has failed.
             streams::progress(control, || drop(ready.send(Event::Ready)))
         }));
         drop(sender);
@@ -229,7 +233,7 @@ fn follow(started: Started, emulator: &str, options: &RunOptions) -> Result<Fini
         let mut watch = Watch {
             events,
             run: OwnTime::new(child.id()),
-            quiet: Quiet::new(child.id(), &bytes),
+            quiet: SilenceTimer::new(child.id(), &bytes),
             is_up: false,
         };
         let end = watch.wait(Some(options), options.quiet_limit);
@@ -249,7 +253,7 @@ fn follow(started: Started, emulator: &str, options: &RunOptions) -> Result<Fini
         if !said.is_empty() {
             tail = format!("{tail}\n{emulator}: {said}");
         }
-        let streams = Taken {
+        let streams = MachineOutput {
             console: tail,
             stdout: joined(stdout),
             stderr: joined(stderr),
@@ -261,11 +265,11 @@ fn follow(started: Started, emulator: &str, options: &RunOptions) -> Result<Fini
     })
 }
 
-/// Waits for what the threads tell, and looks at the limits.
+/// Waits for events of the threads, and checks the limits.
 struct Watch<'a> {
     events: Receiver<Event>,
     run: OwnTime,
-    quiet: Quiet<'a>,
+    quiet: SilenceTimer<'a>,
     is_up: bool,
 }
 
@@ -306,8 +310,8 @@ impl Watch<'_> {
     }
 }
 
-/// All that came from a machine.
-struct Taken {
+/// The machine's complete output.
+struct MachineOutput {
     console: String,
     stdout: Result<Vec<u8>, LabError>,
     stderr: Result<Vec<u8>, LabError>,
@@ -317,8 +321,8 @@ struct Taken {
     refused: bool,
 }
 
-impl Taken {
-    /// What the run amounts to. The first cause of a failure comes first: streams of a machine that was ended are cut short.
+impl MachineOutput {
+    /// The result of the run. The first cause of a failure precedes others: streams of a machine that was ended are truncated.
     fn finished(self, end: End, options: &RunOptions) -> Result<Finished, LabError> {
         let Self {
             console,
@@ -377,7 +381,7 @@ impl Taken {
     }
 }
 
-/// Tells of the job's end, and whether it went well, before handing it over.
+/// Reports the job's end, and whether it succeeded, before passing its result on.
 fn watched<T, Job: FnOnce() -> Result<T, LabError>>(
     sender: &Sender<Event>,
     job: Job,
@@ -389,7 +393,7 @@ fn watched<T, Job: FnOnce() -> Result<T, LabError>>(
             Ok(_) => Event::Closed,
             Err(_) => Event::Failed,
         };
-        // Nobody listens any more once one of them has failed.
+        // There is no receiver after one of them has failed.
         let _ = sender.send(event);
         result
     }
@@ -422,7 +426,7 @@ fn take_folder(
 ) -> Result<(), LabError> {
     match &options.out {
         Some(folder) => outfolder::unpack(stream, folder, options.out_limit, taken),
-        // Nobody asked for it, so the machine has nothing to say here.
+        // It wasn't requested, so the machine has nothing to say here.
         None => streams::capture(stream, 0, "output folder").map(drop),
     }
 }

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_without_the_program_is_told() {
+    fn a_folder_without_the_program_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let reason = program_in(folder.path(), "kvmprof").unwrap_err();
         assert!(reason.starts_with("KVMPROF_LAB_PROGRAMS is set, but /"));

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::kernels::{self, Kernel, backport};
-use crate::machine::{self, COMMAND_LINE, Inside, Machine, Started, Streams};
+use crate::machine::{self, COMMAND_LINE, InsideNeeds, Machine, RunningMachine, Streams};
 use crate::{LabError, tsc};
 
 const PROGRAM: &str = "qemu-system-x86_64";
@@ -33,7 +33,7 @@ const CONSOLE: usize = 0;
 
 /// What the machine's first process needs: the ports, KVM on AMD's SVM, which is what QEMU emulates, and the program that holds the lab
 /// kernel's code still; see its source.
-pub(crate) const INSIDE: Inside = Inside {
+pub(crate) const INSIDE: InsideNeeds = InsideNeeds {
     modules: &["virtio_pci", "virtio_console", "kvm_amd"],
     streams: include_str!("qemu.sh"),
     program: (
@@ -108,7 +108,7 @@ impl Qemu {
     ///
     /// # Errors
     /// If a stream can't be made, or QEMU can't be started.
-    pub fn start(&self, machine: &Machine) -> Result<Started, LabError> {
+    pub fn start(&self, machine: &Machine) -> Result<RunningMachine, LabError> {
         let (streams, theirs) = stream_pairs()?;
         let levels = if machine.has_five_levels {
             ""
@@ -148,7 +148,7 @@ impl Qemu {
         machine::hand_over(&mut qemu, inherited);
         let child = qemu.spawn().map_err(LabError::file("run", &self.program))?;
         // Only QEMU's own copies of its ends are left, so that its end is seen.
-        Ok(Started { child, streams })
+        Ok(RunningMachine { child, streams })
     }
 
     /// A command that starts QEMU.

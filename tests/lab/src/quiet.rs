@@ -37,13 +37,13 @@ impl OwnTime {
 }
 
 /// Measures for how long a process has been silent while it could run.
-pub(crate) struct Quiet<'a> {
+pub(crate) struct SilenceTimer<'a> {
     bytes: &'a AtomicU64,
     seen: u64,
     time: OwnTime,
 }
 
-impl<'a> Quiet<'a> {
+impl<'a> SilenceTimer<'a> {
     /// Starts to measure. `bytes` counts the output of the process with this id.
     pub(crate) fn new(process: u32, bytes: &'a AtomicU64) -> Self {
         Self {
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiting_for_a_processor_is_not_silence() {
+    fn run_delay_is_not_silence() {
         let seconds = |delays: &[(u32, u64)]| -> RunDelays {
             let ns = |(thread, delay): &(u32, u64)| (*thread, delay * 1_000_000_000);
             delays.iter().map(ns).collect()
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn output_ends_the_silence() {
         let bytes = AtomicU64::new(7);
-        let mut quiet = Quiet::new(std::process::id(), &bytes);
+        let mut quiet = SilenceTimer::new(std::process::id(), &bytes);
         let start = quiet.time.since;
         quiet.time();
         assert_eq!(quiet.time.since, start);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_tells_of_each_thread() {
+    fn the_host_lists_each_thread() {
         // The tests' threads exist beside the main one.
         assert!(run_delays(std::process::id()).len() >= 2);
     }

@@ -18,19 +18,19 @@ const TAIL_LINES: usize = 100;
 const CONTROL_MAX: u64 = 4096;
 
 /// A stream that counts the bytes that are read.
-pub(crate) struct Counted<'a, R> {
+pub(crate) struct CountingStream<'a, R> {
     stream: R,
     bytes: &'a AtomicU64,
 }
 
-impl<'a, R> Counted<'a, R> {
+impl<'a, R> CountingStream<'a, R> {
     /// Makes a stream that adds the bytes read from `stream` to `bytes`.
     pub(crate) fn new(stream: R, bytes: &'a AtomicU64) -> Self {
         Self { stream, bytes }
     }
 }
 
-impl<R: Read> Read for Counted<'_, R> {
+impl<R: Read> Read for CountingStream<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = match self.stream.read(buffer) {
             Err(error) if is_closed(&error) => 0,
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn tail_keeps_the_end_only() {
+    fn tail_keeps_only_the_end() {
         let console = "line\r\n".repeat(100_000) + "last\x1b[2J line";
         let tail = tail(console.as_bytes());
         assert_eq!(tail.lines().count(), TAIL_LINES);
@@ -185,17 +185,17 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_goes_down_before_it_has_read_all_has_ended() {
+    fn a_machine_may_end_before_it_has_read_all_input() {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         ours.write_all(b"taken\n").unwrap();
         drop(theirs);
         let bytes = AtomicU64::new(0);
-        let said = progress(Counted::new(ours, &bytes), || {}).unwrap();
+        let said = progress(CountingStream::new(ours, &bytes), || {}).unwrap();
         assert_eq!(said, Progress::default());
     }
 
     #[test]
-    fn progress_ignores_what_it_does_not_know() {
+    fn progress_ignores_unknown_lines() {
         let mut ups = 0;
         let said = progress(&b"ready\nnoise\nready\nexit 7\nexit 8\n"[..], || ups += 1).unwrap();
         assert_eq!((said.ready, said.status, ups), (true, Some(7), 1));

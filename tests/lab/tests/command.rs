@@ -106,7 +106,7 @@ fn a_kernel_without_its_end_is_refused_at_once() {
 }
 
 #[test]
-fn a_machine_without_qemu_says_what_to_install() {
+fn the_error_without_qemu_names_the_packages() {
     let cache = kvmprof_lab::cache_folder().unwrap();
     kvmprof_lab::fetch().unwrap();
     let ran = lab()

@@ -1,4 +1,4 @@
-//! The lab as a library: each test boots a machine of its own.
+//! The lab as a library: each test boots its own machine.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,26 +7,15 @@ use std::time::Duration;
 
 use kvmprof_lab::{Kernel, Lab, LabError, kernels};
 
+use crate::{check_hang, check_panic, check_status_and_streams};
+
 #[test]
-fn status_and_both_streams_come_back_exactly() {
-    let bytes: Vec<u8> = (0..=255).cycle().take(300_001).collect();
-    let outcome = Lab::new()
-        .contents("/lab/bytes", 0o600, bytes.clone())
-        .script("cat /lab/bytes; printf 'a\\r\\n\\0b' >/dev/stderr; exit 37")
-        .run()
-        .unwrap();
-    assert_eq!(outcome.status, 37);
-    assert!(
-        outcome.stdout == bytes,
-        "{} bytes came",
-        outcome.stdout.len()
-    );
-    assert_eq!(outcome.stderr, b"a\r\n\0b");
-    assert_eq!(outcome.out_dir, None);
+fn status_and_both_streams_return_exactly() {
+    assert_eq!(check_status_and_streams(Lab::new(), "").out_dir, None);
 }
 
 #[test]
-fn words_of_the_command_arrive_unchanged() {
+fn arguments_of_the_command_arrive_unchanged() {
     let words = ["it's", "two words", "$HOME\\", "", "new\nline", "*"];
     let mut command = vec!["printf", "<%s>"];
     command.extend(words);
@@ -36,7 +25,7 @@ fn words_of_the_command_arrive_unchanged() {
 }
 
 #[test]
-fn files_go_in_with_their_modes_and_the_output_folder_comes_back() {
+fn files_keep_their_modes_and_the_output_folder_returns() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("source");
     fs::create_dir(&source).unwrap();
@@ -71,7 +60,7 @@ fn files_go_in_with_their_modes_and_the_output_folder_comes_back() {
 }
 
 #[test]
-fn what_the_command_leaves_running_holds_nothing_up() {
+fn processes_left_running_delay_nothing() {
     let outcome = Lab::new()
         .script("sh -c 'trap \"\" TERM HUP; while :; do sleep 1000; done' & echo done")
         .run()
@@ -83,7 +72,7 @@ fn what_the_command_leaves_running_holds_nothing_up() {
 }
 
 #[test]
-fn the_machine_is_as_ordered() {
+fn the_machine_is_as_configured() {
     let outcome = Lab::new()
         .cpus(1)
         .memory(512)
@@ -125,28 +114,18 @@ fn kvm_runs_guests_under_each_of_debians_kernels() {
 }
 
 #[test]
-fn a_panic_is_told_with_the_console() {
-    let error = Lab::new()
-        .script("echo c >/proc/sysrq-trigger")
-        .run()
-        .unwrap_err();
-    let text = error.to_string();
-    assert!(matches!(error, LabError::WentDown { .. }), "{text}");
-    assert!(
-        text.contains("went down before its command was done"),
-        "{text}"
-    );
-    assert!(text.contains("sysrq triggered crash"), "{text}");
+fn a_panic_is_reported_with_the_console() {
+    check_panic(Lab::new());
 }
 
 #[test]
-fn a_kernel_that_falls_at_once_is_told() {
+fn an_early_crash_is_reported() {
     const SETUP_SECTORS_AT: usize = 0x1f1;
     let mut kernel = kernels().unwrap().remove(0);
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("vmlinuz");
     let mut bytes = fs::read(&kernel.image).unwrap();
-    // Nothing but invalid instructions behind the setup part: a triple fault.
+    // Only invalid instructions after the setup part: a triple fault.
     let entry = (usize::from(bytes[SETUP_SECTORS_AT]) + 1) * 512;
     bytes[entry..entry + 0x10000].fill(0xff);
     fs::write(&image, bytes).unwrap();
@@ -160,7 +139,7 @@ fn a_kernel_that_falls_at_once_is_told() {
 }
 
 #[test]
-fn what_qemu_says_is_passed_on() {
+fn messages_of_qemu_are_passed_on() {
     let error = Lab::new()
         .kernel(Kernel {
             image: "/dev/null".into(),
@@ -183,36 +162,17 @@ fn a_machine_that_runs_too_long_is_ended() {
     }
 }
 
-/// The command is ended, and what it has left so far comes back.
+/// The command is ended, and its output so far is returned.
 #[test]
-fn a_machine_that_hangs_is_ended_and_leaves_what_it_has() {
-    let folder = tempfile::tempdir().unwrap();
-    let error = Lab::new()
-        .quiet_limit(Duration::from_secs(10))
-        .out(folder.path())
-        .script(
-            "trap '' TERM INT; echo first >$LAB_OUT/file; echo begun >&2
-             sh -c 'while :; do :; done' & sleep 1000",
-        )
-        .run()
-        .unwrap_err();
-    let text = error.to_string();
-    assert!(matches!(error, LabError::Silent { .. }), "{text}");
-    assert!(
-        text.starts_with("Nothing came from the lab machine for 10 s"),
-        "{text}"
-    );
-    let traces = error.traces().unwrap();
-    assert_eq!(traces.out_failure, None, "{text}");
-    assert!(traces.stderr.starts_with("begun\n"), "{text}");
-    assert!(traces.console.contains("the host stops the command"));
-    let left = fs::read_to_string(folder.path().join("file")).unwrap();
-    assert_eq!(left, "first\n");
+fn a_machine_that_hangs_is_ended_and_its_output_kept() {
+    let error = check_hang(Lab::new(), "sh -c 'while :; do :; done' & sleep 1000");
+    let console = &error.traces().unwrap().console;
+    assert!(console.contains("the host stops the command"), "{console}");
 }
 
-/// Where nobody listens any more, nothing can be sent either.
+/// Without a receiver, nothing can be sent either.
 #[test]
-fn a_machine_that_stands_still_is_ended_too() {
+fn a_stopped_machine_is_ended() {
     let folder = tempfile::tempdir().unwrap();
     let error = Lab::new()
         .quiet_limit(Duration::from_secs(10))
@@ -235,7 +195,7 @@ fn a_machine_that_stands_still_is_ended_too() {
 }
 
 #[test]
-fn a_machine_that_sends_too_much_is_ended() {
+fn a_machine_with_too_much_output_is_ended() {
     let error = Lab::new()
         .output_limit(100_000)
         .command(["yes"])
@@ -275,7 +235,7 @@ fn more_files_than_memory_are_refused_before_the_start() {
 }
 
 #[test]
-fn a_kernel_without_modules_says_where_they_would_be() {
+fn errors_of_a_kernel_without_modules_have_the_searched_paths() {
     let kernel = kernels().unwrap().remove(0);
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("vmlinuz");

@@ -6,22 +6,22 @@ use std::process::Command;
 use super::turn;
 use crate::not_run::note;
 
-/// How often a machine is booted in which kernels crash.
+/// Maximum number of boots of a machine whose kernels crash.
 const BOOTS: u32 = 4;
-/// What a kernel or kvmprof says of a kernel that has crashed.
+/// Messages of a kernel or of kvmprof about a crashed kernel.
 const CRASHES: [&str; 7] = [
     "Kernel panic",
     "Oops: ",
     "BUG: unable to handle",
     "general protection fault",
     "The guest crashed: triple fault",
-    // QEMU says nothing of a triple fault: it ends.
+    // QEMU prints nothing about a triple fault: it ends.
     "qemu: over before it",
     "The lab machine went down before its command was done",
 ];
 
-/// Returns what `boot` does. Now and then QEMU's translation of code that a kernel is just patching goes wrong, and that kernel crashes
-/// (docs/limits.md): then `boot` is called again, and the list of what wasn't run says so.
+/// Returns the result of `boot`. At times QEMU's translation of code that a kernel is patching fails, and that kernel crashes
+/// (docs/limits.md): then `boot` is called again, and the list of tests that weren't run says so.
 ///
 /// # Panics
 /// `boot` fails with what it returns, and no kernel has crashed, or one crashes at each boot.

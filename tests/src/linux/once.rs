@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scenario_runs_once_for_all_who_ask() {
+    fn a_scenario_runs_once_for_all_tests() {
         let folder = tempfile::tempdir().unwrap();
         let runs = AtomicU32::new(0);
         let ask = || {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_everybodys() {
+    fn a_failure_fails_all_tests_of_a_scenario() {
         let folder = tempfile::tempdir().unwrap();
         let fail = |run: fn() -> Finished| {
             let panic = catch_unwind(|| once_in(folder.path(), run)).unwrap_err();

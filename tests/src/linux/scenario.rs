@@ -20,20 +20,20 @@ use crate::status::read_status;
 const DRIVER: &str = include_str!("driver.sh");
 const GUEST: &str = include_str!("guest.sh");
 
-/// Scenarios take a minute or three. One whose guests go on at a crawl, as with a wrong rate of their clock, makes progress for
-/// hours, and isn't worth the wait. A machine that this host doesn't let run has more time.
+/// Scenarios take one to three minutes. One whose guests hardly progress, as with a wrong rate of their clock, runs for hours, and isn't worth the
+/// wait. A machine that this host doesn't let run has more time.
 const RUN_LIMIT: Duration = Duration::from_secs(20 * 60);
-/// A guest's user space that starts with `script`, after what all of them need, and has `programs`
-/// in `/bin`, by name.
+
+/// A guest's user space that starts with `script`, after the common part, and has `programs` in `/bin`, by name.
 ///
 /// # Panics
-/// When it can't be built.
+/// If it can't be built.
 pub fn guest_init(script: &str, programs: &[(&str, &Program)]) -> Vec<u8> {
     let builder = guest_builder(script, programs);
     builder.build().expect("initramfs")
 }
 
-/// As [`guest_init`], to be added to.
+/// Like [`guest_init`], for further additions.
 pub fn guest_builder(script: &str, programs: &[(&str, &Program)]) -> InitramfsBuilder {
     let mut builder = InitramfsBuilder::new().init(&format!("{GUEST}\n{script}"));
     for (name, program) in programs {
@@ -42,7 +42,7 @@ pub fn guest_builder(script: &str, programs: &[(&str, &Program)]) -> InitramfsBu
     builder
 }
 
-/// A lab machine about to be run, with kvmprof in it.
+/// A lab machine before it runs, with kvmprof in it.
 #[derive(Debug)]
 pub struct Scenario {
     lab: Lab,
@@ -59,7 +59,7 @@ impl Scenario {
     /// A machine with AMD's SVM, and with 2 CPUs, unless [`Self::cpus`] says otherwise.
     ///
     /// # Panics
-    /// When kvmprof can't be built.
+    /// If kvmprof can't be built.
     pub fn new() -> Self {
         Self::on(Lab::new())
     }
@@ -87,7 +87,7 @@ impl Scenario {
         self
     }
 
-    /// The kernel that the lab machine itself runs.
+    /// The kernel of the lab machine itself.
     #[must_use]
     pub fn host_kernel(mut self, kernel: Kernel) -> Self {
         self.lab = self.lab.kernel(kernel);
@@ -115,11 +115,11 @@ impl Scenario {
         self
     }
 
-    /// Puts what is packed in a kernel's bzImage at `/lab/NAME`: an ELF file, whose guests needn't unpack it, which takes half of the time that
-    /// they need to boot in emulation. It is always at its link-time addresses.
+    /// Puts the ELF file in a kernel's bzImage at `/lab/NAME`: guests needn't unpack it, which takes half of their boot time in emulation. It is
+    /// always at its link-time addresses.
     ///
     /// # Panics
-    /// When it can't be unpacked.
+    /// If it can't be unpacked.
     #[must_use]
     pub fn unpacked_kernel(self, name: &str, kernel: &Kernel) -> Self {
         let packed = fs::read(&kernel.image).expect("kernel");
@@ -134,10 +134,10 @@ impl Scenario {
         self
     }
 
-    /// Adds what [`GUEST_NETWORK`](kvmprof_lab::GUEST_NETWORK) needs.
+    /// Adds the files of [`GUEST_NETWORK`](kvmprof_lab::GUEST_NETWORK).
     ///
     /// # Panics
-    /// When passt can't be had.
+    /// If passt is unavailable.
     #[must_use]
     pub fn guest_network(mut self) -> Self {
         self.lab = self.lab.guest_network().expect("passt");
@@ -151,7 +151,7 @@ impl Scenario {
         self
     }
 
-    /// Puts a program of this machine at `/lab/NAME`, and the libraries that it needs at the places where they are here.
+    /// Puts a program of this machine at `/lab/NAME`, and the libraries that it needs at their paths on this machine.
     #[must_use]
     pub fn program_with_libraries(mut self, name: &str, program: &Path) -> Self {
         let place = format!("/lab/{name}");
@@ -195,10 +195,10 @@ impl Scenario {
         self
     }
 
-    /// Runs `script`, which may use what `driver.sh` has, to its end. If a kernel crashes in emulation, it is run again.
+    /// Runs `script`, which may use `driver.sh`, to its end. If a kernel crashes in emulation, it is run again.
     ///
     /// # Panics
-    /// When the lab fails, or the script doesn't end with status 0.
+    /// If the lab fails, or the script doesn't end with status 0.
     pub fn run(mut self, script: &str) -> Finished {
         let script = format!("{DRIVER}\n{JAIL}\ncd /lab\n{script}");
         self.lab = self.lab.script(&script);
@@ -213,7 +213,7 @@ impl Scenario {
     /// Boots the machine once.
     ///
     /// # Errors
-    /// Everything that was said.
+    /// All messages.
     fn boot(&self) -> Result<(), String> {
         let result = {
             let _turn = turn();
@@ -232,7 +232,7 @@ impl Scenario {
     }
 }
 
-/// Copies what a scenario left to the folder in `KVMPROF_TESTS_KEEP`, for looking at by hand what a test was about.
+/// Copies a scenario's results to the folder in `KVMPROF_TESTS_KEEP`, for inspection by hand.
 fn keep(out: &Path) {
     if let Some(folder) = std::env::var_os("KVMPROF_TESTS_KEEP") {
         copy(out, Path::new(&folder));
@@ -249,7 +249,7 @@ fn copy(from: &Path, to: &Path) {
     );
 }
 
-/// What the guests and their kvmprofs said last.
+/// The last messages of the guests and their kvmprofs.
 fn consoles(out: &Path) -> String {
     let entries = fs::read_dir(out).into_iter().flatten().flatten();
     let mut files: Vec<PathBuf> = entries
@@ -267,21 +267,21 @@ fn consoles(out: &Path) -> String {
     said.collect()
 }
 
-/// What a scenario left behind.
+/// The results of a scenario.
 #[derive(Debug)]
 pub struct Finished {
     out: PathBuf,
-    /// Removes it at the end, if it is this test's alone.
+    /// The folder, which is removed at the end if it belongs to this test.
     _own: Option<TempDir>,
 }
 
 impl Finished {
-    /// What is in the folder, which stays.
+    /// The results' folder, which stays.
     pub(super) fn of(out: PathBuf) -> Self {
         Self { out, _own: None }
     }
 
-    /// What is in the folder, which goes with this.
+    /// The results' folder, which is removed with this.
     pub(super) fn of_scenario(out: TempDir) -> Self {
         Self {
             out: out.path().to_owned(),
@@ -289,33 +289,33 @@ impl Finished {
         }
     }
 
-    /// Moves it to `folder`, all of it or nothing.
+    /// Moves it to `folder`, completely or not at all.
     ///
     /// # Panics
-    /// When that can't be written.
+    /// If that can't be written.
     pub(super) fn move_to(self, folder: &Path) {
         let near = folder.with_extension("new");
-        // What a test that was killed may have left.
+        // Files of a test that was killed.
         let _ = fs::remove_dir_all(&near);
         copy(&self.out, &near);
         fs::rename(&near, folder).expect("a scenario's results");
     }
 
-    /// Where a file is.
+    /// The path of a file.
     pub fn path(&self, name: &str) -> PathBuf {
         self.out.join(name)
     }
 
-    /// A file as text; bytes that are none are shown as such.
+    /// A file as text; other bytes are replaced.
     ///
     /// # Panics
-    /// When there is no such file.
+    /// If there is no such file.
     pub fn text(&self, name: &str) -> String {
         let bytes = fs::read(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// What the guest wrote on its console.
+    /// The guest's output on its console.
     pub fn console(&self, guest: &str) -> Console {
         Console::new(&self.text(&format!("{guest}.console")))
     }
@@ -323,7 +323,7 @@ impl Finished {
     /// The exit status of the guest's kvmprof.
     ///
     /// # Panics
-    /// When it hasn't ended.
+    /// If it hasn't ended.
     pub fn status(&self, guest: &str) -> u8 {
         let text = self.text(&format!("{guest}.status"));
         text.trim()
@@ -334,7 +334,7 @@ impl Finished {
     /// A stream of samples: `GUEST.STREAM`.
     ///
     /// # Panics
-    /// When it is none.
+    /// If it isn't one.
     pub fn stream(&self, name: &str) -> Stream {
         let path = self.path(&format!("{name}.samples"));
         Stream::decode(&fs::read(path).unwrap_or_else(|error| panic!("{name}: {error}")))
@@ -343,7 +343,7 @@ impl Finished {
     /// A recording: all samples in their order, each with its frames.
     ///
     /// # Panics
-    /// When it is none.
+    /// If it isn't one.
     pub fn recording(&self, name: &str) -> (Contents, Vec<(Sample, Vec<u64>)>) {
         let recording = Recording::open(&self.path(name));
         let mut samples = Vec::new();
@@ -359,7 +359,7 @@ impl Finished {
     /// A JSON document.
     ///
     /// # Panics
-    /// When it is none.
+    /// If it isn't one.
     pub fn json(&self, name: &str) -> Value {
         let text = self.text(name);
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}: {text}"))
@@ -368,15 +368,15 @@ impl Finished {
     /// A status document.
     ///
     /// # Panics
-    /// When it is none.
+    /// If it isn't one.
     pub fn status_document(&self, name: &str) -> Status {
         read_status(self.text(name))
     }
 
-    /// Where the guest's kernel runs, as a status document shows it: its release, and the slide once it is known.
+    /// The guest's kernel in a status document: its release, and the slide once it is known.
     ///
     /// # Panics
-    /// When it is no Linux guest's.
+    /// If the guest isn't Linux.
     pub fn placement(&self, name: &str) -> (String, Option<u64>) {
         let machine = self.status_document(name).machine;
         let linux = machine.linux.unwrap_or_else(|| panic!("{name}"));

@@ -68,7 +68,7 @@ impl Stream {
                 }
             }
         }
-        assert!(started && stopped && accounted, "the stream isn't whole");
+        assert!(started && stopped && accounted, "the stream isn't complete");
         stream
     }
 
@@ -102,10 +102,10 @@ impl Stream {
         merged + samples as u64
     }
 
-    /// Checks that every tick is where the accounts say it is.
+    /// Checks that every tick is counted as the accounts say.
     ///
     /// # Panics
-    /// If a tick isn't there.
+    /// If a tick is missing.
     pub fn check_accounts(&self) {
         let ledger = self.pstat.status.ledger;
         print_losses("stream", ledger.ticks, ledger.stolen, ledger.lost);

@@ -1,4 +1,4 @@
-//! The counters of workloads that count. The layout is `struct counter` in image/workloads/counters.h.
+//! The counters of counting workloads. The layout is `struct counter` in image/workloads/counters.h.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::IMAGE;
 
 const COUNTER_BYTES: usize = 64;
 
-/// Exits that `exits` has made.
+/// Exits of the workload `exits`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exits {
     /// By process 102, in `exit_by_port_read`.
@@ -28,20 +28,20 @@ pub struct Counter {
     pub rounds: u64,
     /// Wrong values seen so far.
     pub errors: u64,
-    /// Times that `gaps` was kept from running for longer than a loop takes, but not so long that
-    /// the host must have run something else.
+    /// Number of times that `gaps` was kept from running for longer than a loop takes, but not so long
+    /// that the host must have run something else.
     pub gaps: u64,
-    /// TSC cycles of those gaps in all.
+    /// TSC cycles of those gaps in total.
     pub gap_cycles: u64,
     /// Exits made on purpose.
     pub exits: Exits,
 }
 
-/// The guest-physical addresses of the counters of so many vCPUs, for [`counters`].
+/// The guest-physical addresses of the counters of this number of vCPUs, for [`counters`].
 ///
 /// # Errors
 ///
-/// [`TruthError::Vcpus`] when they are too many.
+/// [`TruthError::Vcpus`] if they are too many.
 pub fn counters_area(vcpus: usize) -> Result<Range<u64>, TruthError> {
     if vcpus > VCPUS_MAX {
         return Err(TruthError::Vcpus(vcpus));
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_image_holds_counters_of_the_size_said_here() {
+    fn the_image_has_counters_of_this_size() {
         let all = counters_area(VCPUS_MAX).unwrap();
         assert_eq!(all.end - all.start, 4096);
         assert_eq!(IMAGE.symbol("kvmprof_counters").unwrap().size, 4096);

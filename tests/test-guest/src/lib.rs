@@ -1,5 +1,5 @@
-//! The bare-metal guest of the tests and benchmarks. It has the demo guest's kernel, and workloads that each try one
-//! thing: a way to run, to use ports and memory, to end, or to harm the host.
+//! The bare-metal guest of the tests and benchmarks. It has the demo guest's kernel, and workloads for one purpose each: a way to run, to use ports
+//! and memory, to end, or to attack the host.
 //!
 //! [`ELF`] is the image, built from `image/` and the kernel when this crate is. It expects of a VMM what the demo guest
 //! does (see [`kvmprof_demo_guest`]), and ACPI's hardware-reduced sleep control at port 0x600 and reset at port 0x602.
@@ -57,8 +57,8 @@ use object::{Object, ObjectSegment};
 /// | `poweroff`, `reboot`, `triple-fault` | end the machine that way after the greeting |
 /// | `bad-instruction` | runs an instruction that a KVM which interprets kernel mode lacks; powers off where it works |
 ///
-/// With any other name, or none, the guest says that it doesn't know it, and powers off. A row that never ends, as in
-/// most of those that count, never gets into the truth's cycles; [`kvmprof_demo_guest::VcpuTruth::running`] names it.
+/// With any other name, or none, the guest prints that it doesn't know it, and powers off. A row that never ends, as in most counting workloads,
+/// never gets into the truth's cycles; [`kvmprof_demo_guest::VcpuTruth::running`] names it.
 pub const WORKLOADS: &[&str] = &[
     "duty",
     "spin",
@@ -95,17 +95,17 @@ pub const WORKLOADS: &[&str] = &[
 /// The port that `pio`, `kernel-pio` and `string-io` use: nothing may claim it, reads have to give all-ones.
 pub const UNCLAIMED_PORT: u16 = 0x510;
 
-/// How many rounds `exits` counts before it halts, as in `image/workloads/exits.c`.
+/// Number of rounds that `exits` counts before it halts, as in `image/workloads/exits.c`.
 pub const EXIT_ROUNDS: u64 = 300;
 
 /// How often processes 101, 102 and 103 halt, or touch memory, in a round of `halts` or `touches`, as in
 /// `image/workloads/events.c`.
 pub const TURNS: [u64; 3] = [3, 2, 1];
 
-/// How many rounds `halts` counts before it is done.
+/// Number of rounds that `halts` counts before it ends.
 pub const HALT_ROUNDS: u64 = 100;
 
-/// How many rounds `touches` counts before it is done.
+/// Number of rounds that `touches` counts before it ends.
 pub const TOUCH_ROUNDS: u64 = 3;
 
 /// The guest-physical address that `mmio` and `hostile` use: nothing may claim it, reads have to give all-ones.
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(names, WORKLOADS);
     }
 
-    /// So what the demo guest's crate tests of its image holds for this one.
+    /// So the tests of the demo guest's image apply to this one.
     #[test]
     fn the_image_has_the_demo_guests_kernel() {
         for name in ["start", "kernel_main", "kvmprof_truth", "resume_user"] {

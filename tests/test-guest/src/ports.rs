@@ -1,4 +1,5 @@
-//! What the workload `port` tells. The layout is `struct port_results` in image/virtio/results.h.
+//! The results of the workload `port`. The layout is `struct port_results` in
+//! image/virtio/results.h.
 
 use std::fmt;
 use std::ops::Range;
@@ -23,13 +24,13 @@ const KINDS: usize = 16;
 /// The four processes, and one for all others.
 const PROCESSES: usize = 5;
 
-/// How far the workload is.
+/// The workload's progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Stage {
-    /// It waits to be allowed to begin; this stage is allowed from the start.
+    /// It waits for permission to start; this stage is allowed from the start.
     Start = 0,
-    /// It has said hello and goes on to open pcs.
+    /// It has said hello and will open pcs.
     Connected = 1,
     /// It has pcs open.
     Open = 2,
@@ -37,7 +38,7 @@ pub enum Stage {
     Gathered = 3,
     /// It has closed pcs, and the port.
     Closed = 4,
-    /// Something went wrong; the outcomes tell what.
+    /// It has failed; the outcomes have the step.
     Failed = 255,
 }
 
@@ -56,13 +57,13 @@ impl Stage {
     }
 }
 
-/// What the workload tries; the order is that of `enum step`.
+/// The steps of the workload, in the order of `enum step`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Step {
     /// Opens the port and says hello.
     Hello,
-    /// Opens a device that there isn't.
+    /// Opens a device that doesn't exist.
     UnknownDevice,
     /// Opens minor 1 of pcs.
     UnknownMinor,
@@ -76,7 +77,7 @@ pub enum Step {
     Open,
     /// Opens pcs a second time.
     OpenAgain,
-    /// PCS_SETHZ with the highest rate that there is.
+    /// PCS_SETHZ with the highest possible rate.
     Faster,
     /// Carries out a command that pcs doesn't have.
     UnknownCommand,
@@ -94,16 +95,16 @@ pub enum Step {
     GetStat,
     /// Closes pcs.
     Close,
-    /// Reads once more.
+    /// Reads again.
     ReadClosed,
     /// Closes the port.
     PortClose,
 }
 
-/// How something ended that the guest's driver has tried.
+/// The result of a step of the guest's driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// As it should.
+    /// As expected.
     Done,
     /// With this errno of the host's.
     Errno(i32),
@@ -115,11 +116,11 @@ pub enum Outcome {
     Closed,
     /// The reply belonged to no request, or was too long.
     BadReply,
-    /// There was no virtio console, or none that does what is needed.
+    /// There was no suitable virtio console.
     NoDevice,
     /// It wasn't tried.
     NotTried,
-    /// With a number that the image doesn't use.
+    /// An outcome number that the image doesn't use.
     Unknown(i32),
 }
 
@@ -139,10 +140,10 @@ impl Outcome {
     }
 }
 
-/// What the workload has found out so far.
+/// The workload's results so far.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PortResults {
-    /// How far it is; `None` for a number that the image doesn't use.
+    /// Its stage; `None` for a number that the image doesn't use.
     pub stage: Option<Stage>,
     /// vCPUs, by the reply to hello.
     pub vcpus: u32,
@@ -156,7 +157,7 @@ pub struct PortResults {
     pub ticks: [u64; KINDS],
     /// USER records of the processes 101, 102, 103 and 201, and of any other.
     pub user: [u64; PROCESSES],
-    /// What PCS_GETSTAT gave after the end of file.
+    /// The result of PCS_GETSTAT after the end of file.
     pub account: [u8; ACCOUNT_BYTES],
     outcomes: [i32; Step::PortClose as usize + 1],
 }
@@ -183,7 +184,7 @@ pub fn port_results_area() -> Result<Range<u64>, TruthError> {
     IMAGE.area("kvmprof_port_results")
 }
 
-/// What to write where in guest memory, so that the workload may leave `stage`.
+/// The address and bytes to write into guest memory, so that the workload may leave `stage`.
 ///
 /// # Errors
 /// As [`port_results_area`].
@@ -215,7 +216,7 @@ impl PortResults {
         })
     }
 
-    /// How a step ended.
+    /// The result of a step.
     pub fn outcome(&self, step: Step) -> Outcome {
         Outcome::from_number(self.outcomes[step as usize])
     }
@@ -226,16 +227,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_image_holds_results_of_the_size_said_here() {
-        let area = port_results_area().unwrap();
-        let bytes = u64::try_from(RESULTS_BYTES).unwrap();
-        assert_eq!(area.end - area.start, bytes);
-        assert_eq!(allow_stage(Stage::Open), Ok((area.start + 4, [2, 0, 0, 0])));
-    }
-
-    #[test]
     fn results_are_read() {
-        let mut bytes = vec![0; RESULTS_BYTES];
+        let area = port_results_area().unwrap();
+        let mut bytes = vec![0; usize::try_from(area.end - area.start).unwrap()];
+        assert_eq!(allow_stage(Stage::Open), Ok((area.start + 4, [2, 0, 0, 0])));
         bytes[0] = 3;
         bytes[OUTCOMES_OFFSET + 4] = 19;
         bytes[OUTCOMES_OFFSET + 8..OUTCOMES_OFFSET + 12].copy_from_slice(&[0xff; 4]);

@@ -22,7 +22,7 @@ use rustix::process::Signal;
 const CHECKED: Boot = Boot::Test("workload=mmio");
 const NO_OPTIONS: [&str; 0] = [];
 
-/// A guest in this process, which nobody holds or samples.
+/// A guest in this process, not held or sampled by it.
 fn machine(boot: Boot, vcpus: u16) -> Machine {
     Machine::start_with_ports(boot, vcpus, Clock::default(), GuestAccess::None)
 }
@@ -34,7 +34,7 @@ fn ledger(guest: &Guest) -> ClockLedger {
     ledger
 }
 
-/// Waits until the guest's clock has taken so many samples.
+/// Waits until the guest's clock has taken this many samples.
 fn until_sampled(guest: &Guest, samples: u64) {
     until("enough is sampled", || {
         (ledger(guest).sampled >= samples).then_some(())
@@ -74,16 +74,16 @@ fn a_recording_agrees_with_the_guests_own_count() {
         let sampled = Sampled::new(whole, account.stolen, account.lost, &pressure);
         let busy: u64 = cycles.iter().sum();
         for (row, (count, cycles)) in rows().iter().zip(counts.into_iter().zip(cycles)) {
-            let shares = (share(count, whole), share(cycles, busy));
-            assert_share(row.name, shares, sampled);
+            let (observed, expected) = (share(count, whole), share(cycles, busy));
+            assert_share(row.name, observed, expected, sampled);
         }
     });
 }
 
-/// Threads that want all of the host's processors. Dropped, they end.
-struct Busy(Arc<AtomicBool>);
+/// Threads that use all of the host's processors until this is dropped.
+struct BusyThreads(Arc<AtomicBool>);
 
-impl Busy {
+impl BusyThreads {
     fn start() -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         for _ in 0..2 {
@@ -98,14 +98,14 @@ impl Busy {
     }
 }
 
-impl Drop for Busy {
+impl Drop for BusyThreads {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// Whatever a vCPU's thread does when kvmprof is killed, and whatever else the host does, it goes on with it: the guest checks each value that it
-/// reads.
+/// Whatever a vCPU's thread is doing when kvmprof is killed, and whatever else the host does, the thread continues: the guest checks each value
+/// that it reads.
 #[test]
 fn a_killed_kvmprof_leaves_no_trace() {
     on_kvm(|| {
@@ -116,14 +116,14 @@ fn a_killed_kvmprof_leaves_no_trace() {
         let mut busy = None;
         for round in 0..100 {
             if round == 50 {
-                busy = Some(Busy::start());
+                busy = Some(BusyThreads::start());
             }
             let capture = ["ptrace", "kernel"][round % 2];
             let options = ["--hz", "1000", "--capture", capture];
             let attached = Guest::attach(process::id(), Some(CHECKED), options);
             let pcs = attached.open();
             pcs.ioctl(PROF_ALL, 0);
-            // A different number of samples each time, so that it is killed anywhere.
+            // A different number of samples each time, so that it is killed at different points.
             until_sampled(&attached, random.below(8));
             drop(attached);
         }
@@ -134,9 +134,9 @@ fn a_killed_kvmprof_leaves_no_trace() {
     });
 }
 
-/// Each one finds the guest as the first one did, and the VMM is as before.
+/// Each attachment finds the guest like the first one, and the VMM is unchanged.
 #[test]
-fn it_attaches_again_and_again_and_twice_at_once() {
+fn it_attaches_repeatedly_and_twice_at_once() {
     on_kvm(|| {
         let machine = machine(Boot::Demo, 2);
         machine.truth();
@@ -179,7 +179,7 @@ fn it_attaches_again_and_again_and_twice_at_once() {
     });
 }
 
-/// What a process holds: its descriptors and its threads, none of which is traced.
+/// A process's resources: its descriptors and its threads, none of which is traced.
 fn holdings() -> [usize; 2] {
     let count = |folder| fs::read_dir(folder).unwrap().count();
     for task in fs::read_dir("/proc/self/task").unwrap() {
@@ -189,16 +189,16 @@ fn holdings() -> [usize; 2] {
     [count("/proc/self/fd"), count("/proc/self/task")]
 }
 
-/// While its VMM is stopped a guest's ticks are stolen, or idle for the host's kernel; its end is kvmprof's.
+/// While its VMM is stopped, a guest's ticks are stolen, or idle for the host's kernel; its end is kvmprof's.
 #[test]
-fn a_stopped_vmm_is_waited_for_and_its_end_noticed() {
+fn waits_for_a_stopped_vmm_end_with_it() {
     on_kvm(|| {
         check_stopped_vmm("ptrace", |ledger| ledger.stolen);
         check_stopped_vmm("kernel", |ledger| ledger.idle);
     });
 }
 
-/// `counted` is where the ticks of a stopped VMM go.
+/// `counted` is the account of the ticks of a stopped VMM.
 fn check_stopped_vmm(capture: &str, counted: impl Fn(ClockLedger) -> u64) {
     let mut vmm = Guest::start(Boot::Demo, NO_OPTIONS);
     let options = ["--hz", "100", "--capture", capture];
@@ -221,9 +221,9 @@ fn check_stopped_vmm(capture: &str, counted: impl Fn(ClockLedger) -> u64) {
     assert!(ran.stderr.contains("has ended"), "{ran:?}");
 }
 
-/// What only a VMM can do isn't there.
+/// Only kvmprof's own VMM has these functions.
 #[test]
-fn what_takes_a_vmm_of_ones_own_is_refused() {
+fn options_that_need_kvmprofs_own_vmm_are_refused() {
     on_kvm(|| {
         let machine = machine(Boot::Demo, 1);
         machine.truth();
@@ -276,7 +276,7 @@ fn errors_say_what_is_wrong() {
     });
 }
 
-/// Without --kernel and --pid-at, a guest that runs no Linux is told so, and sampled all the same.
+/// Without --kernel and --pid-at, a guest other than Linux is reported, and sampled nevertheless.
 #[test]
 fn a_guest_without_linux_is_sampled_without_processes() {
     on_kvm(|| {

@@ -1,5 +1,5 @@
-//! The demo guest of this process, sampled in the host's kernel by a kvmprof that is attached to it: samples agree with what
-//! the guest has counted itself, and with where its programs are.
+//! The demo guest of this process, sampled in the host's kernel by an attached kvmprof: samples agree with the guest's own count, and with the
+//! addresses of its programs.
 
 use std::ffi::OsStr;
 
@@ -15,12 +15,12 @@ use kvmprof_tests::{
 use tempfile::TempDir;
 
 /// kvmprof, attached to the guest of this process, which records it.
-struct Attached {
+struct Attachment {
     guest: Guest,
     recording: TempDir,
 }
 
-impl Attached {
+impl Attachment {
     fn start(hz: u32) -> Self {
         let recording = tempfile::tempdir().unwrap();
         let path = recording.path().join("recording");
@@ -31,7 +31,7 @@ impl Attached {
         Self { guest, recording }
     }
 
-    /// The status's part of the clock, whose account balances.
+    /// The clock in the status, whose account balances.
     fn clock(&self) -> ClockStatus {
         let clock = self.guest.status().clock;
         assert!(clock.ledger.balances(), "{clock:?}");
@@ -46,7 +46,7 @@ impl Attached {
         })
     }
 
-    /// Ends it; what it has recorded.
+    /// Ends it, and returns its recording.
     fn stop(self) -> (Contents, Vec<(Sample, Vec<u64>)>) {
         self.guest.stop();
         let (samples, contents) = recorded_with_frames(&self.recording.path().join("recording"));
@@ -69,7 +69,7 @@ fn with_process(samples: &[(Sample, Vec<u64>)]) -> impl Iterator<Item = &Sample>
     samples.filter(move |sample| !unread(sample))
 }
 
-/// Each process has the share of all ticks that the guest has counted itself.
+/// Each process has the share of all ticks by the guest's own count.
 fn check_shares(
     contents: &Contents,
     samples: &[(Sample, Vec<u64>)],
@@ -86,8 +86,8 @@ fn check_shares(
     let sampled = Sampled::new(whole, account.stolen, account.lost, pressure);
     for ((row, count), own) in rows().iter().zip(counts).zip(cycles) {
         if row.mode == Mode::User {
-            let shares = (share(count, whole), share(own, cycles.iter().sum()));
-            assert_share(row.name, shares, sampled);
+            let (observed, expected) = (share(count, whole), share(own, cycles.iter().sum()));
+            assert_share(row.name, observed, expected, sampled);
         }
     }
 }
@@ -99,7 +99,7 @@ fn samples_of_the_hosts_kernel_agree_with_the_guests_own_count() {
         let machine = Machine::start_with_ports(Boot::Demo, 1, clock, GuestAccess::None);
         let before = machine.truth();
         let pressure = CpuPressure::begin();
-        let attached = Attached::start(sampling_rate(1000));
+        let attached = Attachment::start(sampling_rate(1000));
         let clock = attached.until_sampled(3000);
         assert_eq!(clock.source, "kernel");
         let (contents, samples) = attached.stop();
@@ -108,7 +108,7 @@ fn samples_of_the_hosts_kernel_agree_with_the_guests_own_count() {
         check_processes(&samples);
         check_shares(&contents, &samples, cycles, &pressure);
         for (sample, frames) in &samples {
-            // Nobody knows the stack, and the program counter is no guess.
+            // The stack is unknown, and the program counter isn't a guess.
             let ends = [sample.stack.kernel_end, sample.stack.user_end];
             assert!(!ends.contains(&StackEnd::Complete));
             assert!(frames.is_empty() || frames[..] == [sample.pc]);
@@ -122,7 +122,7 @@ fn vcpus_are_accounted_for_each() {
         let clock = Clock::default();
         let machine = Machine::start_with_ports(Boot::Demo, 2, clock, GuestAccess::None);
         machine.truth();
-        let attached = Attached::start(sampling_rate(500));
+        let attached = Attachment::start(sampling_rate(500));
         attached.until_sampled(1500);
         let (contents, samples) = attached.stop();
         machine.stop();

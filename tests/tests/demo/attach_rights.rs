@@ -1,4 +1,5 @@
-//! Which capabilities `kvmprof attach` needs, and that it names the one that lacks; and those of `--clock kernel`.
+//! The capabilities that `kvmprof attach` needs, and messages that name the missing one; and those of `--clock
+//! kernel`.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -17,10 +18,10 @@ use tempfile::TempDir;
 
 const CAPTURES: [&str; 2] = ["ptrace", "kernel"];
 
-/// A folder that everybody may use, with the program in it and what it runs.
-struct Place(TempDir);
+/// A folder for all users, with the program in it and the files that it uses.
+struct ProgramFolder(TempDir);
 
-impl Place {
+impl ProgramFolder {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
@@ -37,14 +38,14 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// The program, to be run by nobody with these capabilities.
+    /// Runs the program as user nobody with these capabilities.
     fn program(&self, capabilities: &'static [Capability]) -> Command {
         let mut command = Command::new(self.file("kvmprof"));
         as_nobody_with(&mut command, capabilities);
         command
     }
 
-    /// Has `command` run a guest, as a VMM without filters of system calls of its own.
+    /// Has `command` run a guest, like a VMM without system call filters.
     fn run(&self, mut command: Command) -> Running {
         let socket = self.file("vmm");
         command
@@ -56,7 +57,7 @@ impl Place {
         Running::start(&mut command, &socket, self.file("vmm.stderr"))
     }
 
-    /// `kvmprof attach` to process `pid` by nobody with these capabilities.
+    /// Runs `kvmprof attach` to process `pid` as user nobody with these capabilities.
     fn attach(&self, pid: u32, capture: &str, capabilities: &'static [Capability]) -> Command {
         let mut command = self.program(capabilities);
         command
@@ -69,7 +70,7 @@ impl Place {
         command
     }
 
-    /// Attaches by nobody with these capabilities, and checks that samples come.
+    /// Attaches as user nobody with these capabilities, and checks that samples arrive.
     fn attaches(&self, pid: u32, capture: &str, capabilities: &'static [Capability]) {
         let mut command = self.attach(pid, capture, capabilities);
         let socket = self.file("attached");
@@ -85,7 +86,7 @@ impl Place {
         fs::remove_file(self.file("recording")).unwrap();
     }
 
-    /// The same can't be done, and the message names what lacks.
+    /// The same fails, and the message names the missing one.
     fn is_refused(
         &self,
         pid: u32,
@@ -99,7 +100,7 @@ impl Place {
     }
 }
 
-/// A kvmprof whose socket answers. Dropped, it is killed.
+/// A kvmprof whose socket answers, which is killed when this is dropped.
 struct Running {
     child: Child,
     stderr: PathBuf,
@@ -117,7 +118,7 @@ impl Running {
             if let Some(status) = running.child.try_wait().unwrap() {
                 panic!("{command:?} has ended: {status}, {}", running.said());
             }
-            // Root trusts another user's program if it is told to.
+            // Root has to be told to trust another user's program.
             Connection::connect_to(socket, Some(NOBODY)).ok()
         });
         running
@@ -147,14 +148,14 @@ impl Drop for Running {
     }
 }
 
-/// The VMM has a capability that kvmprof hasn't, so that it isn't enough to be the same user.
+/// The VMM has a capability that kvmprof hasn't, so that the same user doesn't suffice.
 #[test]
-fn three_capabilities_are_enough_for_guests_of_the_same_user() {
+fn three_capabilities_suffice_for_guests_of_the_same_user() {
     on_kvm(|| {
         if !is_perfmon_enough() {
             return;
         }
-        let place = Place::new();
+        let place = ProgramFolder::new();
         // /dev/kvm is root's on some hosts.
         let vmm = place.run(place.program(&[DacOverride]));
         for capture in CAPTURES {
@@ -169,18 +170,18 @@ fn three_capabilities_are_enough_for_guests_of_the_same_user() {
                 place.is_refused(vmm.pid(), capture, capabilities, missing);
             }
         }
-        // It has said that it may not use perf itself.
+        // It has reported that it may not use perf itself.
         drop(vmm);
     });
 }
 
 #[test]
-fn a_fourth_one_is_needed_for_guests_of_other_users() {
+fn guests_of_other_users_need_a_fourth_capability() {
     on_kvm(|| {
         if !is_perfmon_enough() {
             return;
         }
-        let place = Place::new();
+        let place = ProgramFolder::new();
         let vmm = place.run(Command::new(kvmprof()));
         for capture in CAPTURES {
             place.attaches(
@@ -201,14 +202,15 @@ fn a_fourth_one_is_needed_for_guests_of_other_users() {
     });
 }
 
-/// With `--clock kernel`, which traces nothing. Root without other capabilities may open what is root's, as /dev/kvm.
+/// With `--clock kernel`, which traces nothing. Root without other capabilities may open root's files, such as
+/// /dev/kvm.
 #[test]
-fn two_capabilities_are_enough_for_a_guest_of_ones_own() {
+fn two_capabilities_suffice_for_ones_own_guest() {
     on_kvm(|| {
         if !is_kernel_clock_for_demo() || !is_perfmon_enough() {
             return;
         }
-        let place = Place::new();
+        let place = ProgramFolder::new();
         let mut command = Command::new(kvmprof());
         as_root_with(&mut command, &[Perfmon, Bpf]);
         let (socket, recording) = (place.file("own"), place.file("recording"));
@@ -237,14 +239,14 @@ fn two_capabilities_are_enough_for_a_guest_of_ones_own() {
     });
 }
 
-/// By ptrace, and to begin with by eBPF, too.
+/// By ptrace, and initially by eBPF, too.
 #[test]
-fn a_seccomp_filter_takes_one_more() {
+fn a_seccomp_filter_needs_one_more_capability() {
     on_kvm(|| {
         if !is_perfmon_enough() {
             return;
         }
-        let place = Place::new();
+        let place = ProgramFolder::new();
         let mut vmm = Command::new(kvmprof());
         with_seccomp_filter(&mut vmm);
         let vmm = place.run(vmm);

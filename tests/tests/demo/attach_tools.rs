@@ -1,4 +1,5 @@
-//! Commands and tools with the socket of a kvmprof that is attached to a guest, and what it is told of the guest.
+//! Commands and tools with the socket of a kvmprof that is attached to a guest, and options that describe the
+//! guest.
 
 use std::path::Path;
 use std::process;
@@ -14,12 +15,12 @@ use kvmprof_tests::{
 
 const CAPTURES: [&str; 2] = ["ptrace", "kernel"];
 
-/// A guest in this process, which nobody holds or samples.
+/// A guest in this process, not held or sampled by it.
 fn machine(vcpus: u16) -> Machine {
     Machine::start_with_ports(Boot::Demo, vcpus, Clock::default(), GuestAccess::None)
 }
 
-/// What a command prints that has succeeded without a word on standard error.
+/// The output of a command that has succeeded without a message.
 #[track_caller]
 fn command(guest: &Guest, name: &str, arguments: &[&str]) -> String {
     let ran = guest.command(name, arguments);
@@ -27,9 +28,9 @@ fn command(guest: &Guest, name: &str, arguments: &[&str]) -> String {
     ran.stdout
 }
 
-/// What counts, shows and records a guest of one's own does so with one that is attached to.
+/// Commands that count, show and record work with an attached guest as with kvmprof's own.
 #[test]
-fn tools_work_as_on_a_guest_of_ones_own() {
+fn tools_work_as_on_kvmprofs_own_guest() {
     on_kvm(|| {
         let machine = machine(2);
         machine.truth();
@@ -83,7 +84,7 @@ fn check_samples(path: &Path) {
     assert!(user.any(|sample| sample.pid > 0));
 }
 
-/// The place of the pid that the demo guest's own note gives, as an argument of `--pid-at`.
+/// The location of the pid from the demo guest's own note, as an argument of `--pid-at`.
 fn place() -> String {
     let notes = notes(kvmprof_demo_guest::ELF, note::OWNER.as_bytes());
     let mut notes = notes.into_iter();
@@ -95,9 +96,9 @@ fn place() -> String {
     format!("gs:{}:{}", offsets.join(","), pid.width)
 }
 
-/// A guest that says nothing of itself is told of by an option.
+/// An option describes a guest without a note.
 #[test]
-fn the_place_of_the_pid_is_enough_to_name_processes() {
+fn the_location_of_the_pid_suffices_to_name_processes() {
     on_kvm(|| {
         let machine = machine(1);
         machine.truth();
@@ -115,7 +116,7 @@ fn the_place_of_the_pid_is_enough_to_name_processes() {
             });
             guest.stop();
             let (samples, _) = recorded(&path);
-            // The first ones may come before it is known where processes are.
+            // The first ones may be taken before the location of processes is known.
             let user = samples.iter().skip(200);
             let user = user.filter(|sample| sample.mode == Mode::User);
             check_demo_processes(user.map(|sample| (sample.pc, sample.pid)));

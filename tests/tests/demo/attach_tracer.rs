@@ -1,4 +1,4 @@
-//! The two processes of `kvmprof attach`: the one that parses what a guest has made has no rights, and the end of either leaves the VMM as it was.
+//! The two processes of `kvmprof attach`: the one that parses a guest's data has no rights, and the end of either leaves the VMM unchanged.
 
 use std::ffi::CString;
 use std::fs;
@@ -15,7 +15,7 @@ use super::sandbox_taken_over::has_landlock;
 
 const CAPTURES: [&str; 2] = ["ptrace", "kernel"];
 const NO_OPTIONS: [&str; 0] = [];
-/// The threads that may use a file of another user: `--record`, `--socket`. They have neither guest memory nor registers to parse.
+/// The threads that may use another user's file: `--record`, `--socket`. They have neither guest memory nor registers to parse.
 const WITH_FILES: [&str; 3] = ["kvmprof", "events", "recorder"];
 /// CAP_DAC_OVERRIDE and CAP_FOWNER, and CAP_DAC_READ_SEARCH, which the first one includes.
 const FILE_RIGHTS: u64 = 1 << 1 | 1 << 2 | 1 << 3;
@@ -39,7 +39,7 @@ fn until_sampled(attached: &Guest, samples: u64) {
     });
 }
 
-/// The process that traces for process `pid`.
+/// The tracer of process `pid`.
 fn tracer(pid: u32) -> u32 {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     let children = children
@@ -56,7 +56,7 @@ fn number(fields: &Fields, name: &str) -> u64 {
     u64::from_str_radix(&fields[name], 16).unwrap()
 }
 
-/// What a process has open, as the links in /proc say.
+/// A process's open files, as the links in /proc name them.
 fn open_files(pid: u32) -> Vec<String> {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let links = files.filter_map(|file| fs::read_link(file.unwrap().path()).ok());
@@ -91,7 +91,7 @@ fn what_parses_has_no_rights_and_what_traces_parses_nothing() {
             }
             let tracer = tracer(attached.pid());
             assert!(open_files(tracer).contains(&memory));
-            // None of them parses: they have no names of threads that do.
+            // None of them parses: no thread has the name of a parsing one.
             let names: Vec<String> = threads(tracer).into_keys().collect();
             let parse = ["introspection", "modules", "binaries", "recorder", "events"];
             assert!(
@@ -125,7 +125,7 @@ fn a_thread_that_is_taken_over_neither_reads_the_vmm_nor_leads_out() {
                 }
                 assert_eq!(thread.open(c"/etc/passwd"), Err(Errno::ACCESS), "{name}");
             }
-            // None of them is to go on from where it is.
+            // None of them is to continue from its place.
             attached.signal(Signal::KILL);
             drop(stopped);
         } else {
@@ -144,7 +144,7 @@ fn a_thread_that_is_taken_over_neither_reads_the_vmm_nor_leads_out() {
 }
 
 #[test]
-fn the_end_of_the_tracer_is_said_and_the_guest_goes_on() {
+fn the_end_of_the_tracer_is_reported_and_the_guest_continues() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let vmm = Guest::start(Boot::Demo, NO_OPTIONS);

@@ -1,4 +1,4 @@
-//! The clock: no guest can mask it, it favours nobody, and it costs nothing where nothing happens.
+//! The clock: no guest can mask it, it isn't biased, and an idle clock costs nothing.
 
 use std::time::Instant;
 
@@ -12,8 +12,7 @@ use kvmprof_tests::{
 
 const ROOM: i64 = 65_536;
 
-/// Records `ticks` of a guest that has got going; with what it counted of that time itself, in TSC
-/// cycles by row, and how many rounds it made.
+/// Records `ticks` of a running guest; with its own count of that time, in TSC cycles by row, and its number of rounds.
 fn record(machine: &Machine, ticks: u64) -> (Recorded, [u64; ROWS], u64) {
     let pcs = machine.open();
     pcs.ioctl(PROF_ALL, 0);
@@ -30,8 +29,8 @@ fn record(machine: &Machine, ticks: u64) -> (Recorded, [u64; ROWS], u64) {
     (pcs.stop(), cycles, after.1 - before.1)
 }
 
-/// What an exit to user space costs here, in seconds: 1 us in hardware, 60 where KVM interprets. The
-/// quickest of several batches, since others use the host too.
+/// The cost of an exit to user space here, in seconds: 1 us in hardware, 60 if KVM interprets. The fastest of several
+/// batches, since others use the host too.
 fn exit_cost() -> f64 {
     const ROUNDS: u32 = 500;
     let clock = Clock {
@@ -71,27 +70,27 @@ fn check_duty(duty: u32, period: u32, clock: Clock, exit_cost: f64) {
         kinds.get(&kind::IDLE).copied().unwrap_or(0),
         recorded.ticks(),
     );
-    // The guest looks at its clock before it halts and after it was woken up: on both ways there
-    // is an exit, and between them the host's scheduler, which costs as much as a third exit. It takes them for idle time.
+    // The guest looks at its clock before it halts and after it was woken up: on both ways there is an exit, and between
+    // them the host's scheduler, which costs as much as a third exit. It takes them for idle time.
     let cycles_of_exits = 3.0 * exit_cost * 1000.0 * share(machine.truth().tsc_khz, 1);
     let ledger = recorded.status.ledger;
     let mut sampled = Sampled::new(recorded.ticks(), ledger.stolen, ledger.lost, &pressure);
     sampled.blur += cycles_of_exits * share(rounds, cycles.iter().sum());
     let what = format!("idle at {duty} % of {period} us, {clock:?}");
     if in_lab() {
-        // Its timers and wake-ups are late by more than these stretches are long.
+        // Its timers and wake-ups are later than these stretches are long.
         println!("{what}: {observed:.3}, {expected:.3} expected; only looked for in the lab");
         assert!(
             observed < 1.0 && (observed > 0.0 || expected < 0.05),
             "{what}"
         );
     } else {
-        assert_share(&what, (observed, expected), sampled);
+        assert_share(&what, observed, expected, sampled);
     }
     machine.stop();
 }
 
-/// Which doesn't divide any period here, so that the phases of both drift past each other.
+/// A period that divides none of those here, so that the phases of both drift.
 const UNEVEN: Clock = Clock {
     hz: 997,
     source: ClockSource::Thread,
@@ -124,11 +123,10 @@ fn idle_time_is_right_by_the_hosts_kernel() {
     });
 }
 
-/// What the random phase is for: work in step with the clock. The period is one that the exits and
-/// wake-ups of each round are short against, on slow hosts too: what they take counts neither as the
-/// guest's work nor as its sleep for certain.
+/// The purpose of the random phase is work in step with the clock. The exits and wake-ups of each round are short compared
+/// with the period, on slow hosts too: their time counts neither as the guest's work nor as its sleep for certain.
 #[test]
-fn jitter_is_right_for_a_guest_in_step() {
+fn with_jitter_shares_of_a_synchronised_guest_are_right() {
     on_kvm(|| {
         let exit_cost = exit_cost();
         for duty in [20, 50, 80] {
@@ -153,7 +151,7 @@ fn a_halted_guest_sleeps_through_its_ticks() {
     });
 }
 
-/// Returns how the ticks of halted vCPUs are counted.
+/// Returns the name of the way in which the ticks of halted vCPUs are counted.
 pub fn check_sleep(clock: &str) -> String {
     const READ: u64 = 63 * 100;
     let options = ["--clock", clock, "--hz", "2000"];
@@ -187,7 +185,7 @@ pub fn check_sleep(clock: &str) -> String {
     halted_ticks
 }
 
-/// Without a consumer no clock runs: nothing is counted, and nobody wakes up.
+/// Without a consumer no clock runs: nothing is counted, and no thread wakes up.
 #[test]
 fn without_a_consumer_there_is_no_clock() {
     on_kvm(|| {
@@ -207,16 +205,16 @@ fn without_a_consumer_there_is_no_clock() {
         let wakeups = || threads(std::process::id(), "events")[0].voluntary_switches;
         let before = wakeups();
         machine.until_rounds(ROUNDS, || ());
-        // It may have had an answer to send still.
+        // It may still have had an answer to send.
         assert!(wakeups() - before < 10, "the event thread sleeps");
         assert_eq!(Accounts::of(&witness), closed);
         machine.stop();
     });
 }
 
-/// `--wait`: no vCPU runs before somebody gathers, and then the first instructions are seen.
+/// `--wait`: no vCPU runs before a client gathers, and then the first instructions are sampled.
 #[test]
-fn wait_holds_the_guest_until_somebody_gathers() {
+fn wait_holds_the_guest_until_a_client_gathers() {
     on_kvm(|| {
         let guest = Guest::start(Boot::Demo, ["--wait", "--hz", "10000"]);
         let witness = guest.connect();

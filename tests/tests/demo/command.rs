@@ -11,8 +11,7 @@ use kvmprof_tests::{Ran, kvmprof, ledger_of, on_kvm, run, run_command, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// `kvmprof demo --json`: one object with the fields of its documentation, and an account that
-/// holds.
+/// `kvmprof demo --json`: one object with the documented fields, and an account that balances.
 #[test]
 fn demo_prints_one_object() {
     on_kvm(|| {
@@ -104,7 +103,7 @@ fn demo_prints_a_table_and_draws_a_flame_graph() {
         assert_eq!(last, "flame graph: kvmprof-demo.svg");
         let path = folder.path().join("kvmprof-demo.svg");
         let mut missing = names_missing_from(&path);
-        // Its own it may replace. In one second of a busy host the guest may hardly be idle.
+        // It may replace its own file. In one second of a busy host the guest may hardly be idle.
         for round in 0.. {
             let before = fs::metadata(&path).unwrap().ino();
             let ran = demo_in(folder.path(), &[]);
@@ -121,8 +120,8 @@ fn demo_prints_a_table_and_draws_a_flame_graph() {
     });
 }
 
-/// What the flame graph at `path` lacks of processes, of functions of both sides and those who called them, on each side and beyond its border, and
-/// of idle time.
+/// The missing parts of the flame graph at `path`: processes, functions of both sides and their callers, on each side and across the boundary, and
+/// idle time.
 fn names_missing_from(path: &Path) -> Vec<&'static str> {
     let svg = fs::read_to_string(path).unwrap();
     assert!(svg.starts_with("<?xml"));
@@ -141,9 +140,9 @@ fn names_missing_from(path: &Path) -> Vec<&'static str> {
         .collect()
 }
 
-/// The flame graph takes no place that is somebody else's, and the table comes without it.
+/// The flame graph replaces no other file, and the table is printed without it.
 #[test]
-fn demo_keeps_away_from_what_is_not_its_own() {
+fn demo_keeps_files_and_sockets_of_others() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kvmprof-demo.svg");
@@ -154,7 +153,7 @@ fn demo_keeps_away_from_what_is_not_its_own() {
         assert!(ran.stdout.contains(" ticks = ") && !ran.stdout.contains("flame graph"));
         assert_eq!(fs::read(&path).unwrap(), b"mine");
 
-        // A folder in which nobody can make a file.
+        // A folder in which no file can be made.
         let ran = demo_in(Path::new("/proc"), &[]);
         assert_eq!((ran.status, ran.stderr.lines().count()), (0, 1), "{ran:?}");
         assert!(ran.stderr.contains("Cannot write"), "{ran:?}");
@@ -163,7 +162,7 @@ fn demo_keeps_away_from_what_is_not_its_own() {
         ran.assert_refused(1, &["none/such.svg"]);
         assert!(ran.stdout.contains(" ticks = "), "{ran:?}");
 
-        // What was asked for is written, beside one object and no word more.
+        // The requested file is written, beside one object and no message.
         let ran = demo_in(folder.path(), &["--json", "--flamegraph", "my.svg"]);
         assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
         assert_eq!(ran.stdout.lines().count(), 1);
@@ -175,7 +174,7 @@ fn demo_keeps_away_from_what_is_not_its_own() {
     });
 }
 
-/// `kvmprof demo --socket` runs the guest for any client, until it is told to end.
+/// `kvmprof demo --socket` runs the guest for any client, until it is ended.
 #[test]
 fn demo_serves_clients() {
     on_kvm(|| {
@@ -214,7 +213,7 @@ fn demo_serves_clients() {
     });
 }
 
-/// What `kvmprof demo --truth` writes is as other results are: its user's alone, and never where a link leads.
+/// The file of `kvmprof demo --truth` is like other results: for its user only, and never written through a link.
 #[test]
 fn the_truth_is_for_its_user_alone() {
     on_kvm(|| {

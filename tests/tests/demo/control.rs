@@ -1,4 +1,4 @@
-//! `kvmprof control`: pause, resume, stop and info, and what becomes of ticks meanwhile.
+//! `kvmprof control`: pause, resume, stop and info, and the account of ticks during a pause.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use kvmprof_tests::{
 };
 use rustix::process::Signal;
 
-/// How long a pause lasts here: hundreds of ticks at 1000 Hz.
+/// The length of a pause here: hundreds of ticks at 1000 Hz.
 const PAUSE: Duration = Duration::from_millis(400);
 const HZ: u64 = 1000;
 
@@ -36,8 +36,7 @@ fn let_pass() {
     });
 }
 
-/// Guests that are busy and that are halted, on each clock: no tick is made while they are paused, and none for that time
-/// afterwards.
+/// Busy and halted guests, on each clock: no tick is made while they are paused, and none for that time afterwards.
 #[test]
 fn a_pause_makes_no_ticks() {
     on_kvm(|| {
@@ -62,13 +61,13 @@ fn check_pause(guest: &Guest) {
     let paused = Accounts::of(&connection);
     paused.check();
     assert!(info(guest).paused);
-    // Twice is as once, and clients are served as ever.
+    // A second pause changes nothing, and clients are served as usual.
     let_pass();
     control(guest, "pause");
     let still = Accounts::of(&connection);
     still.check();
     assert_eq!(still.vcpus, paused.vcpus, "ticks came while it was paused");
-    assert!(still.running, "the clock is to go on");
+    assert!(still.running, "the clock continues");
 
     let resumed = Instant::now();
     control(guest, "resume");
@@ -88,7 +87,7 @@ fn check_pause(guest: &Guest) {
     assert_eq!(recorded.accounts.clock.ticks, after.clock.ticks);
 }
 
-/// Whoever has asked for a pause may go: the guest stays as it is, and another client lets it go on.
+/// A client that has requested a pause may disconnect: the guest stays paused, and another client resumes it.
 #[test]
 fn a_pause_outlasts_its_client() {
     on_kvm(|| {
@@ -102,7 +101,7 @@ fn a_pause_outlasts_its_client() {
         assert!(ran.stdout.contains("state         paused\n"), "{ran:?}");
         let ran = guest.command("status", &[]);
         assert!(ran.stdout.contains(", paused\n"), "{ran:?}");
-        // What is opened while it is paused has its first tick afterwards.
+        // A device that is opened during the pause has its first tick afterwards.
         let mut pcs = guest.open();
         pcs.ioctl(PROF_ALL, 0);
         let_pass();
@@ -115,7 +114,7 @@ fn a_pause_outlasts_its_client() {
     });
 }
 
-/// A paused guest ends by whatever ends a running one, and clients get the rest.
+/// A paused guest ends like a running one, and clients get all data.
 #[test]
 fn a_paused_guest_ends() {
     on_kvm(|| {
@@ -138,7 +137,7 @@ fn a_paused_guest_ends() {
     });
 }
 
-/// A guest that is held by `--wait` and paused starts when both are over.
+/// A guest that is held by `--wait` and paused starts when both end.
 #[test]
 fn a_held_guest_can_be_paused() {
     on_kvm(|| {
@@ -154,9 +153,9 @@ fn a_held_guest_can_be_paused() {
     });
 }
 
-/// A recording of a guest that was paused has the ticks before and after, and a whole account.
+/// A recording of a guest that was paused has the ticks before and after, and a balanced account.
 #[test]
-fn a_recording_goes_on_over_a_pause() {
+fn a_recording_continues_over_a_pause() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("paused.kvmprof");
@@ -180,7 +179,7 @@ fn a_recording_goes_on_over_a_pause() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_in_one_line() {
+fn impossible_requests_are_refused_in_one_line() {
     on_kvm(|| {
         let mut guest = Guest::start(Boot::Demo, ["--hz", "0"]);
         let unknown = guest.command("control", &["hibernate"]);
@@ -200,7 +199,7 @@ fn what_cannot_be_is_refused_in_one_line() {
         let device = client.open(device::CONTROL, 0).unwrap();
         assert_eq!(errno_of(device.ioctl(0x4300, 0)), Errno::EINVAL);
         assert_eq!(errno_of(device.read(1)), Errno::EINVAL);
-        // While this client stays, there is a while in which the guest has ended.
+        // While this client stays connected, the guest has ended for some time.
         device.ioctl(CTL_STOP, 0).unwrap();
         let second = until("the guest has ended", || {
             let has_ended = status_of(&client).machine.ended;
@@ -215,7 +214,7 @@ fn what_cannot_be_is_refused_in_one_line() {
     });
 }
 
-/// The guest of another program is only looked at.
+/// kvmprof only observes the guest of another program.
 #[test]
 fn an_attached_guest_is_not_controlled() {
     on_kvm(|| {
@@ -226,7 +225,8 @@ fn an_attached_guest_is_not_controlled() {
             ran.assert_refused(1, &["another program's", "kvmprof attach"]);
         }
         assert!(!info(&attached).paused);
-        // The guest's own kvmprof pauses it. An attached kvmprof has no samples meanwhile, or samples of where it stands.
+        // The guest's own kvmprof pauses it. An attached kvmprof has no samples meanwhile, or samples of its present
+        // place.
         control(&guest, "pause");
         control(&guest, "resume");
     });

@@ -1,5 +1,5 @@
-//! Disks under a guest that isn't Linux: every kind of request, requests and chains that no driver should send, and what is
-//! left on the host after the guest's end, and after kvmprof's.
+//! Disks under a guest other than Linux: every kind of request, requests and chains that no driver should send, and the
+//! image on the host after the guest's end, and after kvmprof's.
 
 use std::path::Path;
 
@@ -11,11 +11,11 @@ use rustix::process::Signal;
 
 const BYTES: u64 = 1 << 20;
 const BOOT: Boot = Boot::Test("workload=disk");
-/// How often kvmprof is killed with each format, and the variable that says another number (CONTRIBUTING.md).
+/// Number of kills of kvmprof with each format, and the variable that overrides it (CONTRIBUTING.md).
 const KILLS: u64 = 6;
 const KILLS_VARIABLE: &str = "KVMPROF_TEST_KILLS";
 
-/// Both formats, of which the guest sees the same.
+/// Both formats, which are the same for the guest.
 fn images(folder: &Path) -> [DiskImage; 2] {
     [
         make_raw(folder, "disk.img", BYTES),
@@ -27,11 +27,11 @@ fn check_steps(results: &DiskResults) {
     for step in &results.steps {
         assert_eq!(step.outcome, step.expected, "{step:?} of {results:?}");
     }
-    // The last steps are only reached if all attacks were survived.
+    // The last steps are reached only after all attacks.
     assert_eq!(results.steps.last().unwrap().name, "write for the host");
 }
 
-/// What the workload has written to each queue's place last, with all features that it knows.
+/// The last writes of the workload at each queue's place, with all features that it knows.
 fn check_content(content: &[u8], queues: u32) {
     const ALL: u64 = 1 << 9 | 1 << 12 | 1 << 13 | 1 << 14 | 1 << 28 | 1 << 29;
     for queue in 0..u64::from(queues) {
@@ -101,9 +101,9 @@ fn a_readonly_disk_stays_as_it_is() {
     });
 }
 
-/// The number of the last write that the guest has been told to be on the disk.
+/// The number of the last write that was flushed for the guest.
 fn last_flushed(console: &str) -> u64 {
-    // The last line may not be whole.
+    // The last line may be incomplete.
     let (lines, _) = console.rsplit_once('\n').unwrap_or_default();
     let mut numbers = (lines.lines().rev()).filter_map(|line| line.strip_prefix("flushed "));
     numbers
@@ -111,7 +111,7 @@ fn last_flushed(console: &str) -> u64 {
         .map_or(0, |number| number.trim().parse().unwrap())
 }
 
-/// What was flushed is there, and nothing else than what was written.
+/// Flushed blocks are there, and nothing else than what was written.
 fn check_flushed(content: &[u8], flushed: u64) {
     let blocks = content.len() / DISK_BLOCK;
     let mut least = vec![0; blocks];
@@ -136,7 +136,7 @@ fn check_flushed(content: &[u8], flushed: u64) {
 }
 
 #[test]
-fn what_was_flushed_survives_the_sudden_end_of_kvmprof() {
+fn flushed_writes_survive_a_kill_of_kvmprof() {
     let kills = std::env::var(KILLS_VARIABLE).map_or(KILLS, |number| number.parse().unwrap());
     on_kvm(|| {
         for round in 0..kills {
@@ -144,7 +144,7 @@ fn what_was_flushed_survives_the_sudden_end_of_kvmprof() {
             for image in images(folder.path()) {
                 let options = ["--disk", &image.option(""), "--cpus", "2"];
                 let mut guest = Guest::start(Boot::Test("workload=disk-writes"), options);
-                // Each time at another moment.
+                // At a different moment each time.
                 let wanted = 8 * (1 + 7 * (round % KILLS)) + round / KILLS;
                 until("enough is flushed", || {
                     (last_flushed(&guest.console()) >= wanted).then_some(())

@@ -1,4 +1,4 @@
-//! How a guest's end becomes the program's.
+//! The program's exit status and messages for each end of a guest.
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{PCS_SETBSIZE, PROF_ALL, kind};
@@ -6,7 +6,7 @@ use kvmprof_abi::wire::device;
 use kvmprof_tests::{Boot, Guest, Ran, StoppedThread, errno_of, kvmprof, not_run, on_kvm};
 use rustix::process::Signal;
 
-/// Runs a guest that ends by itself, with so many vCPUs; what became of it, and its console.
+/// Runs a guest that ends by itself, with this number of vCPUs; returns the program's result, and its console.
 fn ending(workload: &str, cpus: &str) -> (Ran, String) {
     let words = format!("workload={workload}");
     let options = ["--cpus", cpus, "--on-reset", "exit"];
@@ -30,7 +30,7 @@ fn power_off_and_reboot_are_successes() {
     });
 }
 
-/// A fault of kvmprof's own in the thread of a vCPU: it is reported, and no guest goes on without one.
+/// A panic of kvmprof in the thread of a vCPU: it is reported, and no guest continues without one.
 #[test]
 fn a_vcpus_thread_that_panics_ends_the_guest() {
     on_kvm(|| {
@@ -45,7 +45,7 @@ fn a_vcpus_thread_that_panics_ends_the_guest() {
             "'vcpu 0'",
             "on purpose",
             "attempt to add with overflow",
-            "a fault of its own",
+            "a bug in kvmprof",
         ] {
             assert!(ran.stderr.contains(words), "no {words}: {ran:?}");
         }
@@ -53,7 +53,7 @@ fn a_vcpus_thread_that_panics_ends_the_guest() {
 }
 
 #[test]
-fn a_triple_fault_is_told() {
+fn a_triple_fault_is_reported() {
     on_kvm(|| {
         let (ran, _) = ending("triple-fault", "1");
         assert_eq!(ran.status, 3, "{ran:?}");
@@ -63,10 +63,9 @@ fn a_triple_fault_is_told() {
     });
 }
 
-/// An instruction that an interpreting KVM lacks: one message that says what and where. Elsewhere
-/// it just works, and the guest says so.
+/// An instruction that an interpreting KVM lacks: one message that says what and where. Other KVMs execute it, and the guest prints that.
 #[test]
-fn an_emulation_failure_is_told_once() {
+fn an_emulation_failure_is_reported_once() {
     on_kvm(|| {
         let (ran, console) = ending("bad-instruction", "1");
         if console.contains("instruction executed") {
@@ -84,10 +83,9 @@ fn an_emulation_failure_is_told_once() {
     });
 }
 
-/// SIGINT and SIGTERM end the guest cleanly, and act as PCS_STOP: clients get what is left, then
-/// the end of file.
+/// SIGINT and SIGTERM end the guest cleanly, and act as PCS_STOP: clients get all remaining data, then the end of file.
 #[test]
-fn signals_end_the_guest_and_clients_get_the_rest() {
+fn signals_end_the_guest_and_clients_get_all_data() {
     on_kvm(|| {
         for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
             let mut guest = Guest::start(Boot::Demo, ["--hz", "1000", "--cpus", "2"]);
@@ -104,10 +102,10 @@ fn signals_end_the_guest_and_clients_get_the_rest() {
     });
 }
 
-/// A client that takes what is left bit by bit gets all of it, also when that takes longer than kvmprof waits for the next byte. Nearly all of
-/// the buffer is unused, so that only bytes tell that the client goes on.
+/// A client that reads the remaining data slowly gets all of it, even if that takes longer than kvmprof waits for the next byte. Nearly all of
+/// the buffer is unused, so that only bytes show that the client continues.
 #[test]
-fn a_client_that_reads_slowly_gets_all_that_is_left() {
+fn a_slow_client_gets_all_remaining_data() {
     on_kvm(|| {
         let buffer = 65_536;
         let mut guest = Guest::start(Boot::Demo, ["--hz", "1000"]);
@@ -131,9 +129,9 @@ fn a_client_that_reads_slowly_gets_all_that_is_left() {
     });
 }
 
-/// The guest's own end does the same; a read that waits is answered.
+/// The guest's own end does the same; a waiting read is answered.
 #[test]
-fn a_guest_that_ends_gives_clients_the_rest() {
+fn clients_get_all_data_of_a_guest_that_ends() {
     on_kvm(|| {
         for (workload, status) in [("poweroff", 0), ("triple-fault", 3)] {
             let options = ["--wait", "--hz", "1000"];

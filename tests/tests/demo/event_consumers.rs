@@ -1,4 +1,4 @@
-//! pcs, prf and profil while an event makes the ticks: they see who causes it.
+//! pcs, prf and profil with an event as the source of ticks: they show who causes it.
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::PCS_GETHZ;
@@ -12,7 +12,7 @@ use kvmprof_tests::{
     Boot, Clock, Guest, Machine, Pcs, Prf, errno_of, on_kvm, run, share, standard_error, until,
 };
 
-/// What `endless-exits` does in a round: the function, its process and how many exits.
+/// A round of `endless-exits`: the function, its process and the number of exits.
 const ROUND: [(&str, i32, u64); 4] = [
     ("exit_by_port_write", 101, 4),
     ("exit_by_port_read", 102, 3),
@@ -39,7 +39,7 @@ fn recorder(machine: &Machine) -> RemoteDevice {
     machine.connect().open(device::RECORDER, 0).unwrap()
 }
 
-/// Every exit makes a tick, so that a share is off only by the rounds that were cut.
+/// Every exit makes a tick, so that a share differs only by the incomplete rounds.
 fn check_share(what: &str, count: u64, of_round: u64, all: u64) {
     let (own, seen) = (share(of_round, EXITS), share(count, all));
     println!("{what}: {count} of {all}, {own} expected");
@@ -86,9 +86,10 @@ fn prf_counts_the_exits_by_function() {
     });
 }
 
-/// Who counts the clock's ticks keeps them: an event has to wait, and the other way round a rate.
+/// Consumers of the clock's ticks keep them: an event has to wait for them, and a rate for an
+/// event.
 #[test]
-fn an_event_waits_for_who_counts_the_clocks_ticks() {
+fn an_event_starts_after_consumers_of_the_clock() {
     on_kvm(|| {
         let boot = Boot::Test("workload=endless-exits");
         let guest = Guest::start(boot, ["--hz", "1000"]);
@@ -105,7 +106,7 @@ fn an_event_waits_for_who_counts_the_clocks_ticks() {
         pcs.device.close().unwrap();
         start(&recorder, 1).unwrap();
 
-        // Programs that know nothing of events say what they have.
+        // Programs without knowledge of events say what they have.
         let out = guest.folder().join("samples");
         let out = out.to_str().unwrap();
         let ran = guest.command("getpc", &["--all", "0.5", "--output", out]);

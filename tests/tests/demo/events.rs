@@ -1,4 +1,4 @@
-//! Recordings whose ticks an event makes: the samples stand where the guest exits, as often as it counted itself.
+//! Recordings with an event as the source of ticks: the samples are where the guest exits, as many as it counted itself.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ fn event(text: &str) -> SamplingEvent {
     text.parse().unwrap()
 }
 
-/// The samples of a recording that is whole, and where its first frames are.
+/// The samples of a complete recording, and the addresses of its first frames.
 fn samples(path: &Path) -> (Vec<Sample>, Contents) {
     let (samples, contents) = recorded_with_frames(path);
     let account = contents.account;
@@ -40,8 +40,8 @@ fn samples(path: &Path) -> (Vec<Sample>, Contents) {
     (samples.collect(), contents)
 }
 
-/// Runs the workload `exits` to its end on two vCPUs without a clock, recorded by `event`; with the samples comes what
-/// each vCPU has counted itself.
+/// Runs the workload `exits` to its end on two vCPUs without a clock, recorded by `event`; returns the samples, and each
+/// vCPU's own counts.
 fn record_exits(event: SamplingEvent) -> (Vec<Sample>, Contents, Vec<Exits>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
@@ -63,7 +63,7 @@ fn record_exits(event: SamplingEvent) -> (Vec<Sample>, Contents, Vec<Exits>) {
     (samples, contents, exits)
 }
 
-/// What an instruction of the workload `exits` did: its symbol, its process, in which mode, how often by the guest's own
+/// An instruction of the workload `exits`: its symbol, its process, its mode, and its number of exits by the guest's own
 /// count.
 struct Row {
     symbol: &'static str,
@@ -105,7 +105,7 @@ fn count(samples: &[Sample], row: &Row) -> u64 {
 }
 
 /// Every exit is a sample inside the instruction that made it, of the process that it was made for: as many as the guest
-/// has counted. Besides, the guest has only written its greeting.
+/// has counted. In addition, the guest has only written its greeting.
 #[test]
 fn every_exit_is_sampled_at_its_instruction() {
     on_kvm(|| {
@@ -122,7 +122,7 @@ fn every_exit_is_sampled_at_its_instruction() {
         assert!(missing <= account.lost, "{missing} of {account}");
         let of_all = share(at, account.samples);
         assert!(of_all >= 0.95, "{of_all} of {account}");
-        // The stacks lead out of the assembly by no rule that is known, but they are there.
+        // No rule leads out of the assembly code, but the stacks exist.
         assert!(samples.iter().all(|sample| sample.stack.frames() > 0));
     });
 }
@@ -140,7 +140,7 @@ fn start(recorder: &RemoteDevice) -> Result<(), ClientError> {
     recorder.ioctl(REC_START, STACK_KERNEL).map(|_| ())
 }
 
-/// The ledgers of all recorders that have been started.
+/// The ledgers of all started recorders.
 fn ledgers(status: &Status) -> Vec<ConsumerLedger> {
     let recorders = status.recorders();
     let ledgers: Vec<_> = recorders.map(|recorder| recorder.ledger).collect();
@@ -180,7 +180,7 @@ fn an_event_is_chosen_before_the_start() {
             let refused = recorder.ioctl_with(REC_EVENT, 1, data, 0);
             assert_eq!(errno_of(refused), Errno::EINVAL);
         }
-        // What was refused has changed nothing, and the last choice counts.
+        // Refused settings change nothing, and the last accepted one counts.
         choose(&recorder, EVENT_EXITS, 1).unwrap();
         recorder.ioctl(REC_EVENT, 0).unwrap();
         assert_eq!(errno_of(start(&recorder)), Errno::EINVAL, "no clock");
@@ -196,7 +196,7 @@ fn an_event_is_chosen_before_the_start() {
 
 /// What interrupts the guest from outside isn't an exit of its own.
 #[test]
-fn kicks_are_no_events() {
+fn kicks_are_not_events() {
     on_kvm(|| {
         let boot = Boot::Test("workload=spin");
         let machine = Machine::start_with_ports(boot, 2, Clock::default(), GuestAccess::None);
@@ -207,7 +207,7 @@ fn kicks_are_no_events() {
         choose(&recorder, EVENT_EXITS, 1).unwrap();
         start(&recorder).unwrap();
         for _ in 0..20 {
-            // It needs more of each sample than the other does, so that every vCPU is kicked.
+            // It needs more of each sample than the other one, so that every vCPU is kicked.
             let another = open(&connection);
             choose(&another, EVENT_EXITS, 1).unwrap();
             another.ioctl(REC_START, STACK_KERNEL | STACK_USER).unwrap();
@@ -219,7 +219,7 @@ fn kicks_are_no_events() {
     });
 }
 
-/// `kvmprof record` and the commands that look at a recording name the event.
+/// `kvmprof record` and the commands that show a recording name the event.
 #[test]
 fn record_and_report_name_the_event() {
     on_kvm(|| {
@@ -235,12 +235,12 @@ fn record_and_report_name_the_event() {
         assert!(!all.is_empty());
         assert!(all.iter().all(|sample| there.contains(&sample.pc)));
         assert!(all.iter().all(|sample| sample.pid == 102));
-        // Between events no time is known.
+        // The time between events isn't known.
         let ran = run(["stalls", path]);
         assert_eq!(ran.status, 1, "{ran:?}");
         assert!(ran.stderr.contains("was sampled by an event"), "{ran:?}");
 
-        // Of another process there is nothing but the number of its ticks.
+        // Another process has nothing but the number of its ticks.
         let of_another = [&words[..], &["--pid", "101"]].concat();
         let ran = guest.record(100, &of_another);
         assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));

@@ -1,4 +1,5 @@
-//! Folders that can't be shared: each mistake and each program that is no virtiofsd is one clear line.
+//! Folders that can't be shared: each wrong option and each program other than virtiofsd gets one
+//! clear line.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +13,7 @@ use tempfile::TempDir;
 
 const FAILURE: i32 = 1;
 const USAGE: i32 = 2;
-/// What makes a script look like virtiofsd.
+/// Makes a script look like virtiofsd.
 const HELP: &str = "case $* in --help) echo '--shared-dir --fd'; exit;; esac";
 
 /// A folder with a kernel.
@@ -39,7 +40,7 @@ fn refused(kernel: &Path, options: &[&str], status: i32, words: &[&str]) {
 }
 
 #[test]
-fn mistakes_are_told() {
+fn wrong_options_are_reported() {
     on_kvm(|| {
         let (_folder, kernel) = folder();
         let check = |options: &[&str], status, words: &[&str]| {
@@ -59,13 +60,13 @@ fn mistakes_are_told() {
         check(&["--exec", "true"], USAGE, &["--root"]);
         let both = ["--root", "/", "--initrd", "/x"];
         check(&both, USAGE, &["--root", "--initrd"]);
-        // The embedded guest is no Linux.
+        // The embedded guest isn't Linux.
         check(&["--root", "/"], FAILURE, &["bzImage"]);
     });
 }
 
 #[test]
-fn programs_that_do_not_serve_are_told() {
+fn programs_that_do_not_serve_are_reported() {
     on_kvm(|| {
         let (folder, kernel) = folder();
         for (text, words) in [
@@ -105,7 +106,7 @@ fn another_user_needs_the_version_in_rust() {
 }
 
 #[test]
-fn a_socket_where_nobody_serves_is_told() {
+fn an_unserved_socket_is_reported() {
     on_kvm(|| {
         let (folder, kernel) = folder();
         let path = folder.path().join("socket");

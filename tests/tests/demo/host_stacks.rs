@@ -1,4 +1,4 @@
-//! `--host-stacks`: what the host's kernel and the VMM did for a vCPU is below the guest's stack, by the names of functions.
+//! `--host-stacks`: the functions of the host's kernel and the VMM for a vCPU are below the guest's stack, by name.
 
 use std::process::Command;
 
@@ -9,12 +9,12 @@ use kvmprof_tests::{
     kvmprof, on_kvm, recorded_with_frames, run_command, until,
 };
 
-/// How many stacks of the host are wanted.
+/// Number of stacks of the host.
 const ENOUGH: usize = 200;
 /// The module of frames that aren't functions.
 const NONE: &str = "[host]";
 
-/// Stacks lead from where the host's kernel or the VMM was to the begin of a thread of the VMM, whose program is `program`.
+/// Stacks lead from the host's kernel or the VMM to the start of a thread of the VMM, whose program is `program`.
 fn check(stacks: &[Vec<HostFrame>], program: &str) {
     let own = format!("[host:{program}]");
     let (mut whole, mut of_kvm) = (0, 0);
@@ -26,7 +26,7 @@ fn check(stacks: &[Vec<HostFrame>], program: &str) {
             module == NONE || module.starts_with("[host:") || panic!("{name} {module}")
         };
         assert!(kernel.iter().all(is_kernels));
-        // Behind the VMM's own there is nothing else, but that it was cut short.
+        // After the VMM's own frames there is only a truncation mark, if any.
         assert!(
             vmm.iter().all(|frame| is_own(frame) || frame.1 == NONE),
             "{stack:?}"
@@ -38,14 +38,14 @@ fn check(stacks: &[Vec<HostFrame>], program: &str) {
         "{} stacks of the host, {whole} whole, {of_kvm} in KVM",
         stacks.len()
     );
-    // Somewhere there is code without unwind information.
+    // Some code has no unwind information.
     assert!(whole * 10 >= stacks.len() * 9, "{:?}", stacks.last());
-    // A guest that runs makes exits: what else the VMM does for it takes less.
+    // A running guest makes exits: the VMM's other work for it takes less.
     assert!(of_kvm * 2 > stacks.len());
 }
 
 #[test]
-fn a_guest_of_ones_own_has_the_stacks_of_kvmprof_below_its_own() {
+fn kvmprofs_own_guest_has_host_stacks_of_kvmprof() {
     on_kvm(|| {
         if !is_kernel_clock_for_demo() {
             return;
@@ -55,7 +55,7 @@ fn a_guest_of_ones_own_has_the_stacks_of_kvmprof_below_its_own() {
         let path = guest.folder().join("recording");
         let arguments = ["--output", path.to_str().unwrap()];
         let mut stacks = Vec::new();
-        // How many ticks have a sample is the host's to say.
+        // The number of ticks with a sample depends on the host.
         while stacks.len() < ENOUGH {
             let ran = guest.record(2000, &arguments);
             assert_eq!(ran.status, 0, "{ran:?}");
@@ -73,7 +73,7 @@ fn a_guest_of_ones_own_has_the_stacks_of_kvmprof_below_its_own() {
 }
 
 #[test]
-fn a_guest_of_another_program_has_the_stacks_of_that_below_its_own() {
+fn an_attached_guest_has_host_stacks_of_its_vmm() {
     on_kvm(|| {
         if !is_kernel_clock_for_demo() {
             return;
@@ -103,7 +103,7 @@ fn a_guest_of_another_program_has_the_stacks_of_that_below_its_own() {
 }
 
 #[test]
-fn what_the_hosts_stacks_need_is_named() {
+fn missing_rights_for_host_stacks_are_named() {
     on_kvm(|| {
         if !is_kernel_clock_for_demo() || !is_perfmon_enough() {
             return;
@@ -121,7 +121,7 @@ fn what_the_hosts_stacks_need_is_named() {
         let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap();
         let is_open = paranoid.trim().parse::<i32>().unwrap() <= 1;
         let ran = demo(&["--clock", "kernel"], Some(&[Bpf, Perfmon]));
-        // Who may use perf as it likes gets the addresses, too.
+        // With the rights to use perf, the addresses are shown, too.
         if is_open {
             println!(
                 "the host's kernel tells everybody its addresses: {}",

@@ -1,4 +1,4 @@
-//! Guests that mean harm, and guests in the middle of an exit whenever a tick comes.
+//! Hostile guests, and guests that are within an exit at every tick.
 
 use kvmprof_abi::pcs::{PCS_SETBSIZE, PROF_ALL, PROF_GROUP, PROF_KERNEL};
 use kvmprof_abi::wire::device;
@@ -12,7 +12,7 @@ const CLOCK: Clock = Clock {
     jitter: false,
 };
 
-/// Circular page tables, wild pointers and absurd counts under every kind of look at the guest.
+/// Circular page tables, invalid pointers and absurd counts during every kind of introspection.
 #[test]
 fn a_hostile_guest_harms_nobody() {
     on_kvm(|| {
@@ -38,7 +38,7 @@ fn a_hostile_guest_harms_nobody() {
     });
 }
 
-/// The same from outside, by every way in.
+/// The same from outside, with every client.
 #[test]
 fn a_hostile_guest_is_ended_like_any_other() {
     on_kvm(|| {
@@ -64,7 +64,7 @@ fn a_hostile_guest_is_ended_like_any_other() {
     });
 }
 
-/// A tick never falls into an unfinished exit: every value that the guest reads is the right one.
+/// A tick never falls into an unfinished exit: every value that the guest reads is right.
 #[test]
 fn ticks_leave_exits_alone() {
     on_kvm(|| {

@@ -1,5 +1,5 @@
-//! A hostile driver at the level of virtio's queues, which tries everything on one port while another
-//! one, and the host's socket, have to go on working.
+//! A hostile driver at the level of virtio's queues, which attacks one port while another one, and the
+//! host's socket, have to keep working.
 
 use kvmprof_abi::pcs::PROF_ALL;
 use kvmprof_machine::virtio::GuestAccess;
@@ -30,7 +30,7 @@ fn watch(machine: &Machine) -> AttackResults {
     }
 }
 
-/// What is wrong with the outcome of an attack, if anything is.
+/// The fault in the outcome of an attack, if any.
 fn complaint(attack: &AttackResult) -> Option<&'static str> {
     if attack.answer < 0 {
         return Some("the attack itself has failed");
@@ -49,7 +49,7 @@ fn complaint(attack: &AttackResult) -> Option<&'static str> {
     }
 }
 
-/// What some attacks learn if all is as it should be.
+/// The expected results of some attacks.
 const ANSWERS: &[(&str, i32)] = &[
     ("requests without an end", 0),
     ("queue changed from elsewhere", 0),
@@ -92,8 +92,8 @@ fn check_counts(machine: &Machine, results: &AttackResults) {
     assert_eq!(faults(0), (0, 0), "{virtio:?}");
 }
 
-/// Every attack of a driver on its device is survived by the device, by the other port, by the
-/// machine and by its clients on the host.
+/// The device, the other port, the machine and its clients on the host keep working after every attack of a
+/// driver on its device.
 #[test]
 fn a_hostile_driver_harms_only_its_own_port() {
     on_kvm(|| {

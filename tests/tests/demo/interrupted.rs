@@ -1,4 +1,4 @@
-//! Clients that are to end while the guest's program doesn't answer them.
+//! Clients that are ended while the guest's program doesn't answer them.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ fn until_clock(guest: &Guest, runs: bool) {
     });
 }
 
-/// The first SIGINT asks for an end in order, which waits for an answer; the second one ends the client.
+/// The first SIGINT requests an end in order, which waits for an answer; the second one ends the client.
 #[test]
 fn a_second_interrupt_ends_a_client_that_gets_no_answer() {
     on_kvm(|| {
@@ -30,7 +30,7 @@ fn a_second_interrupt_ends_a_client_that_gets_no_answer() {
                 .unwrap();
             until_clock(&guest, true);
             guest.signal(Signal::STOP);
-            // Two that come close together count as one.
+            // Two within a short time count as one.
             let ended = until("a signal ends the client", || {
                 kill_process(Pid::from_child(&client), Signal::INT).unwrap();
                 client.try_wait().unwrap()

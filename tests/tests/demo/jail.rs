@@ -1,4 +1,4 @@
-//! `kvmprof jail`: what the host's kernel says of the process in it, what is left behind, and what is refused.
+//! `kvmprof jail`: the state of its process by the host's kernel, its leftovers, and refusals.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -35,7 +35,7 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// A jail, by these options, and a guest in it, by those.
+    /// A jail with these options, and a guest in it with those.
     pub fn command(&self, jail: &[&str], run: &[&str]) -> Command {
         let mut command = Command::new(kvmprof());
         let user = NOBODY.to_string();
@@ -59,17 +59,17 @@ impl Place {
         command
     }
 
-    /// One that is recorded.
+    /// With a recording.
     pub fn start(&self, jail: &[&str]) -> Jail {
         self.start_with(jail, &[])
     }
 
-    /// One that is recorded, with more options of its own.
+    /// With a recording, and with further options.
     pub fn start_with(&self, jail: &[&str], run: &[&str]) -> Jail {
         let (socket, recording) = (self.file("jail/socket"), self.file("jail/recording"));
         let files = ["--socket", path(&socket), "--record", path(&recording)];
         let outside = self.command(jail, &[&files, run].concat()).spawn().unwrap();
-        // One that a killed jail has left is there, and nobody listens.
+        // A folder of a killed jail has a socket without a listener.
         until("the guest's socket answers", || {
             UnixStream::connect(&socket).ok()
         });
@@ -95,7 +95,7 @@ pub(super) fn children(pid: u32) -> Vec<u32> {
     numbers.map(|number| number.parse().unwrap()).collect()
 }
 
-/// What a process calls itself; nothing once it has ended.
+/// The name of a process; empty once it has ended.
 pub(super) fn name(pid: u32) -> String {
     let name = fs::read_to_string(format!("/proc/{pid}/comm"));
     name.unwrap_or_default().trim().to_owned()
@@ -148,7 +148,7 @@ pub(super) fn mounts() -> String {
     fs::read_to_string("/proc/self/mountinfo").unwrap()
 }
 
-/// Of whom the process in it is, and what it may.
+/// The ids and rights of the process in it.
 fn check_rights(jail: &Jail) {
     for namespace in ["mnt", "pid", "ipc", "net", "uts"] {
         let name = format!("ns/{namespace}");
@@ -161,13 +161,13 @@ fn check_rights(jail: &Jail) {
     }
     assert_eq!(jail.status("Groups"), "");
     assert_eq!(jail.status("NoNewPrivs"), "1");
-    // Not even other processes of its user can look into it: proc(5) gives all of it to root.
+    // Even other processes of its user can't look into it: proc(5) gives all of it to root.
     let owner = fs::metadata(jail.proc("environ")).unwrap();
     assert_eq!((owner.uid(), owner.gid()), (0, 0));
     for set in ["CapPrm", "CapEff", "CapInh", "CapAmb"] {
         assert_eq!(jail.status(set), "0000000000000000", "{set}");
     }
-    // By its pids outside and inside: it is the first one there.
+    // Its pids outside and inside: it is the first one there.
     assert!(jail.status("NSpid").ends_with("\t1"));
     assert_eq!(jail.read("environ"), "");
     let limits = jail.read("limits");
@@ -179,13 +179,13 @@ fn check_rights(jail: &Jail) {
     assert_eq!(of("Max open files"), ["2048", "2048"]);
     assert_eq!(of("Max file size"), ["1000000000", "1000000000"]);
     assert_eq!(of("Max core file size"), ["0", "0"]);
-    // No interface but that to itself.
+    // Only the loopback interface.
     let interfaces = jail.read("net/dev");
     let interfaces = interfaces.lines().filter(|line| line.contains(':'));
     assert_eq!(interfaces.count(), 1);
 }
 
-/// Which files it has, and how.
+/// Its open files, and their flags.
 fn check_files(jail: &Jail, place: &Place) {
     let set = |names: &[&str]| -> BTreeSet<String> {
         names.iter().map(|name| (*name).to_owned()).collect()
@@ -209,7 +209,7 @@ fn check_files(jail: &Jail, place: &Place) {
     }
     let program = kvmprof();
     for descriptor in fs::read_dir(jail.proc("fd")).unwrap() {
-        // One that has been closed meanwhile has none.
+        // One that was closed meanwhile has none.
         let target = fs::read_link(descriptor.unwrap().path());
         assert_ne!(target.ok(), Some(program.clone()));
     }
@@ -257,7 +257,7 @@ fn a_guest_is_listed_by_its_jails_folder() {
     });
 }
 
-/// Whichever of the two processes is killed.
+/// Killing either of the two processes.
 #[test]
 fn nothing_is_left_of_a_jail_that_is_killed() {
     on_kvm(|| {
@@ -280,7 +280,7 @@ fn nothing_is_left_of_a_jail_that_is_killed() {
                 (!jail.proc("").exists()).then_some(())
             });
             assert_eq!(mounts(), before);
-            // The next one takes its place.
+            // The next one replaces it.
             let mut jail = place.start(&[]);
             signal(jail.outside.id(), Signal::INT);
             assert!(jail.outside.wait().unwrap().success());
@@ -289,7 +289,7 @@ fn nothing_is_left_of_a_jail_that_is_killed() {
 }
 
 #[test]
-fn mistakes_are_told() {
+fn wrong_options_are_reported() {
     on_kvm(|| {
         let place = Place::new();
         let refused = |jail: &[&str], run: &[&str], words: &[&str]| {
@@ -332,7 +332,7 @@ fn mistakes_are_told() {
 }
 
 #[test]
-fn what_the_host_does_not_have_is_told() {
+fn missing_features_of_the_host_are_reported() {
     on_kvm(|| {
         let place = Place::new();
         symlink(place.0.path(), place.file("link")).unwrap();
@@ -383,7 +383,7 @@ fn only_root_makes_jails() {
 
 /// The error of the guest's kvmprof, and its status, come out of the jail.
 #[test]
-fn what_is_wrong_inside_is_told_outside() {
+fn errors_inside_are_reported_outside() {
     on_kvm(|| {
         let place = Place::new();
         let socket = place.file("jail/socket");
@@ -399,7 +399,7 @@ fn what_is_wrong_inside_is_told_outside() {
     });
 }
 
-/// A client's socket that is outside is there under its own name.
+/// A client's socket outside exists inside under its own name.
 #[test]
 fn sockets_outside_can_be_in_a_jail() {
     on_kvm(|| {
@@ -447,9 +447,9 @@ fn a_jail_has_limits() {
     });
 }
 
-/// As it does on hosts without cgroup v2, or with controllers of version 1.
+/// As on hosts without cgroup v2, or with controllers of version 1.
 #[test]
-fn a_host_without_the_controllers_is_told() {
+fn missing_cgroup_controllers_are_reported() {
     let has_them = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers");
     if has_them.is_ok_and(|names| names.contains("memory")) {
         return not_run("this host's cgroup v2 has all controllers");

@@ -1,4 +1,4 @@
-//! Guests in a jail with devices that have another end on the host, and jails in the background.
+//! Guests in a jail with devices that have a peer on the host, and jails in the background.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -30,19 +30,19 @@ fn end(mut jail: Jail) {
     assert!(jail.outside.wait().unwrap().success());
 }
 
-/// What serves a folder, behind the process that starts it, which is the jail's outside.
+/// The server of a folder, a child of the process that starts it, which is the jail's outside.
 fn daemons(jail: &Jail) -> Vec<u32> {
     let helpers = children(jail.outside.id()).into_iter();
     let mut helpers = helpers.filter(|pid| name(*pid) == "kvmprof-share");
     children(helpers.next().expect("what starts virtiofsd"))
 }
 
-/// Whether this host's virtiofsd can be started: that of QEMU wants to be where it can make a root of its own.
+/// Whether this host's virtiofsd can be started: QEMU's needs a folder for its own root.
 fn virtiofsd_here() -> Option<PathBuf> {
     Some(virtiofsd()).filter(|program| program.exists())
 }
 
-/// virtiofsd is outside; in the jail there is neither the folder nor the program, and nothing of it is left.
+/// virtiofsd is outside; the jail has neither the folder nor the program, and none of their files is left.
 #[test]
 fn folders_are_served_from_outside() {
     on_kvm(|| {
@@ -64,7 +64,7 @@ fn folders_are_served_from_outside() {
             let daemons = daemons(&jail);
             assert!(!daemons.is_empty());
             for pid in &daemons {
-                // A process of the jail's could find it by its pid.
+                // A process in the jail could find it by its pid.
                 let own = fs::read_link("/proc/self/ns/pid").unwrap();
                 assert_eq!(fs::read_link(format!("/proc/{pid}/ns/pid")).unwrap(), own);
             }
@@ -85,9 +85,9 @@ fn folders_are_served_from_outside() {
     });
 }
 
-/// What is wrong with a folder is told before there is a jail.
+/// Errors of a folder are reported before there is a jail.
 #[test]
-fn folders_that_cannot_be_served_are_told() {
+fn unservable_folders_are_reported() {
     on_kvm(|| {
         let place = Place::new();
         let refused = |options: &[&str], words: &[&str]| {
@@ -99,7 +99,7 @@ fn folders_that_cannot_be_served_are_told() {
     });
 }
 
-/// Its socket is in the jail's folder, and the user's.
+/// Its socket is in the jail's folder, and belongs to the user.
 #[test]
 fn a_jail_has_a_socket_device() {
     on_kvm(|| {
@@ -127,7 +127,7 @@ fn a_jail_has_a_socket_device() {
 struct Tap(String);
 
 impl Tap {
-    /// One of nobody's, if this host lets it be made.
+    /// A tap without an owner, if this host allows it.
     fn make() -> Option<Self> {
         let tap = Self(format!("kvmp{}", std::process::id()));
         let user = NOBODY.to_string();
@@ -150,7 +150,7 @@ fn ip(words: &[&str]) -> bool {
     ran.is_ok_and(|status| status.success())
 }
 
-/// Its tap is that of the network namespace that is named.
+/// Its tap is that of the named network namespace.
 #[test]
 fn a_jail_has_a_tap() {
     on_kvm(|| {
@@ -166,20 +166,20 @@ fn a_jail_has_a_tap() {
         let networks = status(&place.file("jail/socket")).machine.networks;
         assert_eq!(networks[0].peer, end_of_it);
         end(jail);
-        // In a namespace of its own there is none.
+        // A separate namespace has none.
         place.is_refused(&[], &["--net", &end_of_it], FAILURE, &[&tap.0]);
     });
 }
 
-/// The command ends, its jail goes on, and ends by a signal for the process that it has named.
+/// The command ends, its jail continues, and ends by a signal to the process that it has named.
 #[test]
-fn a_jail_goes_into_the_background() {
+fn a_jail_can_run_in_the_background() {
     on_kvm(|| {
         let place = Place::new();
         let (socket, recording) = (place.file("jail/socket"), place.file("jail/recording"));
         let files = ["--socket", path(&socket), "--record", path(&recording)];
         let mut command = place.command(&["--daemonize"], &files);
-        // Its standard error is kept where it isn't a terminal: a pipe for it would have no end.
+        // Its standard error is kept if it isn't a terminal: a pipe for it would never be closed.
         let ran = run_command(command.stdout(Stdio::piped()).stderr(Stdio::null()));
         assert_eq!(ran.status, 0, "{ran:?}");
         let outside: u32 = ran.stdout.trim().parse().unwrap();
@@ -199,9 +199,9 @@ fn a_jail_goes_into_the_background() {
     });
 }
 
-/// Before there is a jail the command waits, and says what is wrong.
+/// Before there is a jail the command waits, and reports errors.
 #[test]
-fn what_keeps_a_jail_from_the_background_is_told() {
+fn errors_before_the_background_are_reported() {
     on_kvm(|| {
         let place = Place::new();
         let nowhere = ["--daemonize", "--netns", "kvmprof-none"];

@@ -1,5 +1,5 @@
-//! `--clock kernel`: samples agree with where the guest's programs are, what needs exits gets them for as long as it is wanted,
-//! and a host that doesn't allow it is told apart.
+//! `--clock kernel`: samples agree with the addresses of the guest's programs, consumers that need exits get them while they
+//! are active, and a host that doesn't allow it is recognised.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -57,9 +57,9 @@ fn samples_name_their_process_on_each_vcpu() {
     });
 }
 
-/// Counts of processes take exits. Nothing is counted twice or not at all on the way there and back, and samples are as good.
+/// Counts of processes need exits. Nothing is counted twice or lost at either switch, and samples are as good.
 #[test]
-fn what_needs_exits_has_them_for_as_long_as_it_is_wanted() {
+fn consumers_that_need_exits_get_them_while_active() {
     on_kvm(|| {
         if !is_kernel_clock_for_demo() {
             return;
@@ -91,7 +91,7 @@ fn what_needs_exits_has_them_for_as_long_as_it_is_wanted() {
     });
 }
 
-/// A recorder wants stacks and mappings, which are another program's of the host's kernel.
+/// A recorder needs stacks and mappings, which take another program in the host's kernel.
 #[test]
 fn a_recorder_has_its_samples_from_the_hosts_kernel() {
     on_kvm(|| {
@@ -105,18 +105,18 @@ fn a_recorder_has_its_samples_from_the_hosts_kernel() {
         let path = guest.folder().join("recording");
         let arguments = ["--output", path.to_str().unwrap()];
         let mut user = Vec::new();
-        // How many ticks have a sample is the host's to say.
+        // The number of ticks with a sample depends on the host.
         while user.len() < ENOUGH_SAMPLES {
             let ran = guest.record(3000, &arguments);
             assert_eq!(ran.status, 0, "{ran:?}");
-            // Without the stacks the program is another one: exits serve until it runs.
+            // Without the stacks the program is another one: exits are used until it runs.
             until_source(&guest, "kernel");
             Accounts::of(&pcs.connection).check();
             let (samples, contents) = recorded(&path);
             assert_eq!(contents.info.clock, "kernel");
             let samples = samples.into_iter();
             user.extend(samples.filter(|sample| sample.mode == Mode::User));
-            // The host's kernel doesn't hand over the register that tells.
+            // The host's kernel doesn't provide that register.
             let stalls = run([OsStr::new("stalls"), path.as_os_str()]).stdout;
             assert!(
                 stalls.contains("Whether interrupts were off isn't known"),

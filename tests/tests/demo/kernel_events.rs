@@ -1,5 +1,5 @@
-//! Recordings by events that the host's kernel counts: the samples are of the processes that cause them, as often as the
-//! guest knows that they did.
+//! Recordings by events that the host's kernel counts: the samples are of the processes that cause them, as many as the guest
+//! counts.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -10,7 +10,7 @@ use kvmprof_abi::wire::device;
 use kvmprof_client::{Connection, RemoteDevice};
 use kvmprof_demo_guest::{Mode as GuestMode, row_of, rows};
 use kvmprof_machine::virtio::GuestAccess;
-use kvmprof_profiling::kernel_events::missing;
+use kvmprof_profiling::kernel_events::unavailable;
 use kvmprof_recording::file::Contents;
 use kvmprof_recording::{ConsumerLedger, EventKind, Mode, Sample, SamplingEvent};
 use kvmprof_test_guest::{EXIT_ROUNDS, HALT_ROUNDS, IMAGE, TOUCH_ROUNDS, TURNS};
@@ -26,7 +26,7 @@ fn event(text: &str) -> SamplingEvent {
     text.parse().unwrap()
 }
 
-/// The samples of a recording that is whole.
+/// The samples of a complete recording.
 fn samples(path: &Path) -> (Vec<Sample>, Contents) {
     let (samples, contents) = recorded(path);
     let account = contents.account;
@@ -39,8 +39,8 @@ fn samples(path: &Path) -> (Vec<Sample>, Contents) {
     (samples, contents)
 }
 
-/// Runs the test guest without a clock, recorded by `event`, until each vCPU has counted so many rounds; with the samples comes
-/// what was counted.
+/// Runs the test guest without a clock, recorded by `event`, until each vCPU has counted this many rounds; returns the samples
+/// and the counts.
 fn record_rounds(
     workload: &'static str,
     vcpus: u16,
@@ -92,13 +92,13 @@ fn every_halt_is_sampled_where_the_vcpu_halts() {
         let (samples, contents) =
             record_rounds("workload=halts", vcpus, event("halt:1"), HALT_ROUNDS);
         let halts = in_function(&samples, "halt_once");
-        // Nobody else halts but the ones that are done, and those aren't woken up.
+        // Only vCPUs that have finished halt otherwise, and those aren't woken up.
         assert_eq!(halts.len(), samples.len());
         for (pid, turns) in PIDS.into_iter().zip(TURNS) {
             let made = u64::from(vcpus) * HALT_ROUNDS * turns;
             let found = of_process(&halts, pid);
             println!("{pid}: {found} of {made}");
-            // An interrupt that comes before the HLT makes it none: on a slow host that is often so.
+            // An interrupt before the HLT prevents the halt: on a slow host that is frequent.
             let most = made + contents.account.lost;
             let least = made / 2;
             assert!((least..=most).contains(&found), "{pid}: {found} of {made}");
@@ -107,7 +107,7 @@ fn every_halt_is_sampled_where_the_vcpu_halts() {
     });
 }
 
-/// Memory that is touched for the first time is a fault of the process that touches it, at the instruction.
+/// The first touch of memory is a page fault of the touching process, at the instruction.
 #[test]
 fn first_touches_of_memory_are_page_faults() {
     on_kvm_that_counts(&[EventKind::PageFaults], || {
@@ -118,7 +118,7 @@ fn first_touches_of_memory_are_page_faults() {
             let made = TOUCH_ROUNDS * turns;
             let found = of_process(&touches, pid);
             println!("{pid}: {found} of {made}, {}", contents.account);
-            // KVM may handle one again, when something else has changed its tables meanwhile.
+            // KVM may handle one again if its tables were changed meanwhile.
             let most = made + made / 3;
             assert!(
                 (made..=most).contains(&found),
@@ -132,7 +132,7 @@ fn first_touches_of_memory_are_page_faults() {
     });
 }
 
-/// What exits to kvmprof has exited to KVM, at the same instruction.
+/// Exits to kvmprof are exits to KVM, at the same instruction.
 #[test]
 fn exits_to_kvm_are_sampled_at_their_instructions() {
     on_kvm_that_counts(&[EventKind::KvmExits], || {
@@ -150,7 +150,7 @@ fn exits_to_kvm_are_sampled_at_their_instructions() {
             let found = of_process(&there, pid);
             println!("{function}: {found} of {made}");
             assert_eq!(found, there.len() as u64, "{function} is of one process");
-            // A few more are by interrupts of the host, a few less where the ring was full.
+            // A few more are by interrupts of the host, a few less if the ring was full.
             let least = (made * 19 / 20).saturating_sub(contents.account.lost);
             let most = made + made / 4;
             assert!(
@@ -161,8 +161,8 @@ fn exits_to_kvm_are_sampled_at_their_instructions() {
     });
 }
 
-/// Of the time that the demo guest uses, its processes have the shares that it has measured itself. While it is halted no
-/// guest time passes.
+/// In guest time, the demo guest's processes have the shares that it has measured itself. While it is halted no guest time
+/// passes.
 #[test]
 fn guest_time_agrees_with_the_guests_own_count() {
     on_kvm_that_counts(&[EventKind::GuestTime], || {
@@ -195,43 +195,44 @@ fn guest_time_agrees_with_the_guests_own_count() {
         let (all_seen, all_own) = (sum(&counts), sum(&cycles));
         let sampled = Sampled::new(all_seen, 0, contents.account.lost, &pressure);
         for row in &busy {
-            let shares = (share(counts[*row], all_seen), share(cycles[*row], all_own));
-            assert_share(rows()[*row].name, shares, sampled);
+            let (observed, expected) =
+                (share(counts[*row], all_seen), share(cycles[*row], all_own));
+            assert_share(rows()[*row].name, observed, expected, sampled);
         }
         let halted = share(counts.iter().sum::<u64>() - all_seen, samples.len() as u64);
         assert!(halted < 0.05, "{halted} of guest time while halted");
     });
 }
 
-/// However often an event is to be sampled, the guest goes on.
+/// However often an event is sampled, the guest continues.
 #[test]
-fn no_event_holds_the_guest_up() {
+fn no_event_stops_the_guest() {
     on_kvm(|| {
         sample_each_event_as_often_as_possible();
     });
 }
 
-/// The same where KVM passes its tracepoints.
+/// The same if KVM passes its tracepoints.
 #[test]
-fn no_tracepoint_holds_the_guest_up() {
+fn no_tracepoint_stops_the_guest() {
     on_kvm_that_counts(&[EventKind::KvmExits, EventKind::PageFaults], || {
         sample_each_event_as_often_as_possible();
     });
 }
 
-/// All that there are here, one after the other.
+/// All that exist here, one after the other.
 fn sample_each_event_as_often_as_possible() {
     let boot = Boot::Test("workload=endless-exits");
     let machine = Machine::start_with_ports(boot, 2, Clock::default(), GuestAccess::None);
     let connection = machine.connect();
     for kind in EventKind::ALL {
-        if let Some(why) = missing(kind) {
+        if let Some(why) = unavailable(kind) {
             println!("{}: {why}", kind.name());
             continue;
         }
         let event = SamplingEvent::new(kind, period(kind)).unwrap();
         let recorder = start(&connection, event);
-        // Others go on to be served, too.
+        // Other clients are still served, too.
         machine.until_rounds(20, || {
             machine.status();
         });
@@ -242,7 +243,8 @@ fn sample_each_event_as_often_as_possible() {
     machine.stop();
 }
 
-/// The least period, but for the lab's guest time: an interrupt each 100 us leaves an emulated host no time for anything else.
+/// The minimum period, except for the lab's guest time: an interrupt each 100 us leaves an emulated host no time for anything
+/// else.
 fn period(kind: EventKind) -> u64 {
     const LAB_GUEST_TIME: u64 = 10_000_000;
     match kind {
@@ -260,7 +262,7 @@ fn start(connection: &Connection, event: SamplingEvent) -> RemoteDevice {
     recorder
 }
 
-/// The ledger of the recorder, of which there is one.
+/// The ledger of the only recorder.
 fn recorder_ledger(connection: &Connection) -> ConsumerLedger {
     let status = status_of(connection);
     let mut recorders = status.recorders();
@@ -269,9 +271,9 @@ fn recorder_ledger(connection: &Connection) -> ConsumerLedger {
     ledger
 }
 
-/// What this host doesn't count is refused before anything is recorded, with the reason that `pmc list` gives too.
+/// Events that this host doesn't count are refused before the recording, with the same reason as in `pmc list`.
 #[test]
-fn what_the_host_does_not_count_is_refused_with_the_reason() {
+fn events_that_the_host_does_not_count_are_refused_with_the_reason() {
     on_kvm(|| {
         let guest = Guest::start(Boot::Test("workload=spin"), ["--hz", "100"]);
         let connection = guest.connect();
@@ -284,7 +286,7 @@ fn what_the_host_does_not_count_is_refused_with_the_reason() {
             let event = SamplingEvent::new(kind, kind.least_period()).unwrap();
             let period = i64::try_from(event.period()).unwrap();
             let chosen = recorder.ioctl_with(REC_EVENT, period, &kind.number().to_le_bytes(), 0);
-            let Some(why) = missing(kind) else {
+            let Some(why) = unavailable(kind) else {
                 chosen.unwrap();
                 continue;
             };

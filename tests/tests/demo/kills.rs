@@ -1,5 +1,5 @@
-//! kill -9 of every process of the host at any moment: the next guest takes the socket over, a recording can be read up to the cut, whoever
-//! waited for the killed one is told, and a killed client leaves nothing behind in the guest.
+//! kill -9 of every process of the host at any moment: the next guest takes over the socket, a recording can be read up to the cut, clients
+//! of the killed process get an error, and a killed client leaves no state in the guest.
 //!
 //! The test is 20 kills. `tests/soak kill 1000` makes more, by `KVMPROF_KILLS`. pcsd is killed in the lab: tests/tests/linux/agent.
 
@@ -20,13 +20,13 @@ use tempfile::TempDir;
 
 /// Kills without `KVMPROF_KILLS`.
 const KILLS: u32 = 20;
-/// Longest life of a VMM, and of a client, in ms: some don't come as far as to their socket or their file.
+/// Maximum life of a VMM, and of a client, in ms: some are killed before they have a socket or a file.
 const MOMENT: u64 = 400;
 
-/// Kills one process, and says whether it was still there.
+/// Kills one process. Returns whether it was still running.
 pub type Kill = fn(&mut Victims) -> bool;
 
-/// Who is killed, in turn.
+/// The kinds of killed processes, in turn.
 pub const KINDS: [(&str, Kill); 6] = [
     ("run", |victims| victims.machine("run")),
     ("status", |victims| victims.client(&["status"], 10)),
@@ -43,7 +43,7 @@ pub const KINDS: [(&str, Kill); 6] = [
 /// Processes that are killed.
 pub struct Victims {
     folder: TempDir,
-    /// A guest that goes on, whose clients are killed.
+    /// A guest that continues, whose clients are killed.
     guest: Guest,
     random: Random,
 }
@@ -60,13 +60,13 @@ fn start(words: &[&str], socket: &Path) -> Command {
     command
 }
 
-/// Kills `child`, and says whether it hadn't ended by itself.
+/// Kills `child`. Returns whether it hadn't ended by itself.
 fn kill(mut child: Child) -> bool {
     child.kill().unwrap();
     child.wait().unwrap().signal() == Some(libc::SIGKILL)
 }
 
-/// All blocks that came into the file are sound, if it began at all.
+/// All blocks in the file are valid, if it was begun at all.
 fn check_recording(path: &Path) {
     let length = fs::metadata(path).map_or(0, |found| found.len());
     if length <= HEADER as u64 {
@@ -76,7 +76,7 @@ fn check_recording(path: &Path) {
     let recording = Recording::open(path).unwrap();
     let read = recording.read(|ticks, _| samples += u64::from(ticks.sample.is_some()));
     let contents = match read {
-        // Its first block is cut.
+        // Its first block is truncated.
         Err(FileError::Empty(_)) => return,
         read => read.unwrap(),
     };
@@ -86,7 +86,7 @@ fn check_recording(path: &Path) {
 }
 
 impl Victims {
-    /// With a guest that goes on.
+    /// With a guest that continues.
     pub fn new(seed: u64) -> Self {
         Self {
             folder: tempfile::tempdir().unwrap(),
@@ -95,13 +95,13 @@ impl Victims {
         }
     }
 
-    /// Kills one of the kind that is the next after `number` others, and says whether it hadn't ended by itself.
+    /// Kills a process of the kind after `number` others. Returns whether it hadn't ended by itself.
     pub fn kill(&mut self, number: usize) -> bool {
         let (_, kill) = KINDS[number % KINDS.len()];
         kill(self)
     }
 
-    /// The guest that went on ends well, and has nothing to complain of.
+    /// The other guest ends without errors or messages.
     pub fn end(mut self) {
         self.guest.signal(Signal::TERM);
         let ran = self.guest.wait();
@@ -117,7 +117,7 @@ impl Victims {
         self.folder.path().join(name)
     }
 
-    /// A VMM at the socket of the one that was killed before, by turns with a client that records it.
+    /// A VMM at the socket of the one that was killed before, or a client that records it, alternately.
     fn machine(&mut self, command: &str) -> bool {
         let [socket, recording, beside] =
             ["socket", "recording", "beside"].map(|name| self.file(name));
@@ -143,7 +143,7 @@ impl Victims {
             let status: ExitStatus = until("the client of a killed VMM ends", || {
                 client.try_wait().unwrap()
             });
-            // It lacks the end of its recording, or had nobody to record.
+            // It lacks the end of its recording, or had nothing to record.
             assert!(matches!(status.code(), Some(0 | 1)), "{status}");
         }
         check_recording(&recording);
@@ -151,7 +151,7 @@ impl Victims {
         was_there
     }
 
-    /// A client of the guest that goes on, which lives for `longest` ms at most.
+    /// A client of the guest that continues, which lives for `longest` ms at most.
     fn client(&mut self, words: &[&str], longest: u64) -> bool {
         let output = self.file(words[0]);
         let mut client = start(words, &self.guest.socket());
@@ -181,7 +181,7 @@ fn wanted() -> u32 {
 }
 
 #[test]
-fn whoever_is_killed_nobody_hangs() {
+fn no_process_hangs_when_another_is_killed() {
     on_kvm(|| {
         let begin = Instant::now();
         // The same at every run.

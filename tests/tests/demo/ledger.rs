@@ -6,10 +6,10 @@ use kvmprof_tests::{
     Accounts, Boot, Guest, Pcs, Recorded, is_kernel_clock_for_demo, on_kvm, until,
 };
 
-/// Looks at the accounts in each phase of an open.
+/// Checks the accounts in each phase of an open.
 const LOOKS: usize = 40;
 
-/// Looks until the ledger has moved so often, and checks it each time.
+/// Reads the ledger until it has changed this often, and checks it each time.
 fn watch(connection: &Connection, mut between: impl FnMut()) {
     let mut seen = 0;
     let mut last = None;
@@ -24,8 +24,7 @@ fn watch(connection: &Connection, mut between: impl FnMut()) {
     });
 }
 
-/// While nobody reads, while somebody does, after a stop, and after a close: clock and consumer
-/// balance, and agree.
+/// Without a reader, with one, after a stop, and after a close: clock and consumer balance, and agree.
 #[test]
 fn accounts_balance_at_every_moment() {
     on_kvm(|| {
@@ -42,7 +41,7 @@ fn accounts_balance_at_every_moment() {
             watch(&witness, || pcs.read_available());
             pcs.ioctl(PROF_ALL, 0);
             watch(&witness, || pcs.read_available());
-            // A reader that stalls, then goes on.
+            // A reader that stalls, then continues.
             pcs.stall_until("samples are lost", |ledger| ledger.lost > 50);
             watch(&witness, || ());
             watch(&witness, || pcs.read_available());
@@ -67,7 +66,7 @@ fn accounts_balance_at_every_moment() {
     });
 }
 
-/// What an open's accounts say of each other; `before` was taken before its first PROF_*.
+/// Relations between an open's accounts; `before` was taken before its first PROF_*.
 fn check_open(before: &Accounts, recorded: &Recorded) {
     let clock = recorded.accounts.clock.since(&before.clock);
     let (earlier, ledger) = (before.pcs, recorded.status.ledger);
@@ -89,8 +88,7 @@ fn record(pcs: &mut Pcs, ticks: u64) {
     pcs.read_ticks(ticks);
 }
 
-/// Over a whole open the clock and its consumer count the same ticks, whatever drives the clock,
-/// at any rate.
+/// Over a whole open the clock and its consumer count the same ticks, for any source and rate.
 #[test]
 fn clock_and_consumer_agree_over_an_open() {
     on_kvm(|| {
@@ -119,8 +117,7 @@ fn clock_and_consumer_agree_over_an_open() {
     });
 }
 
-/// Ticks that a halted vCPU wasn't woken up for are counted as soon as somebody asks for the final
-/// account.
+/// Ticks for which a halted vCPU wasn't woken up are counted when a client requests the final account.
 #[test]
 fn a_halted_guest_is_accounted_for() {
     on_kvm(|| {

@@ -54,7 +54,7 @@ fn guest_of(kernel: &HostKernel, pid: u32, vcpus: usize) -> Found {
     })
 }
 
-/// Checks that each vCPU has its number, and the thread that kvmprof calls by that number.
+/// Checks that each vCPU has its number, and the thread that kvmprof names by that number.
 fn check_threads(guest: &Found) {
     for (number, vcpu) in (0..).zip(&guest.vcpus) {
         assert_eq!(vcpu.index, number, "{guest:?}");
@@ -75,9 +75,9 @@ fn read_object(memory: &AttachedMemory, name: &'static str) -> Vec<u8> {
     read(memory, area.start, area.end - area.start).unwrap()
 }
 
-/// Two guests of one process are told apart, and each one's memory is its own.
+/// Two guests of one process are distinguished, and each one has its own memory.
 #[test]
-fn guests_of_one_process_are_told_apart() {
+fn guests_of_one_process_are_distinguished() {
     on_kvm(|| {
         let kernel = Arc::new(HostKernel::open().unwrap());
         let own = std::process::id();
@@ -94,7 +94,7 @@ fn guests_of_one_process_are_told_apart() {
             for name in CONSTANTS {
                 assert_eq!(read_object(&memory, name), machine.object(name), "{name}");
             }
-            // Only this guest's memory has this.
+            // Only this guest's memory contains this.
             let mark = u64::try_from(vcpus).unwrap().to_le_bytes();
             machine.overwrite(
                 "compute",
@@ -121,7 +121,7 @@ fn guests_of_one_process_are_told_apart() {
     });
 }
 
-/// A guest of another process: found by the program, and its memory read until it ends.
+/// A guest of another process is found by the program, and its memory read until it ends.
 #[test]
 fn a_guest_of_another_process_is_listed_and_read() {
     on_kvm(|| {
@@ -162,7 +162,7 @@ fn a_guest_of_another_process_is_listed_and_read() {
     });
 }
 
-/// What `kvmprof list` says of `guest`.
+/// The row of `kvmprof list` for `guest`.
 fn check_list(guest: &Found) {
     let Ran { status, stdout, .. } = run(["list", "--json"]);
     assert_eq!(status, 0);
@@ -200,7 +200,7 @@ fn check_list(guest: &Found) {
     assert_eq!(line[1..], rest, "{stdout}");
 }
 
-/// `kvmprof list --json` by root with these capabilities alone.
+/// `kvmprof list --json` by root with only these capabilities.
 fn list_with(capabilities: &'static [Capability]) -> Value {
     let mut command = Command::new(kvmprof());
     command.args(["list", "--json"]);
@@ -210,11 +210,11 @@ fn list_with(capabilities: &'static [Capability]) -> Value {
     serde_json::from_str(&ran.stdout).unwrap()
 }
 
-/// Three capabilities are enough; without one of them the list says which.
+/// Three capabilities suffice; without one of them the list names it.
 #[test]
-fn three_capabilities_are_enough_and_a_missing_one_is_named() {
+fn three_capabilities_suffice_and_a_missing_one_is_named() {
     on_kvm(|| {
-        // A contained one's first thread keeps no right that anybody could lack.
+        // A contained guest's main thread keeps no right that a reader could lack.
         let guest = Guest::start(Boot::Demo, ["--cpus", "1", "--sandbox", "off"]);
         guest_of(&HostKernel::open().unwrap(), guest.pid(), 1);
         let entry = |capabilities| {
@@ -247,7 +247,7 @@ fn three_capabilities_are_enough_and_a_missing_one_is_named() {
 /// A guest of this process without a vCPU, whose memory is made of pages that begin with their number.
 struct Pages {
     vm: VmFd,
-    /// What the first page is at, in the backing memory.
+    /// The number of the first page in the backing memory.
     start: u64,
     _backing: Vec<u8>,
 }
@@ -287,19 +287,19 @@ impl Pages {
     }
 }
 
-/// What each of the guest's pages begins with.
+/// The first number in each of the guest's pages.
 fn first_bytes<const N: usize>(memory: &AttachedMemory, pages: [u64; N]) -> [Option<u8>; N] {
     pages.map(|page| Some(read(memory, page << 12, 1)?[0]))
 }
 
-/// Slots in any order, with holes, and changed meanwhile: each address is where it is then.
+/// Slots in any order, with holes, and changed meanwhile: each address is read from its present slot.
 #[test]
 fn slots_that_change_are_read_again() {
     on_kvm(|| {
         let kernel = Arc::new(HostKernel::open().unwrap());
         let vm = Pages::new(5);
         vm.set(7, 0, HIGH, 4);
-        // Nothing is at this address of this process.
+        // This address of this process is unmapped.
         vm.set_at(8, 0, HIGH + 1, 0x1000, 1);
         vm.set(1, 0, 1, 0);
         vm.set(0, 0, 0, 2);
@@ -317,7 +317,7 @@ fn slots_that_change_are_read_again() {
         assert_eq!(first_bytes(&memory, pages), expected);
         assert!(memory.contains(GuestAddress((HIGH + 1) << 12)));
         assert_eq!(read(&memory, ((HIGH + 1) << 12) - 2, 4), None);
-        // Over two slots that are elsewhere in the VMM.
+        // Across two slots that aren't adjacent in the VMM.
         assert_eq!(read(&memory, 0xffe, 4).unwrap(), [2, 2, 0, 0]);
         assert_eq!(read(&memory, 0x1ffe, 4), None);
 
@@ -348,7 +348,7 @@ fn slots_that_change_are_read_again() {
 
 /// A guest whose vCPU hasn't run has no thread that could be stopped.
 #[test]
-fn a_guest_whose_vcpu_has_not_run_is_not_attached_to() {
+fn a_guest_whose_vcpu_has_not_run_is_refused() {
     on_kvm(|| {
         let kernel = HostKernel::open().unwrap();
         let vm = Pages::new(1);

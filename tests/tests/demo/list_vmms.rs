@@ -1,4 +1,4 @@
-//! What `kvmprof list` says of guests by their VMM's jail, and by how their memory is protected. The VMMs are processes that make a guest, and wait.
+//! The rows of `kvmprof list` by a guest's jail, and by the protection of its memory. The VMMs are processes that make a guest, and wait.
 
 use std::io::{self, Read, Write, pipe};
 use std::ptr;
@@ -24,7 +24,7 @@ static MEMORY: Page = Page([0; 4096]);
 struct Vmm(Pid);
 
 impl Vmm {
-    /// Starts one, in which `make` makes the guest. That is of a process which has been forked: it does no more than system calls.
+    /// Starts one, in which `make` makes the guest. It runs in a forked process, and makes only system calls.
     fn start(make: impl FnOnce() -> io::Result<VmFd>) -> io::Result<Self> {
         let (mut hear, mut say) = pipe().unwrap();
         // SAFETY: the child makes its guest, says so, and waits to be killed. It leaves alone what other threads may have locked.
@@ -61,7 +61,7 @@ impl Vmm {
         self.0.as_raw_nonzero().get()
     }
 
-    /// Its guest, as it is found.
+    /// Its guest in the list.
     fn found(&self) -> Machine {
         let kernel = HostKernel::open().unwrap();
         let mut machines = find_machines(Ok(&kernel)).machines;
@@ -70,7 +70,7 @@ impl Vmm {
         machine
     }
 
-    /// Checks that its guest is found with this obstacle, and that attach says these words.
+    /// Checks that its guest is listed with this obstacle, and that attach prints these words.
     fn is_not_attached_to(&self, obstacle: &Obstacle, words: &[&str]) {
         assert_eq!(self.found().obstacle.as_ref(), Some(obstacle));
         let pid = self.pid().to_string();
@@ -97,7 +97,7 @@ fn guest(kind: u32) -> io::Result<VmFd> {
     Ok(Kvm::new()?.create_vm_with_type(kind.into())?)
 }
 
-/// A guest like any other, with a page of memory.
+/// An ordinary guest, with a page of memory.
 fn usual_guest() -> io::Result<VmFd> {
     guest_with(MEMORY.0.as_ptr() as u64)
 }
@@ -117,7 +117,7 @@ fn guest_with(address: u64) -> io::Result<VmFd> {
     Ok(guest)
 }
 
-/// Gives the process mounts of its own, of which others get nothing.
+/// Gives the process private mounts.
 fn leave_mounts() -> io::Result<()> {
     // SAFETY: it takes a number.
     check(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
@@ -126,9 +126,9 @@ fn leave_mounts() -> io::Result<()> {
     check(unsafe { libc::mount(ptr::null(), c"/".as_ptr(), ptr::null(), flags, ptr::null()) })
 }
 
-/// Before 6.8 the host's kernel doesn't say what is encrypted. Who makes such guests has /dev/sev open.
+/// Before 6.8 the host's kernel doesn't show encryption. The VMMs of such guests have /dev/sev open.
 #[test]
-fn a_guest_whose_vmm_encrypts_is_not_attached_to() {
+fn an_encrypted_guest_is_refused() {
     on_kvm(|| {
         let vmm = Vmm::start(|| {
             let guest = usual_guest()?;
@@ -150,7 +150,7 @@ fn a_guest_whose_vmm_encrypts_is_not_attached_to() {
     });
 }
 
-/// A guest whose only page is one that somebody would have to bring (userfaultfd(2)).
+/// A guest whose only page is missing and never filled (userfaultfd(2)).
 fn guest_without_pages() -> io::Result<VmFd> {
     let (access, flags) = (
         libc::PROT_READ | libc::PROT_WRITE,
@@ -166,9 +166,9 @@ fn guest_without_pages() -> io::Result<VmFd> {
     guest_with(memory as u64)
 }
 
-/// It isn't waited for.
+/// The command doesn't wait for it.
 #[test]
-fn memory_that_nobody_brings_is_unreadable() {
+fn missing_userfaultfd_pages_are_unreadable() {
     on_kvm(|| {
         let vmm = match Vmm::start(guest_without_pages) {
             Ok(vmm) => vmm,
@@ -178,7 +178,7 @@ fn memory_that_nobody_brings_is_unreadable() {
         let memory = AttachedMemory::open(&vmm.found(), kernel).unwrap();
         assert!(memory.contains(GuestAddress(0)));
         assert_eq!(memory.read_physical(GuestAddress(0), &mut [0; 8]), None);
-        // One that is there is read.
+        // A present page is read.
         let vmm = Vmm::start(usual_guest).unwrap();
         let kernel = Arc::new(HostKernel::open().unwrap());
         let memory = AttachedMemory::open(&vmm.found(), kernel).unwrap();

@@ -1,4 +1,4 @@
-//! Guest memory of each kind that the host has, more than lies below the hole at 3 GiB, and many vCPUs: all is profiled alike,
+//! Guest memory of each kind that the host has, more than fits below the hole at 3 GiB, and many vCPUs: profiling works alike,
 //! here after a reset.
 
 use std::fs;
@@ -6,7 +6,7 @@ use std::fs;
 use kvmprof_abi::pcs::{PROF_ALL, kind};
 use kvmprof_tests::{Accounts, Boot, Guest, check_demo_processes, on_kvm, run, until};
 
-/// Of a guest whose memory goes on above the hole.
+/// Memory that continues above the hole.
 const SIZE: &str = "3584M";
 const BYTES: u64 = 3584 << 20;
 const VCPUS: [usize; 3] = [17, 2, 2];
@@ -50,7 +50,7 @@ fn every_kind_of_memory_is_profiled_alike() {
 }
 
 #[test]
-fn memory_that_is_not_to_be_had_is_told() {
+fn unavailable_memory_is_reported() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let kernel = folder.path().join("demo.elf");

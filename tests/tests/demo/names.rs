@@ -9,13 +9,13 @@ use kvmprof_tests::{Boot, Guest, on_kvm, recorded_with_frames, run, until};
 /// Another name for the function `weave`, as long in bytes.
 const RENAMED: &str = "w\u{f6}ve";
 
-/// Where `part` is in `bytes`.
+/// The offset of `part` in `bytes`.
 fn position(bytes: &[u8], part: &[u8]) -> usize {
     let mut windows = bytes.windows(part.len());
     windows.position(|window| window == part).unwrap()
 }
 
-/// Records the demo guest, with the image `elf`. Returns the names of the code of the function `weave`, by the recording.
+/// Records the demo guest, with the image `elf`. Returns the names of the code of the function `weave` in the recording.
 fn names_of_weave(folder: &Path, elf: &[u8]) -> Vec<String> {
     let image = folder.join("image");
     fs::write(&image, elf).unwrap();
@@ -56,7 +56,7 @@ fn names_of_weave(folder: &Path, elf: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn code_whose_symbol_was_removed_is_named_after_no_other_function() {
+fn code_without_its_symbol_gets_no_other_name() {
     on_kvm(|| {
         let mut elf = Boot::Demo.image().elf().to_vec();
         let weave = symbol("weave").unwrap();

@@ -1,5 +1,5 @@
-//! The network device and the entropy device, with a guest that sends back what it gets. The test is at the other end of
-//! the socket, as passt would be.
+//! The network device and the entropy device, with a guest that echoes frames. The test is the peer at the socket, as
+//! passt would be.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -12,17 +12,17 @@ use tempfile::TempDir;
 
 const BOOT: Boot = Boot::Test("workload=network");
 const MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x2a];
-/// The type that the guest gives its own frames, and where what follows begins.
+/// The type of the guest's own frames, and the offset of what follows it.
 const TYPE: [u8; 2] = [0x88, 0xb5];
 const PAYLOAD: usize = 14;
 const ANNOUNCEMENT: usize = 60;
 
-/// A place to listen on, and the guest's network that leads there.
-struct Place {
+/// A socket to listen on, and the guest's network that connects to it.
+struct PeerSocket {
     folder: TempDir,
 }
 
-impl Place {
+impl PeerSocket {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         Self { folder }
@@ -65,7 +65,7 @@ impl Peer {
         Some(frame)
     }
 
-    /// Waits for the guest's announcement that its link is up, for the time of this number.
+    /// Waits for the guest's announcement number `number` that its link is up.
     fn announced(&mut self, number: u32) {
         let frame = self.receive().unwrap();
         let mut expected = [0xff; 6].to_vec();
@@ -77,7 +77,7 @@ impl Peer {
     }
 }
 
-/// A frame of this length, and what the guest sends back.
+/// A frame of this length, and the guest's echo.
 fn frame(length: usize, byte: u8) -> (Vec<u8>, Vec<u8>) {
     let other = [2, 0, 0, 0, 0, 1];
     let rest = vec![byte; length - PAYLOAD];
@@ -90,7 +90,7 @@ fn status(machine: &Machine) -> NetworkStatus {
     machine.status().machine.networks.remove(0)
 }
 
-/// Waits for something that the guest finds out.
+/// Waits for a result of the guest.
 fn until_guest(machine: &Machine, is: impl Fn(&NetworkResults) -> bool) -> NetworkResults {
     until("the guest has got that far", || {
         let results = machine.network();
@@ -99,11 +99,11 @@ fn until_guest(machine: &Machine, is: impl Fn(&NetworkResults) -> bool) -> Netwo
     })
 }
 
-/// Frames of all sizes go to the guest and come back as they were.
+/// Frames of all sizes go to the guest and return unchanged.
 #[test]
-fn frames_go_there_and_back() {
+fn frames_go_to_the_peer_and_back() {
     on_kvm(|| {
-        let place = Place::new();
+        let place = PeerSocket::new();
         let listener = place.listen();
         let machine = place.start(BOOT);
         let mut peer = Peer::accept(&listener);
@@ -135,7 +135,7 @@ fn frames_go_there_and_back() {
         assert_eq!((results.mac, results.errors), (MAC, 0));
         assert_eq!((results.ups, results.downs), (1, 0));
         let bytes = bytes + 100 * 100 + 64;
-        // The account of a turn is there when the turn is over, and its frames may be here before.
+        // The account of a turn is updated at its end, and its frames may arrive before.
         let status = until("all frames are counted", || {
             let status = status(&machine);
             (status.sent.frames == 109).then_some(status)
@@ -158,11 +158,11 @@ fn frames_go_there_and_back() {
     });
 }
 
-/// Random bytes come, as many as were asked for but for a limit.
+/// Random bytes arrive, as many as requested up to a limit.
 #[test]
 fn the_guest_gets_random_bytes() {
     on_kvm(|| {
-        let place = Place::new();
+        let place = PeerSocket::new();
         let listener = place.listen();
         let machine = place.start(BOOT);
         Peer::accept(&listener).announced(1);
@@ -180,11 +180,11 @@ fn the_guest_gets_random_bytes() {
     });
 }
 
-/// A guest that offers no buffers isn't given frames, and the peer isn't read: it has to wait. That costs nothing.
+/// A guest that offers no buffers gets no frames, and the peer isn't read: it has to wait. That costs nothing.
 #[test]
 fn without_buffers_the_peer_waits() {
     on_kvm(|| {
-        let place = Place::new();
+        let place = PeerSocket::new();
         let listener = place.listen();
         let machine = place.start(Boot::Test("workload=spin"));
         let mut peer = Peer::accept(&listener).0;
@@ -201,11 +201,11 @@ fn without_buffers_the_peer_waits() {
     });
 }
 
-/// Every attack on a queue is survived by the device, and noticed where it has to be.
+/// The device keeps working after every attack on a queue, and reports those that it has to notice.
 #[test]
 fn hostile_queues_harm_only_themselves() {
     on_kvm(|| {
-        let place = Place::new();
+        let place = PeerSocket::new();
         let listener = place.listen();
         let machine = place.start(Boot::Test("workload=hostile-network"));
         let mut peer = Peer::accept(&listener);

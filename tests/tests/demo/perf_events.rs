@@ -1,4 +1,5 @@
-//! Perf events on a stock Debian host, whose kernel gives them to CAP_SYS_ADMIN alone. No thread that runs a guest keeps that.
+//! Perf events on a stock Debian host, whose kernel allows them only with CAP_SYS_ADMIN. No thread that runs a guest keeps
+//! that.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -48,9 +49,9 @@ fn root_has_the_events_of_kvm_and_is_refused_no_counter() {
     });
 }
 
-/// The message doesn't send anybody for the capability that is there.
+/// The message doesn't suggest a capability that is already there.
 #[test]
-fn who_has_only_the_capability_of_other_kernels_is_told_which_one_it_takes() {
+fn the_capability_that_this_kernel_needs_is_named() {
     on_kvm_of_lab(|| {
         assert_is_stock();
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The counters of a running guest, against what the guest has counted itself.
+//! The counters of a running guest, compared with the guest's own counts.
 
 use std::ffi::OsStr;
 
@@ -17,7 +17,7 @@ fn counters(connection: &Connection) -> Counters {
     Counters::from_json(&document.expect("the device pmc")).expect("its document")
 }
 
-/// What each vCPU has counted.
+/// Each vCPU's own counts.
 fn vcpus<'a>(counters: &'a Counters, name: &str) -> &'a [u64] {
     let mut all = counters.counters.iter();
     let counter = all.find(|counter| counter.name == name);
@@ -26,8 +26,7 @@ fn vcpus<'a>(counters: &'a Counters, name: &str) -> &'a [u64] {
     &counter.vcpus
 }
 
-/// Each vCPU's exits are those that the guest says it has made; besides, the guest has only written its greeting, on the
-/// first vCPU.
+/// Each vCPU's exits equal the guest's count; in addition, the guest has only written its greeting, on the first vCPU.
 #[test]
 fn exits_are_counted_by_kind_and_vcpu() {
     on_kvm(|| {
@@ -38,7 +37,7 @@ fn exits_are_counted_by_kind_and_vcpu() {
             jitter: false,
         };
         let machine = Machine::start(boot, 2, clock);
-        // The guest is held until somebody gathers.
+        // The guest is held until a client gathers.
         let pcs = machine.open();
         pcs.ioctl(PROF_ALL, 0);
         let exits = until("the guest is done", || {
@@ -51,7 +50,7 @@ fn exits_are_counted_by_kind_and_vcpu() {
                     .collect::<Vec<_>>()
             })
         });
-        // It says that it is done before it halts.
+        // It prints that it has finished before it halts.
         let counters = until("all vCPUs are halted", || {
             let counters = counters(&machine.connect());
             let has_halted = vcpus(&counters, "halts").iter().all(|halts| *halts > 0);
@@ -64,7 +63,7 @@ fn exits_are_counted_by_kind_and_vcpu() {
             assert_eq!(counted("mmio-writes"), exits.mmio_writes);
             let greeting = counted("port-writes") - exits.port_writes;
             assert!(greeting < 100 && (vcpu == 0 || greeting == 0), "{greeting}");
-            // KVM has counted those, and more.
+            // KVM has counted at least these.
             let all = [
                 exits.port_reads,
                 exits.port_writes,
@@ -79,7 +78,7 @@ fn exits_are_counted_by_kind_and_vcpu() {
     });
 }
 
-/// A profile by exits shows who makes them, and at which functions.
+/// A profile by exits shows which processes make them, and in which functions.
 #[test]
 fn a_profile_by_an_event_shows_who_causes_it() {
     on_kvm(|| {
@@ -106,7 +105,7 @@ fn a_profile_by_an_event_shows_who_causes_it() {
         );
         let functions = writes.stdout.split("FUNCTION").nth(1).expect("functions");
         let busiest = functions.lines().nth(1).unwrap_or_default();
-        // Others write, too, while the guest starts.
+        // Other processes write, too, while the guest starts.
         assert!(
             busiest.contains("write_port_in_kernel"),
             "{}",
@@ -123,7 +122,7 @@ fn a_profile_by_an_event_shows_who_causes_it() {
     });
 }
 
-/// The command shows them, and says what it can't show.
+/// The command shows them, and what it can't show.
 #[test]
 fn the_command_lists_and_counts() {
     on_kvm(|| {

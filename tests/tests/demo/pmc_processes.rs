@@ -1,4 +1,4 @@
-//! The counters of single processes, against what the guest has counted itself.
+//! The counters of single processes, compared with the guest's own counts.
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::PROF_ALL;
@@ -24,7 +24,7 @@ fn held_guest(hz: u32) -> Machine {
     Machine::start(Boot::Test("workload=exits"), 2, clock)
 }
 
-/// Lets the guest run until it has made all its exits; what they were.
+/// Lets the guest run until it has made all its exits. Returns their counts.
 fn run_to_its_end(machine: &Machine) -> Vec<Exits> {
     let pcs = machine.open();
     pcs.ioctl(PROF_ALL, 0);
@@ -37,7 +37,7 @@ fn run_to_its_end(machine: &Machine) -> Vec<Exits> {
     exits
 }
 
-/// The counter of each kind of exits, the process that the workload makes them for, and how many it has counted.
+/// The counter of each kind of exits, the process that the workload makes them for, and its own count.
 fn exit_rows(exits: &[Exits]) -> [(CounterId, i32, u64); 4] {
     let sum = |count: fn(&Exits) -> u64| exits.iter().map(count).sum();
     [
@@ -50,7 +50,7 @@ fn exit_rows(exits: &[Exits]) -> [(CounterId, i32, u64); 4] {
 
 const PROCESSES: [i32; 4] = [101, 102, 103, 201];
 
-/// Not an exit is missing or another process's.
+/// No exit is missing or counted for another process.
 #[test]
 fn every_exit_is_counted_for_its_process() {
     on_kvm(|| {
@@ -68,7 +68,7 @@ fn every_exit_is_counted_for_its_process() {
                 assert_eq!(count, expected, "{} of {other}", counter.name());
             }
         }
-        // KVM's own count has them too.
+        // KVM's own count includes them.
         for (_, pid, expected) in exit_rows(&exits) {
             let count = count_of(&document, pid, CounterId::Exits);
             assert!(count * 100 >= expected * 90, "{count} {expected} {pid}");
@@ -77,9 +77,9 @@ fn every_exit_is_counted_for_its_process() {
     });
 }
 
-/// There is no clock to be run, and no tick: exits alone are looked at.
+/// There is no clock and no tick: only exits are counted.
 #[test]
-fn without_a_clock_exits_are_counted_all_the_same() {
+fn exits_are_counted_without_a_clock() {
     on_kvm(|| {
         let boot = Boot::Test("workload=endless-exits");
         let machine = Machine::start_with_ports(boot, 2, Clock::default(), GuestAccess::None);
@@ -96,7 +96,7 @@ fn without_a_clock_exits_are_counted_all_the_same() {
         let rounds = writes(&document);
         for ((counter, pid, _), in_round) in exit_rows(&[]).into_iter().zip([4, 3, 2, 1]) {
             let count = count_of(&document, pid, counter);
-            // Each vCPU's first and last round may be there in part.
+            // Each vCPU's first and last round may be incomplete.
             let allowed = 4 * in_round;
             let expected = rounds * in_round;
             assert!(
@@ -108,7 +108,7 @@ fn without_a_clock_exits_are_counted_all_the_same() {
     });
 }
 
-/// The process on whose time the guest does what it counts in `row`.
+/// The process during whose time the guest does what it counts in `row`.
 fn process_of(row: &Row) -> Option<i32> {
     // The timer's interrupt has work to do in slices of the weaver alone.
     const WEAVER: i32 = 101;
@@ -118,9 +118,9 @@ fn process_of(row: &Row) -> Option<i32> {
     }
 }
 
-/// Processor time is an estimate by ticks: each process has the share of it that the guest has counted itself.
+/// Processor time is an estimate by ticks: each process has its share by the guest's own count.
 #[test]
-fn processor_time_is_shared_as_the_guest_says() {
+fn processor_time_agrees_with_the_guests_count() {
     on_kvm(|| {
         const TICKS: u64 = 3000;
         let clock = Clock {
@@ -156,14 +156,15 @@ fn processor_time_is_shared_as_the_guest_says() {
         for (index, pid) in PROCESSES.into_iter().enumerate() {
             let part = |(all, sum): ([u64; 4], u64)| share(all[index], sum);
             let what = format!("processor time of {pid}");
-            assert_share(&what, (part(observed), part(expected)), sampled);
+            assert_share(&what, part(observed), part(expected), sampled);
         }
         pcs.device.close().unwrap();
         machine.stop();
     });
 }
 
-/// The overflow of a counter makes the ticks, with nobody else to ask for it; pcs then sees who causes the event.
+/// The overflow of a counter makes the ticks, without another consumer; pcs then shows which process causes the
+/// event.
 #[test]
 fn profiling_by_a_counter_shows_who_causes_its_event() {
     on_kvm(|| {
@@ -203,7 +204,7 @@ fn profiling_by_a_counter_shows_who_causes_its_event() {
     });
 }
 
-/// What each client has counted takes memory, of which there is only so much.
+/// Each client's counts take memory, which is limited.
 #[test]
 fn no_more_than_32_clients_have_all_processes_counted() {
     on_kvm(|| {
@@ -216,7 +217,7 @@ fn no_more_than_32_clients_have_all_processes_counted() {
         }
         let refused = last.0.ioctl(PMC_ACCOUNT, CounterId::Ticks.bit().into());
         assert_eq!(errno_of(refused), Errno::ENOMEM);
-        // One that counts already may count something else.
+        // A client that already counts may count something else.
         clients[0].account(&[CounterId::Exits]);
         clients.pop().unwrap().0.close().unwrap();
         last.account(&[CounterId::Ticks]);

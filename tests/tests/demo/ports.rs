@@ -1,5 +1,4 @@
-//! A guest that isn't Linux, at the raw port: the test guest speaks the framed protocol and profiles
-//! itself.
+//! A guest other than Linux, on the raw port: the test guest speaks the framed protocol and profiles itself.
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{Format, PCS_SETHZ, PROF_ALL, Status, kind};
@@ -29,7 +28,7 @@ fn errno(errno: Errno) -> Outcome {
     Outcome::Errno(errno.0)
 }
 
-/// What is refused is refused as the pages say.
+/// Requests are refused as the pages say.
 fn check_outcomes(results: &PortResults) {
     for (step, outcome) in [
         (Step::Hello, Outcome::Done),
@@ -56,7 +55,7 @@ fn check_outcomes(results: &PortResults) {
     }
 }
 
-/// The records agree with the account, and the account with itself.
+/// The records agree with the account, which balances.
 fn check_account(results: &PortResults) -> Status {
     let status = Status::decode(&results.account).unwrap();
     let ledger = status.ledger;
@@ -81,7 +80,7 @@ fn check_account(results: &PortResults) -> Status {
     status
 }
 
-/// The guest's own picture of its processes is the one that it knows to be true: they run only while it gathers.
+/// The guest's shares of its processes agree with its own schedule: they run only while it gathers.
 fn check_shares(machine: &Machine, results: &PortResults, status: &Status, pressure: &CpuPressure) {
     let (others, processes) = results.user.split_last().unwrap();
     assert_eq!(*others, 0, "{results:?}");
@@ -93,8 +92,8 @@ fn check_shares(machine: &Machine, results: &PortResults, status: &Status, press
     let sampled = Sampled::new(all, status.ledger.stolen, status.ledger.lost, pressure);
     for (process, (samples, cycles)) in processes.iter().zip(cycles).enumerate() {
         let what = format!("process {process}");
-        let shares = (share(*samples, all), share(*cycles, all_cycles));
-        assert_share(&what, shares, sampled);
+        let (observed, expected) = (share(*samples, all), share(*cycles, all_cycles));
+        assert_share(&what, observed, expected, sampled);
     }
 }
 
@@ -159,7 +158,7 @@ fn the_hosts_rate_goes_before_the_guests() {
     });
 }
 
-/// What the guest may do is decided on the host.
+/// The host decides what the guest may do.
 #[test]
 fn the_host_decides_what_a_guest_opens() {
     on_kvm(|| {
@@ -176,7 +175,7 @@ fn the_host_decides_what_a_guest_opens() {
             });
             assert_eq!(results.outcome(Step::Hello), hello, "{access:?}");
             assert_eq!(results.outcome(Step::Open), open, "{access:?}");
-            // The host's clients take no notice of it. Where the guest has pcs open, its end ends that too.
+            // The host's clients aren't affected. If the guest has pcs open, its end closes that too.
             machine.open().device.close().unwrap();
             machine.stop();
         }

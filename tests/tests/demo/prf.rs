@@ -12,16 +12,16 @@ use kvmprof_tests::{
     until,
 };
 
-/// A table that is as good as any.
+/// Any valid table.
 const ANY: [u64; 3] = [0, 0x20_0000, 0x30_0000];
-/// The demo guest's kernel is some KiB long.
+/// The demo guest's kernel has some KiB.
 const MAX_SYMBOLS: usize = 1 << 20;
 
 fn guest(options: &[&str]) -> Guest {
     Guest::start(Boot::Demo, options)
 }
 
-/// Waits until `prf` has counted so many ticks more, of all kinds.
+/// Waits until `prf` has counted this many further ticks, of all kinds.
 fn until_counted(prf: &Prf, more: u64) -> Counts {
     let before = prf.counts().sum();
     until("prf has counted", || {
@@ -30,7 +30,7 @@ fn until_counted(prf: &Prf, more: u64) -> Counts {
     })
 }
 
-/// The kernel's functions as kallsyms has them, once the image has been read.
+/// The kernel's functions in kallsyms, once the image has been read.
 fn kallsyms(connection: &Connection) -> Vec<(u64, String)> {
     let text = until("the kernel's symbols are known", || {
         match connection.snapshot(device::KALLSYMS, MAX_SYMBOLS) {
@@ -51,8 +51,7 @@ fn kallsyms(connection: &Connection) -> Vec<(u64, String)> {
     String::from_utf8(text).unwrap().lines().map(line).collect()
 }
 
-/// kallsyms has the functions where they are, by address, without a clock or a sample; minor 0
-/// alone.
+/// kallsyms has the functions by address, without a clock or a sample; minor 0 only.
 #[test]
 fn the_guests_symbols_are_known() {
     on_kvm(|| {
@@ -75,7 +74,7 @@ fn the_guests_symbols_are_known() {
 /// idle." Each has the share that the guest itself says, on all vCPUs together, at the clock's 1
 /// kHz.
 #[test]
-fn counters_tell_where_the_time_went() {
+fn counters_agree_with_the_guests_times() {
     on_kvm(|| {
         check_counters(Clock {
             hz: sampling_rate(1000),
@@ -125,11 +124,11 @@ fn check_counters(clock: Clock) {
             .filter(|(row, _)| belongs(row))
             .map(|(_, cycles)| cycles)
             .sum();
-        let shares = (
+        let (observed, expected) = (
             share(counted, counts.sum()),
             share(own, cycles.iter().sum()),
         );
-        assert_share(what, shares, sampled);
+        assert_share(what, observed, expected, sampled);
     };
     expect("user", counts.user, &|row| row.mode == Mode::User);
     expect("idle", counts.idle, &|row| row.mode == Mode::Idle);
@@ -150,7 +149,7 @@ fn check_counters(clock: Clock) {
     machine.stop();
 }
 
-/// Idle ticks of a halted vCPU, which isn't woken up for them, are counted when somebody reads.
+/// Idle ticks of a halted vCPU, which isn't woken up for them, are counted at a read.
 #[test]
 fn a_halted_guest_is_idle() {
     on_kvm(|| {
@@ -178,8 +177,8 @@ fn a_halted_guest_is_idle() {
     });
 }
 
-/// `--wait` holds the guest until prf is turned on, whichever minor; neither an open nor a table
-/// does it.
+/// `--wait` holds the guest until any minor of prf is turned on; neither an open nor a table does
+/// it.
 #[test]
 fn turning_on_lets_a_held_guest_start() {
     on_kvm(|| {
@@ -197,8 +196,8 @@ fn turning_on_lets_a_held_guest_start() {
     });
 }
 
-/// "prf(7)" leaves the maximum to the implementation: the largest table there can be goes through
-/// the socket in one piece, both ways.
+/// "prf(7)" leaves the maximum to the implementation: the largest possible table goes through the
+/// socket in one piece, in both directions.
 #[test]
 fn the_largest_table_is_written_and_read_in_one_piece() {
     on_kvm(|| {
@@ -218,7 +217,7 @@ fn the_largest_table_is_written_and_read_in_one_piece() {
     });
 }
 
-/// The option's bounds.
+/// The option's limits.
 #[test]
 fn the_maximum_is_an_option() {
     for wrong in ["2", "262144", "-1", "many", ""] {

@@ -14,7 +14,7 @@ fn guest(options: &[&str]) -> Guest {
     Guest::start(Boot::Demo, options)
 }
 
-/// A tool on this guest, which must succeed without a word on standard error; what it prints.
+/// Runs a tool on this guest, which must succeed without a message. Returns its output.
 #[track_caller]
 fn tool(guest: &Guest, name: &str, arguments: &[&str]) -> String {
     let ran = guest.command(name, arguments);
@@ -30,7 +30,7 @@ fn path(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Waits until `minor` has counted so many ticks more, of all kinds.
+/// Waits until `minor` has counted this many further ticks, of all kinds.
 fn until_counted(guest: &Guest, minor: u16, more: u64) {
     let prf = Prf::open(&guest.connect(), minor).unwrap();
     let before = prf.counts().sum();
@@ -39,7 +39,7 @@ fn until_counted(guest: &Guest, minor: u16, more: u64) {
     });
 }
 
-/// The rows of a report of one interval, which must have the form that the page gives it.
+/// The rows of a report of one interval, which must have the documented form.
 #[track_caller]
 fn rows(report: &str) -> Vec<(String, f64)> {
     let mut lines = report.lines();
@@ -91,7 +91,7 @@ fn the_kernels_functions_are_printed_with_user_and_idle() {
             .collect();
         assert!(!addresses.is_empty() && addresses.is_sorted(), "{all:?}");
 
-        // Names out of a file are the same, and the cutoff leaves out what isn't above it.
+        // Names from a file are the same, and the cutoff omits shares that aren't above it.
         let elf = guest.folder().join("demo.elf");
         let named = tool(&guest, "prfpr", &[path(&log), "0", path(&elf)]);
         assert_eq!(rows(&named), all);
@@ -125,7 +125,7 @@ fn a_profiler_is_loaded_shown_and_turned_on_by_name() {
         let on = loaded.replace("disabled", "enabled");
         assert_eq!(stat(&["-f", "1", "on"]), on);
         assert_eq!(stat(&["-f", "1"]), on);
-        // The others are as they were.
+        // The others are unchanged.
         for other in ["0", "255", "/dev/prf"] {
             assert_eq!(stat(&["-f", other]), "profiling disabled\n");
         }
@@ -133,7 +133,7 @@ fn a_profiler_is_loaded_shown_and_turned_on_by_name() {
         assert_eq!(prf.status(), STATUS_ON | STATUS_LOADED);
         assert_eq!(stat(&["-f", "1", "off"]), loaded);
         assert_eq!(prf.status(), STATUS_LOADED);
-        // The file's symbols lie where the guest's do; the table is what is loaded, unslid or not.
+        // The file's symbols match the guest's; the loaded table is the same, unslid or not.
         let elf = guest.folder().join("demo.elf");
         tool(&guest, "prfld", &[path(&elf)]);
         tool(&guest, "prfld", &["-f", "0", "--no-slide", path(&elf)]);
@@ -146,7 +146,8 @@ fn a_profiler_is_loaded_shown_and_turned_on_by_name() {
     });
 }
 
-/// The guest's image and the running guest have the same functions, so that logs of either table mix.
+/// The guest's image and the running guest have the same functions, so that logs of either table can
+/// be mixed.
 #[test]
 fn the_image_and_the_running_guest_give_the_same_table() {
     on_kvm(|| {
@@ -203,7 +204,7 @@ fn prfdc_records_until_a_signal() {
 }
 
 #[test]
-fn prfdc_makes_a_last_record_at_the_guests_end() {
+fn prfdc_writes_a_last_record_at_the_guests_end() {
     on_kvm(|| {
         let mut guest = guest(&[]);
         tool(&guest, "prfld", &[]);
@@ -224,7 +225,7 @@ fn prfdc_makes_a_last_record_at_the_guests_end() {
     });
 }
 
-/// Each is one line that says what to do.
+/// Each prints one line that says what to do.
 #[test]
 fn wrong_uses_of_the_tools() {
     on_kvm(|| {
@@ -254,12 +255,12 @@ fn wrong_uses_of_the_tools() {
         fs::write(&sparse, "10 T one\n").unwrap();
         let load = ["--no-slide", path(&sparse)];
         refused("prfld", &load, &["E2BIG", "has 2"]);
-        // kvmprof has its own word to say on a clock that doesn't fit.
+        // kvmprof reports a clock that doesn't fit.
         drop(guest);
     });
 }
 
-/// The program is the tool that it is called as.
+/// The program's name selects the tool.
 #[test]
 fn links_pages_and_completions_come_with_the_program() {
     let folder = tempfile::tempdir().unwrap();
@@ -281,7 +282,7 @@ fn links_pages_and_completions_come_with_the_program() {
     let ran = run_command(&mut prfsnap);
     assert_eq!((ran.status, ran.stderr.lines().count()), (2, 1), "{ran:?}");
     assert!(ran.stderr.starts_with("prfsnap: "), "{ran:?}");
-    // Something else by that name is left alone.
+    // Another file of that name is unchanged.
     let other = folder.path().join("other");
     fs::create_dir(&other).unwrap();
     symlink("/dev/null", other.join("prfld")).unwrap();

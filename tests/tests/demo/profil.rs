@@ -13,11 +13,11 @@ use kvmprof_tests::{
     on_kvm, profil_call, sampling_rate, share, until,
 };
 
-/// Where each process has its private memory, and how much of it (`guest/demo/image/layout.h`).
+/// The address and size of each process's private memory (`guest/demo/image/layout.h`).
 const PRIVATE: u64 = 0x80_0000_0000;
 const PAGE: usize = 4096;
 const PRIVATE_LENGTH: usize = 8 * PAGE;
-/// Private memory that no stack of two vCPUs reaches.
+/// Private memory that the stacks of two vCPUs don't reach.
 const UNUSED: usize = 4 * PAGE;
 /// The 2 MiB with all code of user mode.
 const USER_CODE: u64 = 0x60_0000;
@@ -52,12 +52,12 @@ fn private(machine: &Machine, process: usize) -> Vec<u8> {
     all[process * PRIVATE_LENGTH..][..PRIVATE_LENGTH].to_vec()
 }
 
-/// What a process has behind its stacks; nobody but profil writes there.
+/// The memory of a process after its stacks; only profil writes there.
 fn unused(machine: &Machine, process: usize) -> Vec<u8> {
     private(machine, process)[UNUSED..].to_vec()
 }
 
-/// A count for each 8 bytes of code, 100 times a second, whatever the clock's rate.
+/// A count for each 8 bytes of code, 100 times a second, for any rate of the clock.
 #[test]
 fn a_histogram_has_its_counts_in_the_processes_functions() {
     on_kvm(|| {
@@ -97,8 +97,7 @@ fn a_histogram_has_its_counts_in_the_processes_functions() {
     });
 }
 
-/// Stores go into the process's own memory, by way of its page tables, whose accessed and dirty bits are set, and
-/// nowhere else.
+/// Stores go only into the process's own memory, through its page tables, whose accessed and dirty bits are set.
 #[test]
 fn stores_go_into_the_memory_of_the_process_alone() {
     on_kvm(|| {
@@ -106,7 +105,7 @@ fn stores_go_into_the_memory_of_the_process_alone() {
         let before = [0, 1, 2, 3].map(|process| unused(&machine, process));
         assert!(before.iter().flatten().all(|byte| *byte == 0));
         let profil = Profil::open(&machine.connect());
-        // Over the border of two pages, at an odd address.
+        // Across two pages, at an odd address.
         let capacity = 40_u16;
         let start = UNUSED + PAGE - 13;
         let pcsample = Call {
@@ -144,7 +143,7 @@ fn stores_go_into_the_memory_of_the_process_alone() {
             .take(8)
             .map(|entry| entry & (ACCESSED | DIRTY) == ACCESSED | DIRTY)
             .collect();
-        // The stacks', and the two that were stored to.
+        // Those of the stacks, and the two stored to.
         assert_eq!(marked[1..], [false, false, false, true, true, false, false]);
         // "On subsequent calls, it returns the number of samples that were stored".
         let off = Call {
@@ -156,8 +155,8 @@ fn stores_go_into_the_memory_of_the_process_alone() {
     });
 }
 
-/// A process that calls profil and one that calls pcsample, both in the guest: by the time that the guest itself says they
-/// have run, and in their own memory.
+/// A process that calls profil and one that calls pcsample, both in the guest: by the guest's own count of their run time,
+/// and in their own memory.
 #[test]
 fn processes_of_the_guest_profile_themselves() {
     on_kvm(|| {
@@ -198,12 +197,12 @@ fn processes_of_the_guest_profile_themselves() {
         });
         let cycles = machine.truth().cycles_since(&cycles_before);
         let (counted, sampled) = (after.0 - before.0, after.1 - before.1);
-        let shares = (
+        let (observed, expected) = (
             share(counted, counted + sampled),
             share(cycles[0], cycles[0] + cycles[1]),
         );
         let seen = Sampled::new(counted + sampled, 0, 0, &pressure);
-        assert_share("profil beside pcsample", shares, seen);
+        assert_share("profil beside pcsample", observed, expected, seen);
         for process in [2, 3] {
             assert!(unused(&machine, process).iter().all(|byte| *byte == 0));
         }
@@ -214,7 +213,7 @@ fn processes_of_the_guest_profile_themselves() {
     });
 }
 
-/// What can't be right is refused, and changes nothing.
+/// Invalid calls are refused, and change nothing.
 #[test]
 fn wrong_calls_are_refused() {
     on_kvm(|| {
@@ -258,7 +257,7 @@ fn wrong_calls_are_refused() {
             .ioctl_with(kvmprof_abi::profil::PROFIL_CALL, 0, &[0; 71], 0);
         assert_eq!(errno_of(short), Errno::EFAULT);
         assert!(!guest.status().clock.running);
-        // 64 MiB of buffers are kept, no more.
+        // At most 64 MiB of buffers are kept.
         let longest = kept(Call {
             size: 4 << 20,
             ..good

@@ -36,7 +36,7 @@ fn start(socket: &Path, command: &str, words: &[&str], stderr: Stdio) -> Child {
         .unwrap()
 }
 
-/// Waits for its end. On a busy host it may have told that it waits for the process.
+/// Waits for its end. On a busy host it may have reported that it waits for the process.
 fn end(child: Child) -> Ran {
     let output: Output = child.wait_with_output().unwrap();
     let mut ran = Ran::from(output);
@@ -53,7 +53,7 @@ fn command(guest: &Guest, command: &str, words: &[&str]) -> Ran {
     end(start(&guest.socket(), command, words, Stdio::piped()))
 }
 
-/// Runs a command until `count` ticks have found its process, and then interrupts it.
+/// Runs a command until `count` ticks of its process were sampled, and then interrupts it.
 fn interrupted(guest: &Guest, command: &str, words: &[&str], count: u64) -> Ran {
     until("nothing is profiled", || {
         profiles(&guest.status()).is_empty().then_some(())
@@ -74,7 +74,7 @@ fn interrupt(child: &Child) {
     kill_process(Pid::from_child(child), Signal::INT).unwrap();
 }
 
-/// The ticks that have found each process that is profiled, by the status document.
+/// The sampled ticks of each profiled process, by the status document.
 fn profiles(status: &Status) -> BTreeMap<String, u64> {
     let profiles = status.profil();
     profiles
@@ -82,13 +82,13 @@ fn profiles(status: &Status) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// Whether so many ticks have found a process.
+/// Whether this many ticks of a process were sampled.
 fn is_found(guest: &Guest, count: u64) -> Option<()> {
     let found: u64 = profiles(&guest.status()).values().sum();
     (found >= count).then_some(())
 }
 
-/// Waits until so many ticks have found a process.
+/// Waits until this many ticks of a process were sampled.
 fn until_found(guest: &Guest, count: u64) {
     until("ticks find the process", || is_found(guest, count));
 }
@@ -129,7 +129,7 @@ fn flat_profile(program: &Path, histograms: &[PathBuf]) -> BTreeMap<String, f64>
     rows.collect()
 }
 
-/// gprof names the functions of all processes with their shares, which are those that the guest itself counted.
+/// gprof names the functions of all processes with their shares, which agree with the guest's own counts.
 #[test]
 fn gprof_names_the_functions_with_their_shares() {
     on_kvm_with_gprof(|| {
@@ -186,11 +186,11 @@ fn gprof_names_the_functions_with_their_shares() {
         let sampled = Sampled::new(all_found, 0, 0, &pressure);
         let all_stored = tables.iter().map(|(stored, _)| stored).sum();
         for (pid, (row, own)) in PROCESSES.iter().zip(&user) {
-            let shares = (
+            let (observed, expected) = (
                 share(found(&after, pid), all_found),
                 share(*own, all_cycles),
             );
-            assert_share(row.name, shares, sampled);
+            assert_share(row.name, observed, expected, sampled);
         }
         // gprof takes the end of the section .text for the end of the last function, which is elsewhere.
         let counted = tables.iter().flat_map(|(_, rows)| rows);
@@ -245,7 +245,7 @@ fn tables_have_the_functions_of_the_process() {
             let (ticks, stored) = account(&ran.stdout);
             let rows = table(&ran.stdout);
             assert_eq!(rows.iter().map(|(count, _)| count).sum::<u64>(), stored);
-            // Little of its time the process is outside of its main function.
+            // The process spends little time outside of its main function.
             let own = rows
                 .iter()
                 .filter(|(_, name)| name.starts_with("turn_wheel"));
@@ -281,9 +281,9 @@ fn pcsample_ends_when_it_has_enough() {
     });
 }
 
-/// Ctrl-C ends it with what there is, which a terminal shows the number of meanwhile; so does the guest's end.
+/// Ctrl-C ends it with the data so far, and a terminal shows the count meanwhile; so does the guest's end.
 #[test]
-fn what_was_collected_is_printed_at_the_end() {
+fn collected_data_is_printed_at_the_end() {
     on_kvm(|| {
         let mut guest = guest();
         for command in ["profil", "pcsample"] {
@@ -319,7 +319,7 @@ fn what_was_collected_is_printed_at_the_end() {
 
 /// As a new user would try it.
 #[test]
-fn wrong_uses_are_told() {
+fn wrong_uses_are_reported() {
     on_kvm(|| {
         let guest = guest();
         let file = |name: &str| guest.folder().join(name).to_str().unwrap().to_owned();
@@ -347,7 +347,7 @@ fn wrong_uses_are_told() {
             command(&guest, "profil", &words).assert_refused(1, &[expected]);
         }
         assert_eq!(fs::read(&recording).unwrap(), before);
-        // Nobody has this pid. An older file stays.
+        // No process has this pid. An older file stays.
         let older = file("older");
         fs::write(&older, "older").unwrap();
         let nobody = "Process 999 did not run in user mode in this time";
@@ -364,7 +364,7 @@ fn wrong_uses_are_told() {
 }
 
 #[test]
-fn clocks_that_do_not_fit_are_told() {
+fn unsuitable_clocks_are_reported() {
     on_kvm(|| {
         let without = Guest::start(Boot::Demo, ["--hz", "0"]);
         let pcsample = ["--pid", "101", "--nsamples", "5"];
@@ -380,7 +380,7 @@ fn clocks_that_do_not_fit_are_told() {
         let ran = command(&odd, "pcsample", &every);
         assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
         assert!(ran.stdout.contains("250 ticks a second"), "{ran:?}");
-        // It has told of the refusal, too.
+        // It has reported the refusal, too.
         odd.signal(Signal::TERM);
         assert_eq!(odd.wait().status, 0);
     });

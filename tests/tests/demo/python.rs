@@ -86,7 +86,8 @@ fn python_gets_every_error_of_prf() {
 fn python_sees_the_kernels_functions_by_prf() {
     on_kvm_with_python(|| {
         let guest = guest();
-        // The functions that the demo guest's kernel spends its time in, and what isn't kernel.
+        // The functions in which the demo guest's kernel spends its time, and those outside of the
+        // kernel.
         let names = ["compute", "stretch_with_interrupts_off", "user", "idle"];
         until("all of them are sampled", || {
             let ran = example("prf_client.py", &guest, &["sample", "--seconds", "2"]);
@@ -100,7 +101,7 @@ fn python_sees_the_kernels_functions_by_prf() {
 }
 
 #[test]
-fn python_breaks_the_protocol_and_hurts_nobody() {
+fn protocol_errors_of_python_affect_no_other_client() {
     on_kvm_with_python(|| {
         let guest = guest();
         let ran = example("page_checks.py", &guest, &["malformed"]);
@@ -112,7 +113,7 @@ fn python_breaks_the_protocol_and_hurts_nobody() {
     });
 }
 
-/// The names of the processes that samples have met, as the guest itself has them.
+/// The names of sampled processes equal the guest's own.
 #[test]
 fn python_reads_status_and_processes() {
     on_kvm_with_python(|| {

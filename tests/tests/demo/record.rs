@@ -1,4 +1,4 @@
-//! Recordings of the demo guest: what is in them agrees with what the guest counted of itself.
+//! Recordings of the demo guest agree with the guest's own counts.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -35,12 +35,12 @@ fn ledger(connection: &Connection) -> Ledger {
     let status = status_of(connection);
     let ledger = status.recorders().next().unwrap().ledger;
     assert!(ledger.balances(), "{ledger:?}");
-    // Nothing else used the clock before.
+    // There was no other consumer of the clock before.
     assert_eq!(status.clock.ledger.ticks, ledger.ticks);
     ledger
 }
 
-/// Waits until so many ticks are in the file.
+/// Waits until this many ticks are in the file.
 fn until_recorded(connection: &Connection, ticks: u64) {
     until("enough is recorded", || {
         let ledger = ledger(connection);
@@ -93,8 +93,8 @@ fn check_rows(
     let account = contents.account;
     let sampled = Sampled::new(whole, account.stolen, account.lost, pressure);
     for ((row, count), own) in rows().iter().zip(counts).zip(cycles) {
-        let shares = (share(count, whole), share(own, cycles.iter().sum()));
-        assert_share(row.name, shares, sampled);
+        let (observed, expected) = (share(count, whole), share(own, cycles.iter().sum()));
+        assert_share(row.name, observed, expected, sampled);
     }
 }
 
@@ -110,7 +110,7 @@ fn check_functions(samples: &[Sample], symbols: &Symbols) {
     assert!(named * 10 > samples.len() * 9, "{named} named");
 }
 
-/// Beside others that come and go, the recorder has every tick from the first to the last.
+/// Beside consumers that start and end, the recorder has every tick from the first to the last.
 #[test]
 fn a_recorder_runs_beside_pcs_and_prf() {
     on_kvm(|| {
@@ -136,7 +136,7 @@ fn a_recorder_runs_beside_pcs_and_prf() {
     });
 }
 
-/// Not even by many connections. One that is over counts until it is closed: the client may not have read it yet.
+/// Not even by many connections. A finished one counts until it is closed: the client may not have read it yet.
 #[test]
 fn clients_have_a_bounded_number_of_recordings() {
     on_kvm(|| {
@@ -159,7 +159,7 @@ fn clients_have_a_bounded_number_of_recordings() {
     });
 }
 
-/// Two recordings over the socket, of different length: each is whole, and the clock stops after them.
+/// Two recordings over the socket, of different length: each is complete, and the clock stops after them.
 #[test]
 fn clients_record_over_the_socket() {
     on_kvm(|| {
@@ -189,7 +189,7 @@ fn clients_record_over_the_socket() {
     });
 }
 
-/// The guest's end is that of the recording, too; a client that goes away frees what it had.
+/// The guest's end is that of the recording, too; a client that disconnects frees its devices.
 #[test]
 fn a_recording_ends_with_the_guest_and_with_its_client() {
     on_kvm(|| {
@@ -243,7 +243,7 @@ fn kvmprof_on(path: &Path, words: &[&str]) -> Ran {
 
 /// kvmprof is killed while it records: its file opens up to there.
 #[test]
-fn what_was_cut_off_opens_up_to_there() {
+fn a_truncated_recording_opens_up_to_there() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording");
@@ -261,7 +261,7 @@ fn what_was_cut_off_opens_up_to_there() {
     });
 }
 
-/// Files may become only so long, as on a full disk: the guest goes on, and the exit status tells. What is written is for the user alone.
+/// The file size limit is like a full disk: the guest continues, and the exit status shows it. The written file is for the user only.
 #[test]
 fn files_that_cannot_be_written_to_the_end_show_in_the_exit_status() {
     on_kvm(|| {
@@ -322,7 +322,7 @@ fn files_that_cannot_be_written_to_the_end_show_in_the_exit_status() {
     });
 }
 
-/// The commands that look at a recording say the same.
+/// The commands that show a recording agree.
 #[test]
 fn report_folded_stacks_and_flame_graph_agree() {
     on_kvm(|| {

@@ -1,4 +1,4 @@
-//! `kvmprof record`: some processes only, what a terminal shows meanwhile, and how it is ended.
+//! `kvmprof record`: selected processes, progress on a terminal, and ways to end it.
 
 use std::fs;
 use std::path::Path;
@@ -44,7 +44,7 @@ fn record(guest: &Guest, path: &Path, stderr: Stdio) -> Child {
         .unwrap()
 }
 
-/// Waits until the only recorder has so many samples.
+/// Waits until the only recorder has this many samples.
 fn until_recorded(guest: &Guest, samples: u64) {
     until("something is recorded", || {
         let status = guest.status();
@@ -53,7 +53,7 @@ fn until_recorded(guest: &Guest, samples: u64) {
     });
 }
 
-/// The samples of those that were asked for are all there is; every other tick is still accounted for.
+/// There are only samples of the requested processes; every other tick is still accounted for.
 #[test]
 fn a_recording_of_some_processes_counts_the_others() {
     on_kvm(|| {
@@ -65,7 +65,7 @@ fn a_recording_of_some_processes_counts_the_others() {
             let ran = guest.record(1000, &words);
             assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
             let samples = samples(&path);
-            // What was written, in words.
+            // A description of what was written.
             let start = format!("{}: ", path.display());
             assert!(ran.stdout.starts_with(&start), "{ran:?}");
             assert!(ran.stdout.ends_with(" % lost\n"), "{ran:?}");
@@ -81,7 +81,7 @@ fn a_recording_of_some_processes_counts_the_others() {
         }
         let account = of_some.account;
         assert_eq!(account.idle, 0);
-        // The others are there as they were before: the guest does the same again and again, however much of it is seen.
+        // The others run as before: the guest repeats the same, however much of it is recorded.
         let others = all.iter().filter(|one| ![101, 103].contains(&one.pid));
         let before = share(
             others.count() as u64 + of_all.account.idle,
@@ -129,7 +129,7 @@ fn processes_are_chosen_before_the_start() {
     });
 }
 
-/// A terminal shows how far it has come; Ctrl-C ends it, and leaves a file that is whole.
+/// A terminal shows the progress; Ctrl-C ends it, and leaves a complete file.
 #[test]
 fn a_terminal_shows_progress_and_ends_it() {
     on_kvm(|| {
@@ -172,9 +172,9 @@ fn signals_end_a_recording_and_close_its_file() {
     });
 }
 
-/// A recording on standard output is one, and what is said of it goes elsewhere.
+/// Standard output gets the recording, and messages go elsewhere.
 #[test]
-fn a_recording_goes_through_a_pipe() {
+fn a_recording_is_written_to_a_pipe() {
     on_kvm(|| {
         let guest = guest();
         let mut command = Command::new(kvmprof());
@@ -190,7 +190,7 @@ fn a_recording_goes_through_a_pipe() {
         fs::write(&path, &output.stdout).unwrap();
         samples(&path);
 
-        // A reader that leaves ends it.
+        // A reader that closes the pipe ends it.
         let mut child = command_without_end(&guest, "-")
             .stdout(Stdio::piped())
             .spawn()
@@ -208,7 +208,7 @@ fn command_without_end(guest: &Guest, output: &str) -> Command {
     command
 }
 
-/// The first Ctrl-C ends a recording, and a later one the program, also while the guest's kvmprof doesn't answer.
+/// The first Ctrl-C ends a recording, and a later one the program, even while the guest's kvmprof doesn't answer.
 #[test]
 fn a_second_interrupt_ends_the_program() {
     on_kvm(|| {
@@ -217,14 +217,14 @@ fn a_second_interrupt_ends_the_program() {
         let mut child = record(&guest, &path, Stdio::piped());
         until_recorded(&guest, 100);
         guest.interrupt_unanswered(&mut child);
-        // What came until then is a recording that was cut off.
+        // The data until then is a truncated recording.
         let contents = Recording::open(&path).unwrap().read(|_, _| {}).unwrap();
         assert!(contents.account.samples > 0 && contents.closed.is_none());
         guest.stop();
     });
 }
 
-/// The demo's guest isn't Linux: its tasks aren't looked at, by whichever way that is asked for.
+/// The demo's guest isn't Linux: looks at its tasks are refused for each way of requesting them.
 #[test]
 fn tasks_are_those_of_linux_guests() {
     on_kvm(|| {
@@ -267,7 +267,7 @@ fn tasks_are_those_of_linux_guests() {
     });
 }
 
-/// A recording has the rate that it asks for, unless the guest is sampled at another one; then it is refused, as are others while it goes on.
+/// A recording has the requested rate, unless the guest is sampled at another one; then it is refused, as are others during it.
 #[test]
 fn a_recording_has_a_rate_of_its_own() {
     on_kvm(|| {
@@ -301,7 +301,7 @@ fn a_recording_has_a_rate_of_its_own() {
         assert_eq!(error.errno(), Some(Errno::EBUSY));
         pcs.close().unwrap();
 
-        // Whoever asks for the rate that runs, or for none, goes along.
+        // Requests for the running rate, or for none, share it.
         let other = connection.open(device::RECORDER, 0).unwrap();
         assert_eq!(choose(&other, 500), Ok(()));
         other.ioctl(REC_START, 0).unwrap();
@@ -313,9 +313,9 @@ fn a_recording_has_a_rate_of_its_own() {
     });
 }
 
-/// A client that asks for it gets the ticks of a minute together. It isn't told how late, so the other's blocks are the measure.
+/// A client gets the ticks of a minute together on request. The blocks of another client show how late.
 #[test]
-fn blocks_of_samples_come_as_often_as_a_client_asks() {
+fn blocks_arrive_at_the_requested_interval() {
     on_kvm(|| {
         let guest = guest();
         let connection = guest.connect();

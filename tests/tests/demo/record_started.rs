@@ -17,13 +17,13 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tempfile::TempDir;
 
 /// A folder with a guest's kernel.
-struct Place {
+struct KernelFolder {
     folder: TempDir,
     kernel: PathBuf,
     boot: Boot<'static>,
 }
 
-impl Place {
+impl KernelFolder {
     fn of(boot: Boot<'static>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let kernel = write_kernel(boot, folder.path());
@@ -65,7 +65,7 @@ impl Place {
     }
 }
 
-/// What is in a recording that was closed.
+/// The contents of a closed recording.
 fn whole(path: &Path) -> Contents {
     let (samples, contents) = recorded(path);
     assert_eq!(contents.closed, Some(contents.account));
@@ -76,7 +76,7 @@ fn whole(path: &Path) -> Contents {
 #[test]
 fn a_guest_is_started_recorded_and_shown() {
     on_kvm(|| {
-        let place = Place::of(Boot::Demo);
+        let place = KernelFolder::of(Boot::Demo);
         let ran = place.record(["--console", "none", "--seconds", "1", "--html", "page.html"]);
         assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
         let contents = whole(&place.path("out.kvmprof"));
@@ -95,7 +95,7 @@ fn a_guest_is_started_recorded_and_shown() {
 #[test]
 fn the_interrupt_key_ends_the_recording() {
     on_kvm(|| {
-        let place = Place::of(Boot::Demo);
+        let place = KernelFolder::of(Boot::Demo);
         let mut terminal = Terminal::open(100, 24);
         let options: [&str; 0] = [];
         let mut child = terminal.start(&mut place.command(options));
@@ -113,11 +113,11 @@ fn the_interrupt_key_ends_the_recording() {
     });
 }
 
-/// A second recording of the same name doesn't take the first one's content, also where the process that writes it is contained.
+/// A second recording of the same name doesn't replace the first one's content, even if the writing process is contained.
 #[test]
 fn an_older_recording_is_kept_under_another_name() {
     on_kvm(|| {
-        let place = Place::of(Boot::Demo);
+        let place = KernelFolder::of(Boot::Demo);
         let record = || {
             let ran = place.record(["--console", "none", "--seconds", "1"]);
             assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
@@ -132,11 +132,11 @@ fn an_older_recording_is_kept_under_another_name() {
     });
 }
 
-/// The opener of pages lasts as long as the browser where there is no desktop environment.
+/// Without a desktop environment the opener of pages runs as long as the browser.
 #[test]
-fn the_page_is_opened_and_nobody_waits_for_the_browser() {
+fn the_page_is_opened_without_waiting_for_the_browser() {
     on_kvm(|| {
-        let place = Place::of(Boot::Demo);
+        let place = KernelFolder::of(Boot::Demo);
         let opener = place.path("xdg-open");
         let script = "#!/bin/sh\necho \"$$ $*\" >opened.new\nmv opened.new opened\nwhile [ -e xdg-open ]; do sleep 0.1; done\n";
         fs::write(&opener, script).unwrap();
@@ -164,8 +164,8 @@ fn the_page_is_opened_and_nobody_waits_for_the_browser() {
     });
 }
 
-/// Has the recording served, and asks for it as a browser does.
-fn view(place: &Place, page: &str) {
+/// Has the recording served, and requests it like a browser.
+fn view(place: &KernelFolder, page: &str) {
     let mut view = Command::new(kvmprof())
         .current_dir(place.folder.path())
         .args(["view", "--no-open"])
@@ -195,9 +195,9 @@ fn view(place: &Place, page: &str) {
 }
 
 #[test]
-fn a_guest_ends_when_its_console_says_so() {
+fn a_guest_ends_at_a_text_on_its_console() {
     on_kvm(|| {
-        let place = Place::of(Boot::Test("workload=disk-writes"));
+        let place = KernelFolder::of(Boot::Test("workload=disk-writes"));
         let disk = File::create(place.path("disk")).unwrap();
         disk.set_len(1 << 20).unwrap();
         let ran = place.record(["--disk", "disk", "--until", "flushed 80"]);
@@ -210,7 +210,7 @@ fn a_guest_ends_when_its_console_says_so() {
 #[test]
 fn a_signal_ends_the_guest_and_the_recording_is_whole() {
     on_kvm(|| {
-        let place = Place::of(Boot::Demo);
+        let place = KernelFolder::of(Boot::Demo);
         let command = place.start();
         kill_process(Pid::from_child(&command), Signal::INT).unwrap();
         let ended = command.wait_with_output().unwrap();
@@ -225,7 +225,7 @@ fn a_signal_ends_the_guest_and_the_recording_is_whole() {
 #[test]
 fn a_guest_ends_with_the_command_that_started_it() {
     on_kvm(|| {
-        let place = Place::of(Boot::Demo);
+        let place = KernelFolder::of(Boot::Demo);
         let mut command = place.start();
         let pid = command.id();
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
@@ -243,7 +243,7 @@ fn a_guest_ends_with_the_command_that_started_it() {
 #[test]
 fn a_guest_that_cannot_start_leaves_an_older_recording() {
     on_kvm(|| {
-        let place = Place::of(Boot::Demo);
+        let place = KernelFolder::of(Boot::Demo);
         fs::write(place.path("out.kvmprof"), "older").unwrap();
         fs::write(&place.kernel, "no kernel").unwrap();
         let ran = place.record(["--html", "page.html"]);
@@ -257,16 +257,16 @@ fn a_guest_that_cannot_start_leaves_an_older_recording() {
     });
 }
 
-/// What they haven't done would pass for what takes no time. Their recordings have names that aren't those of boots.
+/// Missing initcalls would pass for ones that take no time. Their recordings have names that aren't those of boots.
 #[test]
-fn boots_that_have_not_come_to_their_end_do_not_count() {
+fn incomplete_boots_do_not_count() {
     on_kvm(|| {
         for (boot, options, status, why) in [
             (Boot::Demo, &["--until", "never said"][..], 1, "hasn't said"),
             (Boot::Test("workload=reboot"), &[], 1, "was reset"),
             (Boot::Test("workload=triple-fault"), &[], 3, "has failed"),
         ] {
-            let place = Place::of(boot);
+            let place = KernelFolder::of(boot);
             let mut command = Command::new(kvmprof());
             command
                 .current_dir(place.folder.path())
@@ -306,11 +306,11 @@ fn boots_that_have_not_come_to_their_end_do_not_count() {
     });
 }
 
-/// It is no boot of Linux, but its recording has its name.
+/// It isn't a boot of Linux, but its recording has the name of one.
 #[test]
-fn a_boot_whose_console_has_said_the_text_counts() {
+fn a_boot_with_the_text_on_its_console_counts() {
     on_kvm(|| {
-        let place = Place::of(Boot::Test("workload=disk-writes"));
+        let place = KernelFolder::of(Boot::Test("workload=disk-writes"));
         let disk = File::create(place.path("disk")).unwrap();
         disk.set_len(1 << 20).unwrap();
         for sandbox in ["on", "off"] {
@@ -339,7 +339,7 @@ fn a_boot_whose_console_has_said_the_text_counts() {
     });
 }
 
-/// As in a container that has clocks of its own (time_namespaces(7)): the host's kernel, which takes the samples of `--clock kernel`, has others.
+/// As in a container with its own clocks (time_namespaces(7)): the host's kernel, which takes the samples of `--clock kernel`, has others.
 #[test]
 fn samples_have_the_times_of_their_time_namespace() {
     if !rustix::process::geteuid().is_root() {
@@ -351,7 +351,7 @@ fn samples_have_the_times_of_their_time_namespace() {
             clocks.push("kernel");
         }
         for clock in clocks {
-            let place = Place::of(Boot::Demo);
+            let place = KernelFolder::of(Boot::Demo);
             let record = place.command(["--console", "none", "--clock", clock, "--seconds", "1"]);
             let mut inside = Command::new("unshare");
             inside.current_dir(place.folder.path()).stdin(Stdio::null());

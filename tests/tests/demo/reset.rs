@@ -1,4 +1,4 @@
-//! A guest that is reset starts anew, and is profiled on.
+//! A guest that is reset restarts, and profiling continues.
 
 use std::fs;
 
@@ -8,9 +8,9 @@ use kvmprof_tests::{
     Accounts, Boot, Guest, check_demo_processes, is_kernel_clock_for_demo, on_kvm, run, until,
 };
 
-/// How often a guest of a loop resets itself here.
+/// Number of resets of a guest in a loop.
 const RESETS: u64 = 100;
-/// Restarts a second at most.
+/// Maximum number of restarts a second.
 const MOST: u64 = 20;
 
 fn resets(guest: &Guest) -> u64 {
@@ -26,15 +26,15 @@ fn reset(guest: &Guest) {
     });
 }
 
-/// Memory in KiB that kvmprof has, and how many files it has open.
+/// The memory of kvmprof in KiB, and its number of open files.
 fn resources(guest: &Guest) -> (u64, usize) {
     let files = fs::read_dir(format!("/proc/{}/fd", guest.pid())).unwrap();
     (guest.resident_bytes() >> 10, files.count())
 }
 
-/// The guest's own greeting is there once for each start; ticks go on by the same account, on each clock and vCPU.
+/// The guest prints its greeting once for each start; ticks continue in the same account, on each clock and vCPU.
 #[test]
-fn a_reset_guest_starts_anew_and_is_profiled_on() {
+fn a_reset_guest_restarts_and_profiling_continues() {
     on_kvm(|| {
         for clock in ["thread", "kernel"] {
             if clock == "kernel" && !is_kernel_clock_for_demo() {
@@ -52,7 +52,7 @@ fn a_reset_guest_starts_anew_and_is_profiled_on() {
             });
             let before = Accounts::of(&connection);
             reset(&guest);
-            // A reset in the middle of the greeting would cut it short.
+            // A reset during the greeting would truncate it.
             until("the guest has started anew", || {
                 (guest.console() == greeting.repeat(2)).then_some(())
             });
@@ -78,7 +78,7 @@ fn a_reset_guest_starts_anew_and_is_profiled_on() {
     });
 }
 
-/// A guest that resets itself again and again is bounded in how often, and costs no more memory and files the longer it does.
+/// The rate of resets of a guest in a loop is limited, and they don't increase kvmprof's memory and files.
 #[test]
 fn a_guest_that_resets_itself_in_a_loop_is_bounded() {
     on_kvm(|| {
@@ -103,7 +103,7 @@ fn a_guest_that_resets_itself_in_a_loop_is_bounded() {
                 memory_after < memory + 4096,
                 "{memory} KiB, then {memory_after} KiB"
             );
-            // A client's connection comes and goes.
+            // A client may connect and disconnect meanwhile.
             assert!(
                 files_after <= files + 1,
                 "{files} files, then {files_after}"
@@ -117,9 +117,9 @@ fn a_guest_that_resets_itself_in_a_loop_is_bounded() {
     });
 }
 
-/// The recording goes on over it, whole, and says where it was.
+/// The recording continues over a reset, is complete, and has its time.
 #[test]
-fn a_recording_says_where_a_reset_was() {
+fn a_recording_has_the_time_of_a_reset() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("reset.kvmprof");
@@ -155,7 +155,7 @@ fn a_recording_says_where_a_reset_was() {
     });
 }
 
-/// A paused guest stays so, and starts anew when it goes on; a held one starts as ever.
+/// A paused guest stays paused, and restarts when it is resumed; a held one starts as usual.
 #[test]
 fn a_paused_guest_can_be_reset() {
     on_kvm(|| {
@@ -176,7 +176,7 @@ fn a_paused_guest_can_be_reset() {
     });
 }
 
-/// A reset by anybody ends the guest with --on-reset exit.
+/// Any reset ends the guest with --on-reset exit.
 #[test]
 fn on_reset_exit_ends_it() {
     on_kvm(|| {
@@ -187,7 +187,7 @@ fn on_reset_exit_ends_it() {
     });
 }
 
-/// The guest's ports are closed, and can be opened by the driver of the next start.
+/// The guest's ports are closed, and the driver of the next start can open them.
 #[test]
 fn ports_work_after_a_reset() {
     on_kvm(|| {
@@ -200,7 +200,7 @@ fn ports_work_after_a_reset() {
         for _ in 0..2 {
             let before = driver_resets();
             reset(&guest);
-            // The machine's own, and the one by which the driver begins.
+            // The machine's own reset, and the one at the start of the driver.
             until("the driver has begun again", || {
                 (driver_resets() >= before + 2).then_some(())
             });
@@ -212,8 +212,8 @@ fn ports_work_after_a_reset() {
     });
 }
 
-/// The initial RAM disk is the one that was opened at the start, whatever has its name now. If that can't be loaded any more, the
-/// guest ends with the reason.
+/// The initial RAM disk is the one that was opened at the start, even if its path has changed. If it can't be loaded any more,
+/// the guest ends with the reason.
 #[test]
 fn the_initial_ram_disk_is_read_again() {
     on_kvm(|| {

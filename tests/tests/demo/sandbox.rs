@@ -1,4 +1,4 @@
-//! What a running guest's kvmprof may still do, as the host's kernel tells it of each thread, and the user that it becomes.
+//! The rights of a running guest's kvmprof, as the host's kernel shows them for each thread, and the user that it becomes.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -21,18 +21,18 @@ const FAILURE: i32 = 1;
 const EVENTS: [u32; 2] = [14, 38];
 const TO_READ: [u32; 1] = [2];
 
-/// Those that the thread of root with this name may keep; `has_sysroot`: a folder of the host has the guest's files.
+/// The capabilities that root's thread with this name may keep; `has_sysroot`: a folder of the host has the guest's files.
 fn may_keep(thread: &str, has_sysroot: bool) -> Vec<u32> {
     match thread {
         "events" => EVENTS.into(),
         "binaries" if has_sysroot => TO_READ.into(),
-        // KVM's own worker has those of the vCPU's thread that has started it.
+        // KVM's own worker has those of the vCPU's thread that started it.
         _ if thread.starts_with("vcpu ") || thread.starts_with("kvm-") => EVENTS.into(),
         _ => Vec::new(),
     }
 }
 
-/// A folder of `nobody`'s, with a kernel.
+/// A folder of the user nobody, with a kernel.
 struct Place(TempDir);
 
 impl Place {
@@ -126,7 +126,7 @@ pub(super) fn until_sampled(socket: &Path) {
             "--socket".as_ref(),
             socket.as_os_str(),
         ]);
-        // Nobody answers yet at first.
+        // At first it doesn't answer.
         let status = Status::from_json(ran.stdout.as_bytes()).ok()?;
         (status.clock.ledger.sampled > 0).then_some(())
     });
@@ -171,7 +171,7 @@ fn a_guest_is_contained_without_being_asked() {
     });
 }
 
-/// On kernels that don't have a part of it, all else is on.
+/// On kernels without a part of it, the others are on.
 #[test]
 fn what_the_host_lacks_is_named() {
     on_kvm(|| {
@@ -255,7 +255,7 @@ fn another_user_has_no_rights_of_root() {
             for name in ["socket", "console"] {
                 assert_eq!(owner(&place.file(name)).0, NOBODY, "{name}");
             }
-            // The tests run as root, who has to say that another user may serve it.
+            // The tests run as root, who has to confirm that another user may serve it.
             assert!(Connection::connect(&place.file("socket")).is_err());
             let mut command = Command::new(kvmprof());
             let ran = run_command(
@@ -281,7 +281,7 @@ fn another_user_has_no_rights_of_root() {
 }
 
 #[test]
-fn users_that_cannot_be_are_told() {
+fn impossible_users_are_reported() {
     on_kvm(|| {
         let place = Place::new();
         let check = |user: &str, words: &[&str]| {
@@ -292,7 +292,7 @@ fn users_that_cannot_be_are_told() {
         check("kvmprof-none", &["no user 'kvmprof-none'", "UID:GID"]);
         check("4000000000", &["4000000000", "UID:GID"]);
         check("a:b", &["'a:b'", "UID:GID"]);
-        // The user may make nothing there.
+        // The user may make no files there.
         chown(place.0.path(), Some(0), Some(0)).unwrap();
         let mut command = place.command(&["--user", "65534:65534"]);
         run_command(&mut command).assert_refused(FAILURE, &["socket", "Permission denied"]);
@@ -300,7 +300,7 @@ fn users_that_cannot_be_are_told() {
     });
 }
 
-/// Who isn't root can't become another user.
+/// Only root can become another user.
 #[test]
 fn only_root_becomes_another_user() {
     on_kvm(|| {
@@ -315,7 +315,7 @@ fn only_root_becomes_another_user() {
     });
 }
 
-/// What the handlers of signals do isn't in the filters of other threads than the events' and the one for an end by force.
+/// The system calls of signal handlers are only in the filters of the threads `events` and `forced end`.
 #[test]
 fn no_other_threads_take_the_signals_that_end_the_guest() {
     on_kvm(|| {
@@ -323,7 +323,7 @@ fn no_other_threads_take_the_signals_that_end_the_guest() {
             1 << (libc::SIGHUP - 1) | 1 << (libc::SIGINT - 1) | 1 << (libc::SIGTERM - 1);
         let place = Place::new();
         let guest = place.start(&["--hz", "1000"]);
-        // It has files read, by a thread that is started for them.
+        // It has a thread that reads files.
         let mut profil = Command::new(kvmprof())
             .args(["profil", "--pid", "101", "--socket"])
             .arg(place.file("socket"))
@@ -344,7 +344,7 @@ fn no_other_threads_take_the_signals_that_end_the_guest() {
     });
 }
 
-/// What a limit of the process is, by its name in proc(5): now, and at most.
+/// The limits of the process, by name in proc(5): soft, and hard.
 fn limit(pid: u32, name: &str) -> (String, String) {
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
     let line = limits.lines().find_map(|line| line.strip_prefix(name));
@@ -352,7 +352,7 @@ fn limit(pid: u32, name: &str) -> (String, String) {
     (words.next().unwrap(), words.next().unwrap())
 }
 
-/// How many KiB of the process's memory are left out of core dumps: `dd`, by the kernel's Documentation/filesystems/proc.rst.
+/// KiB of the process's memory that core dumps omit: `dd`, by the kernel's Documentation/filesystems/proc.rst.
 fn kept_from_dumps(pid: u32) -> u64 {
     let maps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
     let (mut size, mut sum) = (0, 0);
@@ -369,7 +369,7 @@ fn kept_from_dumps(pid: u32) -> u64 {
     sum
 }
 
-/// Files that its parent has open, and files that it makes and leaves behind.
+/// Files that its parent has open, and files that it makes and leaves.
 #[test]
 fn nothing_is_inherited_and_nothing_is_left_for_others() {
     on_kvm(|| {
@@ -378,7 +378,7 @@ fn nothing_is_inherited_and_nothing_is_left_for_others() {
         fs::write(&secret, "secret").unwrap();
         let run = place.command(&[]);
         let mut shell = Command::new("sh");
-        // Its descriptors reach what it executes.
+        // Its descriptors are inherited by the programs that it executes.
         let script = format!("exec 7<{0} 9<{0}; exec \"$0\" \"$@\"", secret.display());
         shell
             .args(["-c", &script])
@@ -391,7 +391,7 @@ fn nothing_is_inherited_and_nothing_is_left_for_others() {
         });
         contained_threads(pid);
         for descriptor in fs::read_dir(format!("/proc/{pid}/fd")).unwrap() {
-            // One that has been closed meanwhile has none.
+            // One that was closed meanwhile has none.
             let target = fs::read_link(descriptor.unwrap().path());
             assert_ne!(target.ok(), Some(secret.clone()));
         }
@@ -407,7 +407,7 @@ fn nothing_is_inherited_and_nothing_is_left_for_others() {
     });
 }
 
-/// Files that it writes become no longer than its options say, where they do.
+/// The files that it writes have the size limit of their options.
 #[test]
 fn files_become_no_longer_than_options_say() {
     on_kvm(|| {
@@ -439,10 +439,11 @@ fn files_become_no_longer_than_options_say() {
     });
 }
 
-/// What nobody has here: /dev/kvm is root's on some hosts. Who traces must not have less than who is traced.
+/// Files that the user nobody lacks here: /dev/kvm is root's on some hosts. The tracing process must have all rights of
+/// the traced one.
 const OPENS_ALL: &[Capability] = &[Capability::DacOverride];
 
-/// A guest of nobody's, by a copy of the program that nobody can read.
+/// A guest of the user nobody, by a copy of the program that nobody can read.
 fn guest_of_nobody(place: &Place, options: &[&str]) -> Child {
     let program = place.file("kvmprof");
     if !program.exists() {
@@ -458,7 +459,7 @@ fn guest_of_nobody(place: &Place, options: &[&str]) -> Child {
     child
 }
 
-/// Whether a process of nobody's can look into this one.
+/// Whether a process of the user nobody can look into this one.
 fn is_readable_by_nobody(pid: u32) -> bool {
     let mut command = Command::new("cat");
     as_nobody_with(&mut command, OPENS_ALL);

@@ -1,4 +1,4 @@
-//! A folder that another program serves: a contained kvmprof connects to that again.
+//! A folder that another program serves: a contained kvmprof reconnects to it.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
@@ -12,15 +12,14 @@ use rustix::process::Signal;
 const GET_FEATURES: u32 = 1;
 const GET_VRING_BASE: u32 = 11;
 const SET_VRING_KICK: u32 = 12;
-/// VIRTIO_F_VERSION_1, and nothing of the protocol's own.
+/// VIRTIO_F_VERSION_1, and no features of the protocol.
 const FEATURES: u64 = 1 << 32;
-/// Flags of an answer: the version, and that it is one.
+/// Flags of an answer: the version, and that it is an answer.
 const ANSWER: u32 = 1 | 4;
 /// Of a device.
 const QUEUES: usize = 2;
 
-/// Serves the folder of one client, in which there is nothing: `hears` each request, and says whether to go on. Ends with its client at the
-/// latest.
+/// Serves an empty folder to one client: `hears` gets each request, and returns whether to continue. Ends with its client at the latest.
 pub(super) fn serve(listener: &UnixListener, mut hears: impl FnMut(u32) -> bool) {
     let (mut stream, _) = listener.accept().unwrap();
     let mut header = [0; 12];
@@ -31,7 +30,7 @@ pub(super) fn serve(listener: &UnixListener, mut hears: impl FnMut(u32) -> bool)
         stream.read_exact(&mut payload).unwrap();
         let answer = match request {
             GET_FEATURES => Some(FEATURES),
-            // The queue's number, and where it stands: 0.
+            // The queue's number, and its position: 0.
             GET_VRING_BASE => Some(u64::from(payload[0])),
             _ => None,
         };
@@ -46,7 +45,7 @@ pub(super) fn serve(listener: &UnixListener, mut hears: impl FnMut(u32) -> bool)
     }
 }
 
-/// Serves so many clients, one after the other, and tells when each has all its queues; but the last is left then.
+/// Serves this many clients, one after the other, and reports when each has all its queues; closes all but the last one then.
 fn serve_and_leave(listener: UnixListener, clients: usize) -> Receiver<()> {
     let (tell, started) = channel();
     thread::spawn(move || {
@@ -66,7 +65,7 @@ fn serve_and_leave(listener: UnixListener, clients: usize) -> Receiver<()> {
     started
 }
 
-/// The connection is made at a reset of the device, on a vCPU's behalf, which may not connect to anything.
+/// The connection is made at a reset of the device, for a vCPU, which may not connect to anything.
 #[test]
 fn a_program_that_was_gone_is_connected_to_again() {
     on_kvm(|| {

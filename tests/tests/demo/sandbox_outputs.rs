@@ -1,5 +1,5 @@
-//! The files and sockets that a contained guest's kvmprof makes: no thread of it uses another file near them, and they come and go as they should although no thread
-//! may rename or remove one.
+//! The files and sockets that a contained guest's kvmprof makes: none of its threads uses another file near them, and they are made and removed as
+//! usual although no thread may rename or remove one.
 
 use std::ffi::CString;
 use std::fs;
@@ -22,10 +22,10 @@ use super::jail::{Place, children, name};
 use super::sandbox::{Fields, threads};
 use super::sandbox_taken_over::has_landlock;
 
-/// A folder of outputs, with files beside them, in a folder below and in the folder above.
+/// A folder of outputs, with other files in it, in a folder below and in the folder above.
 struct Tree(TempDir);
 
-/// What is beside, below and above the outputs.
+/// The files beside, below and above the outputs.
 const NEAR: [&str; 3] = ["outputs/beside", "outputs/inner/below", "above"];
 
 impl Tree {
@@ -73,7 +73,7 @@ impl Tree {
         guest
     }
 
-    /// What is near is as it was.
+    /// The other files are unchanged.
     fn check_near(&self) {
         for near in NEAR {
             assert_eq!(fs::read_to_string(self.path(near)).unwrap(), near);
@@ -94,12 +94,12 @@ impl Tree {
     }
 }
 
-/// Threads of such a guest, the process's first at the end.
+/// Threads of such a guest, with the main thread at the end.
 const THREADS: [&str; 6] = [
     "vcpu 0", "events", "recorder", "vsock", "entropy", "kvmprof",
 ];
 
-/// The helper of the guest's kvmprof that is called so.
+/// The helper of this name of the guest's kvmprof.
 fn helper(guest: &Guest, called: &str) -> u32 {
     let mut all = children(guest.pid()).into_iter();
     all.find(|pid| name(*pid) == called).unwrap()
@@ -129,7 +129,7 @@ fn no_thread_opens_a_file_near_an_output() {
             paths.push(CString::new(path.as_os_str().as_bytes()).unwrap());
         }
         let all = threads(guest.pid());
-        // The first at the end: its end is seen after that of the others. KVM's own worker is never in user mode.
+        // The main thread is the last one: its end is visible after that of the others. KVM's own worker is never in user mode.
         let (first, others): (Vec<&String>, _) = all.keys().partition(|name| *name == "kvmprof");
         let others = others.into_iter().filter(|name| !name.starts_with("kvm-"));
         let stopped: Vec<_> = (others.chain(first))
@@ -140,12 +140,12 @@ fn no_thread_opens_a_file_near_an_output() {
                 assert_eq!(thread.open(path), Err(Errno::ACCESS), "{name} {path:?}");
             }
         }
-        // None of them is to go on from where it is.
+        // None of them is to continue from its place.
         guest.signal(Signal::KILL);
     });
 }
 
-/// Each call ends kvmprof, changes nothing near the outputs, and nothing is left of what was to be removed.
+/// Each call ends kvmprof, changes no file near the outputs, and no output that was to be removed is left.
 #[test]
 fn a_thread_that_renames_or_removes_a_file_ends_kvmprof() {
     on_kvm(|| {
@@ -178,7 +178,7 @@ fn a_thread_that_renames_or_removes_a_file_ends_kvmprof() {
     });
 }
 
-/// The recording has its name, and an older one another name; the sockets are gone.
+/// The recording has its name, and an older one has another name; the sockets are gone.
 fn check_end(tree: &Tree, guest: &Guest) {
     assert_eq!(tree.outputs(), ["memory", "recording", "recording.old"]);
     assert!(!recorded(&tree.output("recording")).0.is_empty());

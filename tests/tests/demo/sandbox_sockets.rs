@@ -1,4 +1,4 @@
-//! Other ends of a contained guest's networks and sockets: another process connects to them.
+//! Peers of a contained guest's networks and sockets: another process connects to them.
 
 use std::io::Read;
 use std::os::unix::net::UnixListener;
@@ -19,14 +19,15 @@ fn the_other_end_of_a_network_is_connected_to_again() {
         let guest = Guest::start(Boot::Test("workload=network"), ["--net", &network]);
         for _ in 0..3 {
             let (mut stream, _) = listener.accept().unwrap();
-            // The guest announces each time that its link is up.
+            // The guest announces each time that its link goes up.
             stream.read_exact(&mut [0; 64]).unwrap();
         }
         drop(guest);
     });
 }
 
-/// Nor may that of the guest's sockets, which reaches all the host's at numbered paths, whoever listens there.
+/// The thread of the guest's sockets may not, either; the helper reaches only sockets of the host at numbered
+/// paths.
 #[test]
 fn the_guest_reaches_sockets_of_the_host() {
     on_kvm(|| {

@@ -18,12 +18,12 @@ use tempfile::TempDir;
 use super::sandbox::{Fields, threads};
 use super::sandbox_folders::serve;
 
-/// Kinds of threads that a recorded guest has, with the process's first at the end: its end is seen after that of the others.
+/// Kinds of threads that a recorded guest has, with the main thread at the end: its end is visible after that of the others.
 const THREADS: [&str; 5] = ["vcpu 0", "events", "recorder", "entropy", "kvmprof"];
-/// The thread that ends the process if nothing else does. It needs no file.
+/// The thread that ends the process as a last resort. It needs no file.
 const FORCED_END: &str = "forced end";
 
-/// A file that kvmprof has nothing to do with.
+/// A file that kvmprof doesn't use.
 fn secret() -> (TempDir, CString) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("secret");
@@ -58,7 +58,7 @@ pub(super) fn has_landlock() -> bool {
     unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0, VERSION) > 0 }
 }
 
-/// Stops one thread after the other and has each open a file of the kernel's about the host, and the secret one.
+/// Stops one thread after the other and has each open a file of the kernel about the host, and the secret one.
 fn open_both(guest: Guest, secret: &CStr) -> Vec<(&'static str, [Result<(), Errno>; 2])> {
     let of_kernel = c"/proc/sys/vm/overcommit_memory";
     let names = [FORCED_END].into_iter().chain(THREADS);
@@ -69,7 +69,7 @@ fn open_both(guest: Guest, secret: &CStr) -> Vec<(&'static str, [Result<(), Errn
         .iter()
         .map(|(name, thread)| (*name, [thread.open(of_kernel), thread.open(secret)]))
         .collect();
-    // None of them is to go on from where it is.
+    // None of them is to continue from its place.
     guest.signal(Signal::KILL);
     drop(stopped);
     opened
@@ -94,10 +94,10 @@ fn a_thread_opens_no_file_but_those_that_the_guest_needs() {
     });
 }
 
-/// A kvmprof that is killed in the end.
-struct Killed(Child);
+/// A kvmprof that is killed at the end.
+struct KilledKvmprof(Child);
 
-impl Drop for Killed {
+impl Drop for KilledKvmprof {
     fn drop(&mut self) {
         // It may have ended already.
         let _ = self.0.kill();
@@ -105,8 +105,8 @@ impl Drop for Killed {
     }
 }
 
-/// A guest with a console, a folder and a recording, all in `folder`: with every thread that is there before files are restricted.
-fn start_with_early_threads(folder: &Path) -> Killed {
+/// A guest with a console, a folder and a recording, all in `folder`: with every thread that exists before files are restricted.
+fn start_with_early_threads(folder: &Path) -> KilledKvmprof {
     let kernel = folder.join("kernel");
     fs::write(&kernel, Boot::Demo.image().elf()).unwrap();
     let socket = folder.join("files");
@@ -131,10 +131,10 @@ fn start_with_early_threads(folder: &Path) -> Killed {
         .arg(format!("socket={},tag=files", socket.display()))
         .stdin(Stdio::piped())
         .stdout(Stdio::null());
-    Killed(command.spawn().unwrap())
+    KilledKvmprof(command.spawn().unwrap())
 }
 
-/// Not only those that are started after files are restricted: Landlock holds for a thread and those that it starts.
+/// Not only threads that are started after files are restricted: Landlock applies to a thread and its later children.
 #[test]
 fn no_thread_at_all_opens_a_file_that_the_guest_does_not_need() {
     on_kvm(|| {
@@ -153,7 +153,7 @@ fn no_thread_at_all_opens_a_file_that_the_guest_does_not_need() {
             let has_filter = |fields: &Fields| fields["Seccomp"] == "2";
             (is_complete && all.values().all(has_filter)).then_some(all)
         });
-        // The process's first at the end, as above.
+        // The main thread is the last one, as above.
         let (first, others): (Vec<&String>, _) = all.keys().partition(|name| *name == "kvmprof");
         // KVM's own worker, which is one of the process's threads, is never in user mode.
         let others = others.into_iter().filter(|name| !name.starts_with("kvm-"));
@@ -164,7 +164,7 @@ fn no_thread_at_all_opens_a_file_that_the_guest_does_not_need() {
         for (name, thread) in &stopped {
             assert_eq!(thread.open(&secret), Err(Errno::ACCESS), "{name}");
         }
-        // None of them is to go on from where it is.
+        // None of them is to continue from its place.
         kill_process(Pid::from_child(&guest.0), Signal::KILL).unwrap();
     });
 }
@@ -190,11 +190,11 @@ fn start_reading(options: &[&Path]) -> Guest {
     guest
 }
 
-/// Filters don't see the flags of openat2(2), so that a thread could open any file for writing by it where there is no Landlock.
+/// Filters don't see the flags of openat2(2), so that without Landlock a thread could open any file for writing by it.
 #[test]
 fn a_thread_opens_files_by_a_structure_only_where_there_is_a_folder_with_the_guests_files() {
     on_kvm(|| {
-        // Nothing is there, so that the answer isn't Landlock's.
+        // The path doesn't exist, so that the answer isn't Landlock's.
         let nothing = c"/tmp/kvmprof-test-no-folder/file";
         let mut guest = start_reading(&[]);
         StoppedThread::stop(guest.pid(), "binaries").let_go_to_open_to_write(nothing);
@@ -208,12 +208,12 @@ fn a_thread_opens_files_by_a_structure_only_where_there_is_a_folder_with_the_gue
         let guest = start_reading(&[Path::new("--sysroot"), folder.path()]);
         let thread = StoppedThread::stop(guest.pid(), "binaries");
         assert_eq!(thread.open_to_write(nothing), Err(Errno::NOENT));
-        // It is not to go on from where it is.
+        // It is not to continue from its place.
         guest.signal(Signal::KILL);
     });
 }
 
-/// Nothing is refused there, and what would be is said.
+/// No call is refused there, and refusals would be reported.
 #[test]
 fn calls_are_reported_and_made_when_that_is_asked_for() {
     on_kvm(|| {

@@ -1,4 +1,4 @@
-//! The host socket of a running guest: who gets in, and what clients can't do to each other.
+//! The host socket of a running guest: which clients are accepted, and their effects on each other.
 
 use std::fs::{self, Permissions, set_permissions};
 use std::io::{Read, Write};
@@ -26,7 +26,7 @@ fn guest() -> Guest {
     Guest::start(Boot::Demo, ["--hz", "1000"])
 }
 
-/// Even where the file's mode lets them in.
+/// Even if the file's mode allows them.
 #[test]
 fn another_user_is_turned_away() {
     on_kvm(|| {
@@ -95,7 +95,7 @@ fn a_killed_client_frees_pcs() {
     });
 }
 
-/// A connection that speaks bytes.
+/// A connection for raw bytes.
 fn raw(guest: &Guest) -> UnixStream {
     raw_client::connect(&guest.socket(), None).unwrap()
 }
@@ -124,7 +124,7 @@ fn malformed_frames_end_their_connection_and_no_other() {
             vec![0xff; 100_000],
         ] {
             let mut stream = raw(&guest);
-            // It may be closed before all of it was taken.
+            // It may be closed before all of it was read.
             let _ = stream.write_all(&bytes);
             let mut rest = Vec::new();
             let _ = stream.read_to_end(&mut rest);
@@ -150,7 +150,7 @@ fn many_clients_are_served_and_more_get_the_status() {
             })
             .collect();
         let mut pcs = guest.open();
-        // Any number of others, one after the other, can ask for the status, and for nothing else.
+        // Any number of others, one after the other, can request the status, and nothing else.
         for _ in 0..10 {
             let other = guest.connect();
             Accounts::of(&other).check();
@@ -173,7 +173,7 @@ fn many_clients_are_served_and_more_get_the_status() {
 }
 
 #[test]
-fn clients_that_say_nothing_give_way() {
+fn silent_clients_are_evicted() {
     on_kvm(|| {
         let guest = guest();
         let pcs = guest.open();
@@ -189,9 +189,9 @@ fn clients_that_say_nothing_give_way() {
     });
 }
 
-/// They have said hello, and use nothing: they don't keep others from the guest. The one that was heard last stays longest.
+/// They have said hello, and use nothing: they don't block others. The most recently active one stays longest.
 #[test]
-fn clients_that_use_nothing_give_way_to_others() {
+fn idle_clients_are_evicted_for_others() {
     on_kvm(|| {
         let guest = guest();
         let pcs = guest.open();
@@ -212,7 +212,7 @@ fn clients_that_use_nothing_give_way_to_others() {
 
 /// Without a path on either side: the socket is in the user's own folder, and clients look there.
 #[test]
-fn a_guest_with_a_name_is_found() {
+fn a_named_guest_is_found() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let kernel = write_kernel(Boot::Demo, folder.path());

@@ -1,4 +1,4 @@
-//! What clients of a running guest's socket get: requests in progress, slow readers, and a host without descriptors.
+//! Clients of a running guest's socket: requests in progress, slow readers, and a host without descriptors.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -104,7 +104,7 @@ fn errno_of_reply(stream: &mut UnixStream) -> Errno {
     frame.result.unwrap_err()
 }
 
-/// What waits of all clients together has a bound: what would be beyond it is refused at once, who has begun goes on, and the status is answered.
+/// The waiting data of all clients together is bounded: requests beyond it are refused at once, begun ones continue, and the status is answered.
 #[test]
 fn bytes_that_wait_are_bounded_for_all_clients_together() {
     on_kvm(|| {
@@ -115,7 +115,7 @@ fn bytes_that_wait_are_bounded_for_all_clients_together() {
         prf.load(&addresses);
         let whole = read_size(MAX_ADDRESSES);
         assert_eq!(prf.device.read(whole).unwrap().len(), whole);
-        // Nobody has such a handle, which is an error once all of the request is there.
+        // The handle doesn't exist, which is an error once the request is complete.
         let data = vec![0; MAX_DATA];
         let write = Request::Write {
             handle: u32::MAX,
@@ -124,7 +124,7 @@ fn bytes_that_wait_are_bounded_for_all_clients_together() {
         };
         let frame = encode(7, write);
         let (beginning, rest) = frame.split_at(1000);
-        // Who has nothing open gives way to others.
+        // Clients without open devices are evicted.
         let mut clients: Vec<UnixStream> = (1..MAX_CONNECTIONS)
             .map(|_| {
                 let mut client = raw_client::connect(&guest.socket(), None).unwrap();
@@ -139,7 +139,7 @@ fn bytes_that_wait_are_bounded_for_all_clients_together() {
                 client
             })
             .collect();
-        // All beginnings have been taken before this is answered.
+        // All beginnings have been read before this is answered.
         Accounts::of(&witness).check();
         assert_eq!(errno_of(prf.device.read(whole)), Errno::ENOMEM);
         Accounts::of(&guest.connect()).check();
@@ -155,7 +155,7 @@ fn bytes_that_wait_are_bounded_for_all_clients_together() {
         assert_eq!(refused + begun, clients.len(), "{answers:?}");
         let most = MAX_WAITING.div_ceil(frame.len() - Endpoint::OWN_BYTES);
         assert!((1..=most).contains(&begun), "{begun}");
-        // There is room again, also for those who were refused.
+        // There is room again, also for refused clients.
         for client in &mut clients {
             client.write_all(&frame).unwrap();
             assert_eq!(errno_of_reply(client), Errno::EBADF);
@@ -166,7 +166,7 @@ fn bytes_that_wait_are_bounded_for_all_clients_together() {
     });
 }
 
-/// A connection that has pcs open, and has asked for the largest table of prf `reads` times without reading an answer.
+/// A connection that has pcs open, and has requested the largest table of prf `reads` times without reading an answer.
 fn slow_reader(guest: &Guest, reads: u32) -> UnixStream {
     let loader = guest.connect();
     let prf = Prf::open(&loader, ALL_VCPUS).unwrap();
@@ -228,7 +228,7 @@ fn without_descriptors_clients_are_turned_away_and_the_others_served() {
         let process = Pid::from_raw(i32::try_from(guest.pid()).unwrap()).unwrap();
         let descriptors = PathBuf::from(format!("/proc/{}/fd", guest.pid()));
         let target = |number: u64| fs::read_link(descriptors.join(number.to_string())).ok();
-        // The one that the socket gives up to turn a client away: the socket itself once more.
+        // The spare descriptor with which the socket turns a client away: a duplicate of the socket.
         let is_another = |number: &u64| {
             let to = target(*number).filter(|to| to.to_string_lossy().starts_with("socket:"));
             to.is_some() && (3..*number).any(|earlier| target(earlier) == to)

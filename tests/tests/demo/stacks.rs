@@ -1,4 +1,4 @@
-//! Call stacks of the demo guest, in its programs, its kernel, and across the border: they are those that its source has.
+//! Call stacks of the demo guest, in its programs, its kernel, and across the boundary agree with its source.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ fn names(sample: &Sample, frames: &[u64]) -> Names {
     (names, user)
 }
 
-/// Checks that each part that has frames is whole.
+/// Checks that each part with frames is complete.
 fn check_ends(sample: &Sample) {
     let stack = sample.stack;
     for (frames, end) in [
@@ -37,7 +37,7 @@ fn check_ends(sample: &Sample) {
 }
 
 #[test]
-fn every_sample_has_the_callers_that_the_source_has() {
+fn every_sample_has_the_callers_of_the_source() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording");
@@ -81,11 +81,11 @@ fn every_sample_has_the_callers_that_the_source_has() {
             "{seen:?}, {interrupts} in interrupts, {others} of {}",
             samples.len()
         );
-        // Those between two activities are the fewer ones. How few depends on how fast the host's KVM runs the kernel's code: it may interpret it.
+        // Those between two activities are fewer. How few depends on how fast the host's KVM runs the kernel's code: it may interpret it.
         assert!(others * 2 <= samples.len());
         assert!(interrupts > 0);
         for (index, stack) in stacks().iter().enumerate() {
-            // A halted vCPU's ticks are reckoned, so that hardly any is a sample.
+            // Most ticks of a halted vCPU are computed, so that hardly any is a sample.
             assert!(stack.pid == 0 || seen.contains_key(&index), "{stack:?}");
         }
         // Fibres are drawn for two thirds of the time in which the wheel turns.
@@ -102,7 +102,7 @@ fn every_sample_has_the_callers_that_the_source_has() {
 
 /// 100 calls on a stack of the kernel.
 #[test]
-fn stacks_have_as_many_frames_as_was_asked_for() {
+fn stacks_have_the_requested_number_of_frames() {
     on_kvm(|| {
         let deepest = |options: &[&str]| {
             let options = [&["--hz", "200"], options].concat();
@@ -121,7 +121,7 @@ fn stacks_have_as_many_frames_as_was_asked_for() {
         assert_eq!(deepest(&[]), (64, StackEnd::Truncated));
         assert_eq!(deepest(&["--max-stack", "32"]), (16, StackEnd::Truncated));
         let (frames, end) = deepest(&["--max-stack", "1024"]);
-        // The first call, and those that lead to it.
+        // The first call, and its callers.
         assert!((101..120).contains(&frames), "{frames}");
         assert_eq!(end, StackEnd::Complete);
     });

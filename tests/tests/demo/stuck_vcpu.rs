@@ -1,4 +1,4 @@
-//! A vCPU that doesn't answer: only those who need its answer wait for it.
+//! A vCPU that doesn't answer: only clients that need its answer wait for it.
 
 use std::fs;
 use std::io::Read;
@@ -14,16 +14,16 @@ use kvmprof_tests::{
 };
 use rustix::process::Signal;
 
-/// How soon the status has to come. A busy host delays this test, too: the fastest answer counts.
+/// Limit for the status's response time. A busy host delays this test, too: the fastest answer counts.
 const SOON: Duration = Duration::from_millis(50);
-/// How many answers are measured.
+/// Number of measured answers.
 const ANSWERS: usize = 20;
-/// How often pcs is opened beside a stalled console.
+/// Number of opens of pcs beside a stalled console.
 const OPENS: usize = 5;
-/// How long a client waits for a vCPU that answers nobody and isn't busy with an exit (`vmm/src/profiler/clocks.rs`).
+/// How long a client waits for a vCPU that doesn't answer and isn't busy with an exit (`vmm/src/profiler/clocks.rs`).
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// The times that another client's status takes while `stuck` isn't over, fastest first.
+/// The response times of another client's status until `stuck` ends, fastest first.
 fn times_of_status(connection: &Connection, is_stuck: impl Fn() -> bool) -> Vec<Duration> {
     let mut times = Vec::new();
     for _ in 0..ANSWERS {
@@ -38,7 +38,7 @@ fn times_of_status(connection: &Connection, is_stuck: impl Fn() -> bool) -> Vec<
     times
 }
 
-/// The clock's start needs the thread of the vCPU, which is stopped: the open waits, and nobody else.
+/// The clock's start needs the thread of the vCPU, which is stopped: only the open waits.
 #[test]
 fn a_stopped_vcpu_holds_up_only_those_who_need_its_answer() {
     on_kvm(|| {
@@ -49,7 +49,7 @@ fn a_stopped_vcpu_holds_up_only_those_who_need_its_answer() {
             let stuck = scope.spawn(|| opening.open(device::PCS, 0).map(drop));
             until("the request has arrived", || {
                 let is_open = guest.status().pcs().is_some_and(|pcs| pcs.open);
-                // It doesn't wait for ever, and a busy host may miss it.
+                // The open has a timeout, which a busy host may exceed.
                 (is_open || stuck.is_finished()).then_some(())
             });
             let times = times_of_status(&guest.connect(), || !stuck.is_finished());
@@ -62,7 +62,7 @@ fn a_stopped_vcpu_holds_up_only_those_who_need_its_answer() {
     });
 }
 
-/// Opens pcs and closes it again: how long the open took, and the times of another client's status meanwhile.
+/// Opens pcs and closes it again. Returns the time of the open, and the response times of another client's status meanwhile.
 fn open_beside_status(opening: &Connection, other: &Connection) -> (Duration, Vec<Duration>) {
     std::thread::scope(|scope| {
         let stuck = scope.spawn(|| {
@@ -81,10 +81,10 @@ fn open_beside_status(opening: &Connection, other: &Connection) -> (Duration, Ve
     })
 }
 
-/// A vCPU that writes to a console which nobody reads can't answer: who needs its answer goes on without it before long, and nobody else
-/// waits. It goes on when the console is read.
+/// A vCPU that writes to an unread console can't answer: clients that need its answer continue without it after a short time, and others
+/// don't wait. The vCPU continues when the console is read.
 #[test]
-fn a_stalled_console_holds_nobody_up_for_long() {
+fn a_stalled_console_delays_others_for_a_bounded_time() {
     on_kvm(|| {
         let (guest, mut console) = Guest::start_with_full_console(Boot::Demo, ["--hz", "1000"]);
         until("the vCPU waits for the console's reader", || {
@@ -116,7 +116,7 @@ fn a_stalled_console_holds_nobody_up_for_long() {
     });
 }
 
-/// A guest that has its vCPUs asked all the time, and keeps them busy with the device by which it does that.
+/// A guest whose vCPUs are kicked continuously, and which keeps them busy with the device that causes this.
 #[test]
 fn a_guest_that_floods_its_port_holds_nobody_up() {
     on_kvm(|| {
@@ -135,9 +135,9 @@ fn a_guest_that_floods_its_port_holds_nobody_up() {
     });
 }
 
-/// A client that goes away while the vCPU is stuck leaves a close behind, which needs the same answer.
+/// A client that disconnects while the vCPU is stuck leaves a close behind, which needs the same answer.
 #[test]
-fn what_is_left_behind_stuck_is_closed_when_the_vcpu_answers() {
+fn devices_of_a_stuck_vcpu_are_closed_when_it_answers() {
     on_kvm(|| {
         let guest = Guest::start(Boot::Demo, ["--hz", "1000"]);
         let pcs = guest.open();
@@ -156,7 +156,7 @@ fn what_is_left_behind_stuck_is_closed_when_the_vcpu_answers() {
     });
 }
 
-/// The first signal asks for an end in order, which waits for the thread that is stuck.
+/// The first signal requests an end in order, which waits for the stuck thread.
 #[test]
 fn a_second_signal_ends_it_whichever_thread_is_stuck() {
     on_kvm(|| {
@@ -172,7 +172,7 @@ fn a_second_signal_ends_it_whichever_thread_is_stuck() {
             let mut guest = Guest::start(Boot::Demo, ["--hz", "1000"]);
             let stuck = StoppedThread::stop(guest.pid(), name);
             guest.signal(first);
-            // Two of a kind might become one (signal(7)).
+            // Two equal signals might become one (signal(7)).
             until("the signal is taken", || {
                 (pending(guest.pid()) & bit(first) == 0).then_some(())
             });
@@ -180,7 +180,7 @@ fn a_second_signal_ends_it_whichever_thread_is_stuck() {
             until("it says that it ends", || {
                 guest.stderr().contains("ended by force").then_some(())
             });
-            // Until it is let go, its process can't be waited for.
+            // Until the thread is released, its process can't be waited for.
             drop(stuck);
             let status = guest.wait().status;
             assert_eq!(status, 1, "{name}, {first:?} and {second:?}");
@@ -188,7 +188,7 @@ fn a_second_signal_ends_it_whichever_thread_is_stuck() {
     });
 }
 
-/// The signals to process `pid` that no thread has taken yet (proc(5), `ShdPnd`).
+/// The pending signals of process `pid` (proc(5), `ShdPnd`).
 fn pending(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let field = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
@@ -200,7 +200,7 @@ fn bit(signal: Signal) -> u64 {
     1 << (signal.as_raw() - 1)
 }
 
-/// Nobody reads standard error, and another thread may wait for that for ever.
+/// Standard error isn't read, and another thread may block on it forever.
 #[test]
 fn a_second_signal_ends_it_although_nobody_reads_its_messages() {
     on_kvm(|| {
@@ -226,7 +226,7 @@ fn a_second_signal_ends_a_start_that_waits_for_another_program() {
         let share = format!("socket={},tag=x", socket.display());
         let mut guest = Guest::launch(Boot::Demo, ["--share", &share]);
         let (_connection, _) = silent.accept().unwrap();
-        // Two of a kind might become one (signal(7)).
+        // Two equal signals might become one (signal(7)).
         guest.signal(Signal::TERM);
         guest.signal(Signal::INT);
         let ran = guest.wait();

@@ -64,7 +64,7 @@ fn hits(report: &Value, kind: &str) -> u64 {
 fn the_readmes_pipeline_reports_who_ran() {
     on_kvm(|| {
         let guest = guest();
-        // On a busy host not all of it is met in such a time.
+        // On a busy host not all of it is sampled in such a time.
         until("all of it is reported", || {
             let ran = pipeline(&guest, &["--all", "2"], &[]);
             assert_eq!(ran.status, 0, "{ran:?}");
@@ -126,7 +126,7 @@ fn every_choice_of_processes_is_reported() {
     });
 }
 
-/// head(1) reads a little of a stream, and leaves.
+/// head(1) reads a part of a stream, and ends.
 #[test]
 fn getpc_ends_when_its_reader_leaves() {
     on_kvm(|| {
@@ -194,9 +194,9 @@ fn getpc_writes_a_file_until_it_is_interrupted() {
     });
 }
 
-/// What `status` says, for people and for programs.
+/// The output of `status`, for people and for programs.
 #[test]
-fn status_tells_everything() {
+fn status_is_complete() {
     on_kvm(|| {
         let guest = guest();
         let pcs = guest.open();

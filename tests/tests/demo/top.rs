@@ -33,14 +33,14 @@ fn a_pipe_gets_tables_with_the_guests_processes_and_functions() {
         for vcpu in ["vCPU 0   [", "vCPU 1   ["] {
             assert!(table.contains(vcpu), "{table}");
         }
-        // Neither colours nor a terminal's sequences.
+        // Neither colours nor escape sequences.
         assert!(!ran.stdout.contains('\u{1b}'), "{ran:?}");
         guest.stop();
     });
 }
 
 #[test]
-fn a_guest_without_a_clock_is_told_of() {
+fn a_guest_without_a_clock_is_reported() {
     on_kvm(|| {
         let guest = Guest::start(Boot::Demo, ["--hz", "0"]);
         let ran = guest.command("top", &["--count", "1"]);
@@ -104,7 +104,7 @@ fn a_terminal_shows_the_guest_obeys_keys_and_is_restored() {
         // The kernel tells only a session's foreground processes of a new size.
         top.terminal.resize(120, 40);
         top.signal(Signal::WINCH);
-        // A key that comes together with a new size waits for the next one (`report/src/top/live.rs`).
+        // A key that arrives with a new size waits for the next one (`report/src/top/live.rs`).
         top.until_shown("\u{1b}[2J");
         top.terminal.press("p");
         top.until_shown("weaver");
@@ -135,7 +135,7 @@ fn signals_and_the_control_key_restore_the_terminal() {
 
 /// As when its window is closed.
 #[test]
-fn a_terminal_that_goes_ends_the_view() {
+fn a_closed_terminal_ends_the_view() {
     on_kvm(|| {
         let guest = guest();
         let mut top = OnTerminal::start(&guest, &[]);

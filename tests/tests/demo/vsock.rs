@@ -1,4 +1,4 @@
-//! The socket device, with a guest that sends back what it gets. The test's sockets are the other ends.
+//! The socket device, with a guest that echoes data. The test's sockets are the peers.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 /// The port of the host that the guest says hello to.
 const HELLO: u32 = 1234;
-/// Clients that haven't said what they want.
+/// Clients that haven't sent a request.
 const SILENT: usize = 64;
 
 struct Bench {
@@ -41,7 +41,7 @@ impl Bench {
         self.folder.path().join("vsock")
     }
 
-    /// Waits until the guest's driver is there: it says so.
+    /// Waits until the guest's driver has started, by its message.
     fn greeted(&self) -> UnixStream {
         let (mut stream, _) = self.hello.accept().unwrap();
         let mut hello = [0; 5];
@@ -57,7 +57,7 @@ impl Bench {
     /// A connection to a port of the guest.
     fn connected(&self, port: u32) -> UnixStream {
         let mut stream = self.connect();
-        // In pieces, as nobody would send it.
+        // In small pieces.
         for piece in ["CON", "NECT ", &port.to_string(), "\n"] {
             stream.write_all(piece.as_bytes()).unwrap();
         }
@@ -75,7 +75,7 @@ impl Bench {
     }
 }
 
-/// What is sent comes back.
+/// Sent bytes are echoed.
 fn echoes(stream: &mut UnixStream, bytes: &[u8]) {
     stream.write_all(bytes).unwrap();
     let mut back = vec![0; bytes.len()];
@@ -83,7 +83,7 @@ fn echoes(stream: &mut UnixStream, bytes: &[u8]) {
     assert!(back == bytes);
 }
 
-/// Whether the other end has closed it: by an end, or by a reset where it left bytes unread.
+/// Whether the other end has closed it: by an end, or by a reset if it left bytes unread.
 fn is_closed(mut stream: UnixStream) -> bool {
     !matches!(stream.read(&mut [0]), Ok(1..))
 }
@@ -105,7 +105,7 @@ fn bytes_come_back_in_spite_of_hostile_clients() {
             client.write_all(nonsense.as_bytes()).unwrap();
             assert!(is_closed(client), "{nonsense:?}");
         }
-        // More silent ones than there is room for: the oldest go.
+        // More silent ones than the limit: the oldest are closed.
         let silent: Vec<_> = (0..SILENT + 8).map(|_| bench.connect()).collect();
         until("the oldest have gone", || {
             let gone = bench.status().clients_turned_away;
@@ -114,7 +114,7 @@ fn bytes_come_back_in_spite_of_hostile_clients() {
         });
         echoes(&mut stream, b"still");
         drop(silent);
-        // One that takes nothing of what it gets: the guest has credit for some of it, and then ends the connection.
+        // A client that reads none of its data: the guest has credit for some of it, and then ends the connection.
         let mut greedy = bench.connected(53);
         greedy.set_nonblocking(true).unwrap();
         until("the guest has no credit", || {
@@ -122,7 +122,7 @@ fn bytes_come_back_in_spite_of_hostile_clients() {
             (bench.machine.counters()[0].errors == 1).then_some(())
         });
         echoes(&mut other, b"others go on");
-        // A side that says no more is heard: the guest ends the connection then.
+        // A shutdown of one direction is forwarded: the guest ends the connection then.
         stream.shutdown(Shutdown::Write).unwrap();
         assert!(is_closed(stream));
         drop(other);

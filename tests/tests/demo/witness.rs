@@ -1,5 +1,5 @@
-//! The demo guest says at each moment which row of its work it is in. A sample that is taken at another place than its registers say would have another
-//! row than its program counter.
+//! The demo guest stores its current row at all times. A sample taken at another place than its registers say would have another row than its program
+//! counter.
 
 use std::ffi::OsStr;
 
@@ -9,7 +9,7 @@ use kvmprof_tests::{
     Boot, Guest, is_kernel_clock_for_demo, on_kvm, recorded, sampling_rate, until,
 };
 
-/// The row whose function the program counter is in; `None` for code that leads from one row to another.
+/// The row whose function contains the program counter; `None` for code between rows.
 fn row_by_function(sample: &Sample) -> Option<usize> {
     let function = function_at(sample.pc)?;
     if function == "service_interrupt" {
@@ -21,9 +21,9 @@ fn row_by_function(sample: &Sample) -> Option<usize> {
     })
 }
 
-/// Where the pid is elsewhere, the guest has its present row: it is read at each tick, as a pid would be.
+/// The location of the pid is that of the guest's current row: it is read at each tick, like a pid.
 #[test]
-fn each_sample_is_of_the_row_that_the_guest_is_in() {
+fn each_sample_is_in_the_guests_current_row() {
     on_kvm(|| {
         let place = format!("absolute:{:#x}:8", IMAGE.row_place(0).unwrap());
         let hz = sampling_rate(1000).to_string();
@@ -45,7 +45,7 @@ fn each_sample_is_of_the_row_that_the_guest_is_in() {
             guest.stop();
             let (samples, _) = recorded(&path);
             let mut seen = vec![0; rows().len()];
-            // In an interrupt the host's kernel can't wait for a page that it is moving just then: that sample has no process.
+            // In an interrupt the host's kernel can't wait for a page that is being moved: that sample has no process.
             let unread = samples.iter().filter(|sample| sample.pid == -1).count();
             let most = if clock == "kernel" {
                 samples.len() / 100

@@ -1,4 +1,4 @@
-//! A whole Debian system on a qcow2 disk, as `cargo lab debian` boots it: over passt and recorded, and over a tap.
+//! A whole Debian system on a qcow2 disk, booted by `cargo lab debian`: over passt and recorded, and over a tap.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,7 +30,7 @@ fn check_boot(out: &Path, name: &str) {
     assert_eq!((faults, network.link_losses), ([0; 2], 0), "{network:?}");
 }
 
-/// How many of `samples` have a part of their stack that ends as it should, of those that have that part.
+/// The number of `samples` with a complete part of their stack, of those that have that part.
 fn whole<'a>(
     samples: impl Iterator<Item = &'a Sample>,
     end: impl Fn(&Sample) -> StackEnd,
@@ -75,7 +75,7 @@ fn check_recording(path: &Path) {
     let frames = samples.iter().flat_map(|(_, frames)| frames);
     let names: BTreeSet<&str> = frames.filter_map(|address| kernel.find(*address)).collect();
     let has_function = |start: &str| names.iter().any(|name| name.starts_with(start));
-    // Of the kernel's beginning, of modules of the file system, the disk and the network, and of their interrupts.
+    // Of the kernel's start, of modules of the file system, the disk and the network, and of their interrupts.
     for name in [
         "start_kernel",
         "ext4_",
@@ -107,7 +107,7 @@ fn check_recording(path: &Path) {
 }
 
 #[test]
-fn a_whole_system_is_used_and_recorded() {
+fn a_debian_system_is_used_and_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let recording = folder.path().join("boot.kvmprof");
     let out = folder.path().to_str().unwrap();

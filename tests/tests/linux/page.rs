@@ -1,4 +1,4 @@
-//! The page of a Debian guest with two vCPUs, used in a browser: its totals are those that the program prints.
+//! The page of a Debian guest with two vCPUs, used in a browser: its totals equal the program's.
 
 #[path = "../../../report/tests/shared/used.rs"]
 mod used;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use used::Used;
 
-/// What the program prints for the command that the page shows, of the recording at `path`.
+/// The program's output for the command that the page shows, for the recording at `path`.
 fn report(command: &str, path: &Path) -> Value {
     let words = command.strip_prefix("kvmprof report FILE ").unwrap();
     let mut command = Command::new(kvmprof());

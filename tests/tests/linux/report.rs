@@ -1,10 +1,10 @@
-//! `cargo lab linux`: a report on a real kernel, as a user sees it.
+//! `cargo lab linux`: a report on a real kernel, as for a user.
 
 use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::profile::{Profile, folded};
 use kvmprof_tests::linux::{lab_command, print_losses};
 
-/// With call stacks and functions by name, and no symbol file given; the recording comes along.
+/// With call stacks and functions by name, without a symbol file; the recording is returned, too.
 #[test]
 fn a_real_kernel_is_recorded_with_stacks() {
     let folder = tempfile::tempdir().unwrap();

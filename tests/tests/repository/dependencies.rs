@@ -1,4 +1,5 @@
-//! What the workspace's crates depend on: nothing that needs a newer Rust than it says it needs, and none what it must not know.
+//! The dependencies of the workspace's crates: none needs a newer Rust than the declared one, and none is forbidden for its
+//! crate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// What cargo knows of this workspace and its dependencies, without the network.
+/// Cargo's metadata of this workspace and its dependencies, without the network.
 fn metadata() -> Value {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
@@ -44,7 +45,7 @@ fn no_dependency_needs_a_newer_rust() {
     assert!(newer.is_empty(), "{newer:#?}");
 }
 
-/// The names of all packages that a crate of the workspace is built with, its own among them.
+/// The names of all packages that a crate of the workspace is built with, including its own.
 fn built_with(metadata: &Value, name: &str) -> BTreeSet<String> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let packages = metadata["packages"].as_array().unwrap();
@@ -57,7 +58,7 @@ fn built_with(metadata: &Value, name: &str) -> BTreeSet<String> {
         .iter()
         .map(|node| (text(&node["id"]), &node["deps"]))
         .collect();
-    // Those for tests alone don't count.
+    // Those for tests only don't count.
     let is_built = |dependency: &&Value| {
         let kinds = dependency["dep_kinds"].as_array().unwrap();
         kinds.iter().any(|kind| kind["kind"].is_null())
@@ -77,7 +78,7 @@ fn built_with(metadata: &Value, name: &str) -> BTreeSet<String> {
 
 /// The last column of the crates' table in docs/architecture.md.
 #[test]
-fn crates_are_not_built_with_what_they_must_not_know() {
+fn crates_have_no_forbidden_dependencies() {
     let metadata = metadata();
     for (name, unknown) in [
         ("kvmprof-vmm", &["ratatui", "inferno", "prost"][..]),

@@ -1,4 +1,5 @@
-//! The folders of a crate lie in layers: none at its root uses a module that uses it, at whatever distance.
+//! The folders of a crate are in layers: none at its root uses a module that uses it, directly or
+//! indirectly.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +38,7 @@ fn named(code: &str) -> BTreeSet<String> {
     names
 }
 
-/// What the modules at the root of each crate use, by the crate's folder.
+/// The uses of the modules at the root of each crate, by the crate's folder.
 fn uses() -> BTreeMap<String, Uses> {
     let mut crates: BTreeMap<String, Uses> = BTreeMap::new();
     for (file, text) in files(".rs") {
@@ -63,7 +64,7 @@ fn uses() -> BTreeMap<String, Uses> {
     crates
 }
 
-/// All modules that `from` uses, itself or through others.
+/// All modules that `from` uses, directly or indirectly.
 fn reached(uses: &Uses, from: &str) -> BTreeSet<String> {
     let (mut reached, mut left) = (BTreeSet::new(), vec![from.to_owned()]);
     while let Some(module) = left.pop() {

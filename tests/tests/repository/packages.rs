@@ -1,4 +1,4 @@
-//! The Debian packages: built from the programs, installed into a folder that stands for a machine's root, and removed.
+//! The Debian packages: built from the programs, installed into a folder that acts as a machine's root, and removed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use kvmprof_tests::{Ran, kvmprof, run_command};
 
-/// Bytes of the largest program that is installed, at most: debug information is in a package of its own.
+/// Maximum bytes of the largest installed program: debug information is in a separate package.
 const LARGEST: [(&str, u64); 2] = [
     ("usr/bin/kvmprof", 16_000_000),
     ("usr/bin/kvmprof-collect", 17_000_000),
@@ -22,7 +22,7 @@ const PACKAGES: [&str; 5] = [
 const TOOLS: [&str; 7] = [
     "getpc", "pcstat", "prfld", "prfstat", "prfdc", "prfsnap", "prfpr",
 ];
-/// Where dpkg and those who install services keep what they know.
+/// Where dpkg and the programs that install services keep their records.
 const RECORDS: [&str; 2] = ["var/lib/dpkg", "dpkg.log"];
 
 /// A folder as the root of a machine without any package.
@@ -47,12 +47,12 @@ impl Root {
         self.folder.path().join(path)
     }
 
-    /// Runs dpkg for this folder. Packages' scripts run on this machine, and know by `DPKG_ROOT` what they are for.
+    /// Runs dpkg for this folder. Packages' scripts run on this machine, and get the folder by `DPKG_ROOT`.
     #[track_caller]
     fn dpkg<S: AsRef<std::ffi::OsStr>>(&self, arguments: impl IntoIterator<Item = S>) {
         let mut command = Command::new("dpkg");
         if !rustix::process::geteuid().is_root() {
-            // Whose files they are means nothing here.
+            // File owners don't matter here.
             command = Command::new("fakeroot");
             command.arg("dpkg");
         }
@@ -61,7 +61,7 @@ impl Root {
             .arg(format!("--root={folder}"))
             .arg(format!("--log={folder}/dpkg.log"))
             .args(["--force-not-root", "--force-script-chrootless"])
-            // What a machine's root has besides.
+            // Other files of a machine's root.
             .args(["--force-bad-path", "--force-depends"])
             .args(arguments)
             .env(
@@ -71,7 +71,7 @@ impl Root {
         succeeded(&run_command(&mut command));
     }
 
-    /// What is there, beside the records of dpkg: files and links, by their paths.
+    /// The files and links, by their paths, except for the records of dpkg.
     fn files(&self) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
         let mut folders = vec![self.folder.path().to_owned()];
@@ -94,7 +94,7 @@ impl Root {
         found
     }
 
-    /// What an installed program says when it is called with `argument`.
+    /// The output of an installed program called with `argument`.
     #[track_caller]
     fn says(&self, program: &str, argument: &str) -> String {
         let ran = run_command(Command::new(self.path(program)).arg(argument));
@@ -137,7 +137,7 @@ fn package(folder: &Path, name: &str) -> PathBuf {
 fn packages_can_be_installed_used_and_removed() {
     let debs = tempfile::tempdir().unwrap();
     build(debs.path());
-    what_packages_need_is_said(debs.path());
+    dependencies_of_packages_are_declared(debs.path());
     let root = Root::new();
     let files = PACKAGES.map(|name| package(debs.path(), name));
     let install = PathBuf::from("--install");
@@ -169,8 +169,9 @@ fn packages_can_be_installed_used_and_removed() {
     assert_eq!(root.files(), BTreeSet::new());
 }
 
-/// What the package's programs run or read of other packages. They are static, so that nothing else is needed.
-fn what_packages_need_is_said(folder: &Path) {
+/// The files of other packages that the package's programs run or read. They are static, so that nothing else is
+/// needed.
+fn dependencies_of_packages_are_declared(folder: &Path) {
     for (name, needed) in [
         ("kvmprof", "kvmprof-tools"),
         ("kvmprof-collect", "ca-certificates, kvmprof"),
@@ -195,7 +196,7 @@ fn programs_run(root: &Root) {
     assert_eq!(says, format!("kvmprof {version}\n"));
     let says = root.says("usr/bin/kvmprof-collect", "--version");
     assert_eq!(says, format!("kvmprof-collect {version}\n"));
-    // That it is found beside the program.
+    // It is found beside the program.
     let ran = run_command(Command::new(root.path("usr/bin/kvmprof")).args(["collect", "--help"]));
     assert!(ran.stdout.contains("--once"), "{ran:?}");
     let says = root.says("usr/sbin/pcsd", "--version");
@@ -235,7 +236,7 @@ fn pages_are_there(root: &Root) {
         let text = root.unpacked(&format!("usr/share/man/man3/{page}.3kvmprof.gz"));
         assert!(text.starts_with(&format!(".TH {name} ")), "{page}: {text}");
     }
-    // pcsd's is written by hand: it has to have each option.
+    // pcsd's page is written by hand: it has to have each option.
     let text = root
         .unpacked("usr/share/man/man8/pcsd.8.gz")
         .replace('\\', "");
@@ -261,7 +262,7 @@ fn the_service_is_enabled(root: &Root) {
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
 }
 
-/// Programs in C are compiled and linked with what is installed.
+/// Programs in C are compiled and linked with the installed files.
 fn programs_can_profile_themselves(root: &Root) {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("program.c");

@@ -1,13 +1,13 @@
-//! The pages agree with the source tree: their links lead somewhere, and the messages that
-//! `docs/troubleshooting.md` explains are in the programs.
+//! The pages agree with the source tree: their links have targets, and the messages that `docs/troubleshooting.md`
+//! explains are in the programs.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Shorter pieces of a message say nothing about which message it is.
+/// Shorter pieces don't identify a message.
 const LEAST_PIECE: usize = 4;
-/// Most lines of the README.
+/// Maximum number of lines of the README.
 const README_LINES: usize = 180;
 
 pub fn root() -> PathBuf {
@@ -17,8 +17,8 @@ pub fn root() -> PathBuf {
         .to_owned()
 }
 
-/// All files below the workspace's folder whose names end with `ending`, each with its text. Folders with packages of
-/// others and with what was built are left out.
+/// All files below the workspace's folder whose names end with `ending`, each with its text. Folders with other
+/// projects' packages and with build output are excluded.
 pub fn files(ending: &str) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     let mut folders = vec![root()];
@@ -74,7 +74,7 @@ fn anchors(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn links_lead_somewhere() {
+fn links_have_targets() {
     let pages = files(".md");
     assert!(pages.len() > 10, "{:?}", pages.keys());
     let mut broken = Vec::new();
@@ -103,7 +103,7 @@ fn links_lead_somewhere() {
 
 /// A link whose text is the name of a test leads to the file that has the test.
 #[test]
-fn tests_that_a_page_names_are_there() {
+fn tests_named_by_a_page_exist() {
     let page = root().join("SECURITY.md");
     let text = prose(&fs::read_to_string(page).unwrap());
     let is_name = |text: &str| {
@@ -155,7 +155,7 @@ fn the_readme_is_short() {
     assert!(lines <= README_LINES, "{lines} lines");
 }
 
-/// The messages in the first column of the page's tables, in which `…` stands for what varies.
+/// The messages in the first column of the page's tables, in which `…` stands for variable text.
 fn messages(page: &str) -> Vec<String> {
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
     rows.flat_map(|row| {
@@ -167,7 +167,7 @@ fn messages(page: &str) -> Vec<String> {
     .collect()
 }
 
-/// The source's text with strings that go over several lines put together.
+/// The source's text with strings over several lines joined.
 fn joined(source: &str) -> String {
     let mut text = String::new();
     let mut rest = source;
@@ -180,7 +180,7 @@ fn joined(source: &str) -> String {
 }
 
 #[test]
-fn explained_messages_are_those_of_the_programs() {
+fn explained_messages_exist_in_the_programs() {
     let page = fs::read_to_string(root().join("docs/troubleshooting.md")).unwrap();
     let source: String = files(".rs").values().map(|text| joined(text)).collect();
     let messages = messages(&page);

@@ -1,4 +1,4 @@
-//! How programs are built that are released.
+//! The build profile of released programs.
 
 use std::fs;
 use std::path::Path;
@@ -10,14 +10,14 @@ fn table(manifest: &str, name: &str) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// A number that wraps around ends them: all of our crates, and none of them is left out.
+/// An overflow ends them: this applies to all of our crates without an exception.
 #[test]
 fn released_programs_check_their_arithmetic() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
     let manifest = fs::read_to_string(path).unwrap();
     let has = |name: &str, line: &str| table(&manifest, name).contains(&line.to_owned());
     assert!(has("[profile.release]", "overflow-checks = true"));
-    // That of the dependencies, which "*" means, is the only exception.
+    // Dependencies, "*", are the only exception.
     assert!(has(
         "[profile.release.package.\"*\"]",
         "overflow-checks = false"

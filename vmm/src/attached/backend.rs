@@ -11,7 +11,7 @@ use kvmprof_profiling::clock::{ClockBackend, Grid, RunDelay, ThreadTimes, thread
 
 /// The times at which ticks are due. The clock's thread waits for them itself.
 #[derive(Clone, Copy, Debug)]
-struct Due {
+struct DueTimes {
     next: u64,
     period: u64,
 }
@@ -23,9 +23,9 @@ pub struct AttachedBackend {
     schedstat: File,
     /// The status of the vCPU's thread.
     stat: File,
-    timer: Option<Due>,
+    timer: Option<DueTimes>,
     /// The ticks while the vCPU is halted. At each of them the state of the vCPU's thread is read, which doesn't wake it up.
-    halted: Option<Due>,
+    halted: Option<DueTimes>,
     delay_seen: u64,
     /// The processor time of the calling thread at the last reading, in ns.
     own_time_seen: u64,
@@ -65,7 +65,7 @@ impl AttachedBackend {
     /// How long the clock's thread may sleep from `now` (ns) on, unless it is kicked.
     pub fn sleep(&self, now: u64) -> Duration {
         let due = self.timer.as_ref().or(self.halted.as_ref());
-        let sleep = |due: &Due| Duration::from_nanos(due.next.saturating_sub(now));
+        let sleep = |due: &DueTimes| Duration::from_nanos(due.next.saturating_sub(now));
         due.map_or(LONGEST_SLEEP, sleep).min(LONGEST_SLEEP)
     }
 
@@ -90,7 +90,7 @@ impl AttachedBackend {
     }
 }
 
-impl Due {
+impl DueTimes {
     /// Whether a tick was due by `now`; the next one is later.
     fn pass(&mut self, now: u64) -> bool {
         let Some(late) = now.checked_sub(self.next) else {
@@ -115,7 +115,7 @@ fn own_time() -> u64 {
 impl ClockBackend for AttachedBackend {
     fn start_timer(&mut self, first: u64, grid: &Grid) {
         self.halted = None;
-        self.timer = Some(Due {
+        self.timer = Some(DueTimes {
             next: first,
             period: grid.period(),
         });
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_asleep_by_its_state_whatever_its_name() {
+    fn a_threads_state_is_parsed_after_any_name() {
         assert_eq!(state(b"12 (CPU 0/KVM) S 1 2"), Some(b'S'));
         assert_eq!(state(b"12 (a) R (b) R 1 2"), Some(b'R'));
         assert_eq!(state(b"12 (a"), None);
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn every_tick_is_due_once() {
-        let mut due = Due {
+        let mut due = DueTimes {
             next: 100,
             period: 10,
         };

@@ -24,14 +24,14 @@ const ROUNDS: u32 = 8;
 const LEAST_RUN: u64 = 2_000_000;
 
 /// A vCPU that is watched.
-struct Watched {
+struct WatchedVcpu {
     vcpu: RemoteVcpu,
     schedstat: Option<File>,
     /// The run time of its thread at the last look, in ns.
     run: u64,
 }
 
-impl Watched {
+impl WatchedVcpu {
     fn run(&self) -> u64 {
         let times = self.schedstat.as_ref().map(ThreadTimes::read);
         times.map_or(0, |times| times.map_or(0, |times| times.run))
@@ -66,7 +66,7 @@ impl Watched {
 
 /// Watches the kernel of a Linux guest.
 pub struct RebootWatch<'a> {
-    vcpus: Vec<Watched>,
+    vcpus: Vec<WatchedVcpu>,
     memory: Arc<Channel>,
     linux: &'a LinuxKnowledge,
     common: &'a AttachedCommon,
@@ -82,7 +82,7 @@ impl<'a> RebootWatch<'a> {
         linux: &'a LinuxKnowledge,
         common: &'a AttachedCommon,
     ) -> Self {
-        let watched = |(vcpu, schedstat)| Watched {
+        let watched = |(vcpu, schedstat)| WatchedVcpu {
             vcpu,
             schedstat,
             run: 0,

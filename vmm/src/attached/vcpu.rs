@@ -191,7 +191,7 @@ impl AttachedVcpu {
 
     /// Samples until the end, or until the vCPU's thread has ended.
     fn run(&mut self, sampler: &mut Sampler<Self>) {
-        // Nobody waits for this thread's answers before it is attached.
+        // No thread waits for this one's answers before it is attached.
         self.common.sampled.pass();
         sampler.shared().kicker.attach();
         let mut presence = sampler.follow_requests(self, monotonic_ns());

@@ -10,7 +10,7 @@ use kvmprof_recording::Sample;
 use kvmprof_profiling::clock::ClockBackend;
 use kvmprof_profiling::sampling::VcpuView;
 
-/// The state of a vCPU that stands still.
+/// The state of a stopped vCPU.
 pub trait StoppedState {
     /// Its registers.
     ///
@@ -90,7 +90,7 @@ pub trait VcpuAccess {
     /// Handles a kick, which the profiler may have sent for work on the vCPU's thread.
     fn kicked(&mut self) {}
 
-    /// Notes the rate of the clock from now on, in Hz; 0 while it stands still.
+    /// Notes the rate of the clock from now on, in Hz; 0 while it is stopped.
     fn set_hz(&mut self, _hz: u32) {}
 
     /// Notes whether samples are taken by looks from now on.

@@ -6,7 +6,7 @@ use kvmprof_abi::pcs::{BSIZE, DEF_BUFNO};
 const LONGEST_WAIT: u64 = 250_000_000;
 /// Size of a sample's record in pcs, in bytes.
 const RECORD_BYTES: usize = 16;
-/// Maximum number of samples that all vCPUs together hand over at once: half of pcs's default buffers, so that a reader
+/// Maximum number of samples that all vCPUs together deliver at once: half of pcs's default buffers, so that a reader
 /// with these buffers loses none.
 const BATCH: u64 = (DEF_BUFNO * BSIZE / RECORD_BYTES / 2) as u64;
 /// Minimum time that samples wait, in ns: the profiler doesn't look more often.

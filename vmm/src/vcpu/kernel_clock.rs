@@ -1,6 +1,6 @@
-//! The clock of a vCPU whose samples the host's kernel takes, without an exit for each sample. The samples wait in a ring until
-//! the vCPU's thread takes them: when an alarm of its own run time rings, or on request. If another program runs the vCPU, a thread for the vCPU
-//! takes them from time to time.
+//! The clock of a vCPU whose samples the host's kernel takes, without an exit for each sample. The samples wait in a ring until the vCPU's
+//! thread takes them: when an alarm of its own run time rings, or on request. If another program runs the vCPU, a thread for the vCPU takes them
+//! from time to time.
 
 use std::fs::File;
 use std::io;
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn what_records_lack_takes_exits() {
+    fn data_missing_in_records_needs_exits() {
         let setting = ClockSetting::default();
         let grouped = ClockSetting {
             process_group: true,
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn stacks_and_mappings_of_linux_need_a_host_that_knows_the_stack_pointer() {
+    fn stacks_and_mappings_need_the_stack_pointer_in_records() {
         let stacks = StackParts {
             kernel: false,
             user: true,

@@ -38,13 +38,13 @@ pub struct Restart {
     stopping: Arc<AtomicBool>,
     doorbell: Arc<Doorbell>,
     requested: AtomicBool,
-    meeting: Mutex<Meeting>,
+    meeting: Mutex<ThreadBarrier>,
     changed: Condvar,
 }
 
 /// The meeting of the threads.
 #[derive(Debug, Default)]
-struct Meeting {
+struct ThreadBarrier {
     /// The number of threads that have come.
     present: usize,
     /// Counts the meetings.
@@ -175,7 +175,7 @@ impl Restart {
         meeting.present += 1;
         if meeting.present < self.vcpus.len() {
             let number = meeting.number;
-            let is_waiting = |meeting: &mut Meeting| {
+            let is_waiting = |meeting: &mut ThreadBarrier| {
                 meeting.number == number
                     && !meeting.has_failed
                     && !self.stopping.load(Ordering::SeqCst)
@@ -222,7 +222,7 @@ impl Restart {
             .last
             .map_or(SHORTEST_DISTANCE, |last| last.elapsed());
         let left = SHORTEST_DISTANCE.saturating_sub(passed);
-        let is_waiting = |_: &mut Meeting| !self.stopping.load(Ordering::SeqCst);
+        let is_waiting = |_: &mut ThreadBarrier| !self.stopping.load(Ordering::SeqCst);
         drop(self.changed.wait_timeout_while(meeting, left, is_waiting));
     }
 }

@@ -40,7 +40,7 @@ pub struct Sampler<A: VcpuAccess> {
 }
 
 /// A tick's sample, and whether the vCPU is halted.
-struct Looked {
+struct TickSample {
     sample: Sample,
     halted: bool,
     /// The registers; `None` if they aren't the guest's.
@@ -88,7 +88,7 @@ impl<A: VcpuAccess> Sampler<A> {
         self.kernel.as_ref().filter(|kernel| kernel.is_running())
     }
 
-    /// Does all that is due now: hands over ticks, takes a sample, and follows requests. For a vCPU of this process KVM_RUN has returned EINTR;
+    /// Does all that is due now: delivers ticks, takes a sample, and follows requests. For a vCPU of this process KVM_RUN has returned EINTR;
     /// `signal` is the signal that was pending.
     pub fn interrupted(&mut self, vcpu: &mut A, signal: Option<i32>) -> Presence {
         self.shared.kicker.seen();
@@ -306,7 +306,12 @@ impl<A: VcpuAccess> Sampler<A> {
     }
 
     /// Takes a sample. After `exit`, the sample is of the instruction that has caused it.
-    fn look(&mut self, vcpu: &mut A, time: u64, exit: Option<GuestExit>) -> Result<Looked, Unseen> {
+    fn look(
+        &mut self,
+        vcpu: &mut A,
+        time: u64,
+        exit: Option<GuestExit>,
+    ) -> Result<TickSample, Unseen> {
         self.view.clear();
         self.started |= exit.is_some();
         let counts_halts = self.counts_halts();
@@ -315,7 +320,7 @@ impl<A: VcpuAccess> Sampler<A> {
         let looked = vcpu.look(time, |vcpu| {
             *started = *started || has_started(vcpu.mp_state()?);
             if !*started {
-                return Ok(Looked {
+                return Ok(TickSample {
                     sample: not_started(view.vcpu, time),
                     halted: true,
                     registers: None,
@@ -323,7 +328,7 @@ impl<A: VcpuAccess> Sampler<A> {
             }
             if vcpu.runs_nested_guest() {
                 let halted = vcpu.mp_state()? == KVM_MP_STATE_HALTED;
-                return Ok(Looked {
+                return Ok(TickSample {
                     sample: view.capture_nested(last.as_ref(), halted, time),
                     halted,
                     registers: None,
@@ -345,7 +350,7 @@ impl<A: VcpuAccess> Sampler<A> {
                 && !is_end_of_halt
                 && (!vcpu.is_in_guest() || vcpu.mp_state()? == KVM_MP_STATE_HALTED);
             let sample = view.capture(&registers, halted, behind_hlt && !halted, time, ticks);
-            Ok(Looked {
+            Ok(TickSample {
                 sample,
                 halted,
                 registers: Some(registers),

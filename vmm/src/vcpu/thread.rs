@@ -112,7 +112,7 @@ impl VcpuThread {
 
     fn run(self: Box<Self>) -> Ending {
         let common = Arc::clone(&self.common);
-        let Prepared {
+        let ThreadState {
             mut vcpu,
             mut sampler,
             initial,
@@ -133,7 +133,7 @@ impl VcpuThread {
 
     /// Makes what the thread needs. A function of its own, so that the stack below the guest's exits stays short.
     #[inline(never)]
-    fn prepare(self: Box<Self>) -> io::Result<Prepared> {
+    fn prepare(self: Box<Self>) -> io::Result<ThreadState> {
         let Self {
             vcpu,
             fd,
@@ -167,7 +167,7 @@ impl VcpuThread {
         let slots = sampling.map_or_else(Arc::default, KernelSampling::slots);
         let stores = VcpuStores::new(Arc::clone(&common.profiled));
         let vcpu = OwnVcpu::new(fd, common.registers, slots, stores, counting);
-        Ok(Prepared {
+        Ok(ThreadState {
             vcpu: Box::new(vcpu),
             sampler,
             initial,
@@ -176,7 +176,7 @@ impl VcpuThread {
 }
 
 /// What a vCPU's thread works with. It isn't on the thread's stack: see [`VcpuThread::start`].
-struct Prepared {
+struct ThreadState {
     vcpu: Box<OwnVcpu>,
     sampler: Box<Sampler<OwnVcpu>>,
     initial: Box<VcpuState>,
@@ -329,7 +329,7 @@ fn answer(exit: VcpuExit<'_>, devices: &MachineDevices) -> ControlFlow<Stop> {
     ControlFlow::Continue(())
 }
 
-/// The ending of a vCPU whose last exit is none that kvmprof answers.
+/// The ending of a vCPU whose last exit kvmprof doesn't handle.
 fn failure(fd: &mut VcpuFd, vcpu: u16, memory: &GuestMemory) -> Ending {
     let cause = FailureCause::of_last_exit(fd);
     Ending::GuestFailure(GuestFailure::capture(fd, usize::from(vcpu), memory, cause))

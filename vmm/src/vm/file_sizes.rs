@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_as_long_as_its_disk_or_without_a_bound() {
+    fn an_image_is_bounded_by_its_disk_or_unbounded() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk");
         fs::write(&path, [0; 5000]).unwrap();
@@ -88,7 +88,7 @@ mod tests {
 
     /// The process's standard output and error count, too, and those of a test may be files.
     #[test]
-    fn what_has_no_limit_has_no_bound() {
+    fn outputs_without_a_limit_are_unbounded() {
         if is_file(&rustix::stdio::stdout()) || is_file(&rustix::stdio::stderr()) {
             return crate::not_run::not_run("standard output or error is a file");
         }

@@ -22,10 +22,11 @@ static IS_STARTED: Mutex<bool> = Mutex::new(false);
 /// Number of requests that turned out not to ask for the program's end.
 static FORGIVEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether nobody looks for requests yet.
+/// Whether no thread handles requests yet.
 static IS_UNHEARD: AtomicBool = AtomicBool::new(false);
 
-/// Says whether nobody looks for requests to end yet, so that one is enough to end the process. For a start that has nothing to bring to an end in order.
+/// Returns whether no thread handles requests to end yet, so that one is enough to end the process. For a start that has nothing to bring to an end
+/// in order.
 pub fn set_unheard(is_unheard: bool) {
     IS_UNHEARD.store(is_unheard, Ordering::SeqCst);
 }

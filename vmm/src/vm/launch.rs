@@ -143,7 +143,7 @@ impl Opened {
         let (virtio, monitors, disks) = virtio_devices(&config)?;
         if kvmprof_sandbox::filters::is_prepared() {
             // This needs /dev/kvm, and a machine of its own.
-            kernel_events::find_out();
+            kernel_events::probe_all();
         }
         let host_stacks = host_stacks(&config.profiling)?;
         let host = HostParts::open(&kvm, &config.machine)?;
@@ -435,7 +435,8 @@ pub(crate) fn start_recorder(
 ) -> Result<FileRecorder, VmError> {
     if let Some(event) = record.event {
         let (kind, event) = (event.kind(), event.kind().name());
-        kernel_events::missing(kind).map_or(Ok(()), |why| Err(VmError::Event { event, why }))?;
+        kernel_events::unavailable(kind)
+            .map_or(Ok(()), |why| Err(VmError::Event { event, why }))?;
     }
     let looks = record.looks.filter(|looks| looks.scope == TaskScope::All);
     if looks.is_some() && !machine.knowledge.may_list_tasks() {

@@ -24,8 +24,8 @@ pub(super) const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP]
 static CAUGHT: Mutex<Option<Caught>> = Mutex::new(None);
 
 /// Catches the signals that end the program, which [`block_signals`](super::block_signals) has blocked: from now on a second one ends the process within
-/// a second, whatever its other threads do, even while the guest is being started and after it has ended. The first signal is kept for
-/// the guest that starts next in this process.
+/// a second, whatever its other threads do, even while the guest is being started and after it has ended. The first signal is kept for the guest that
+/// starts next in this process.
 ///
 /// This starts a thread, which [`enter_sandbox`](super::enter_sandbox) contains.
 ///

@@ -70,7 +70,7 @@ impl VcpuThreads {
             let doorbell = Arc::clone(doorbell);
             all.threads.push(thread.start(move |ending| {
                 if !matches!(ending, Ending::Stopped) {
-                    // Nobody receives it while all threads are being stopped.
+                    // There is no receiver while all threads are being stopped.
                     let _ = sender.send(ending);
                     doorbell.ring_anyway();
                 }
@@ -126,7 +126,7 @@ impl VcpuThreads {
                         knowledge.serve_modules(&memory, &stopping, monotonic_ns);
                     }
                     Err(error) => {
-                        // Nobody receives it if the guest has ended already.
+                        // There is no receiver if the guest has ended already.
                         let _ = sender.send(Ending::Unprofilable(error));
                         doorbell.ring_anyway();
                     }

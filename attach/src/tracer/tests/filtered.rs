@@ -1,4 +1,4 @@
-//! A thread with a seccomp filter, whose handlers of signals try to get around it.
+//! A thread with a seccomp filter, whose signal handlers try to evade it.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
@@ -10,7 +10,7 @@ use super::*;
 #[path = "../../../../tests/shared/seccomp.rs"]
 mod seccomp;
 
-/// Tries to get around the filter, tries that did, rounds of the thread, signals of which each one counts, and the one after them.
+/// Attempts to evade the filter, successful ones, rounds of the thread, signals of which each one is counted, and the last signal.
 static TOLD: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
 const TRIES: usize = 0;
 const ESCAPES: usize = 1;
@@ -21,9 +21,9 @@ const ENDED: usize = 4;
 const FORBIDDEN: [i64; 2] = [libc::SYS_socket, libc::SYS_openat];
 /// A signal that the thread has blocked.
 const BLOCKED: i32 = libc::SIGUSR2;
-/// Each of so many signals must come.
+/// Every one of this number of signals must arrive.
 const QUEUED: u64 = 2000;
-/// Signals that threads cause themselves, which aren't blocked during looks. Others can send them, too.
+/// Signals that threads cause themselves, which aren't blocked while vCPUs are stopped. Other processes can send them, too.
 const SYNCHRONOUS: [i32; 6] = [
     libc::SIGILL,
     libc::SIGTRAP,
@@ -61,13 +61,12 @@ extern "C" fn count(signal: i32) {
     });
 }
 
-/// The signal that is counted. The one after it tells that there are no more: the kernel delivers it last, as its handler doesn't interrupt
-/// that of the other one.
+/// The counted signal, and the last one: the kernel delivers the latter last, as its handler doesn't interrupt the other one.
 fn counted() -> i32 {
     libc::SIGRTMIN() + 1
 }
 
-/// Forbids the calling thread to do [`FORBIDDEN`] and ioctl(2), which have these actions as results.
+/// Has the filter apply these actions to [`FORBIDDEN`] and ioctl(2) of the calling thread.
 fn contain(forbidden: u32, ioctl: u32) {
     let is = |number, equal| seccomp::skip(u32::try_from(number).unwrap(), equal, 0);
     seccomp::no_new_privileges().unwrap();
@@ -83,7 +82,7 @@ fn contain(forbidden: u32, ioctl: u32) {
     filtered.unwrap();
 }
 
-/// The process: one thread is contained, and another one sends it signals.
+/// The process: one thread is filtered, and another one sends it signals.
 #[test]
 fn the_process() {
     let Some(what) = is_started() else {
@@ -139,14 +138,14 @@ fn the_process() {
         _ => loop {
             let tries = TOLD[TRIES].load(Ordering::SeqCst);
             send(thread, libc::SIGUSR1);
-            // The thread does something else, too.
+            // The thread makes another system call, too.
             let spins = 2000 + tries % 7 * 300;
             (0..spins).for_each(|_| spin_loop());
         },
     }
 }
 
-/// Has `handler` handle `signal`, with the signals of `blocked` blocked meanwhile.
+/// Has `handler` handle `signal`, with the signals of `blocked` blocked during the handler.
 fn handle(signal: i32, handler: extern "C" fn(i32), blocked: &[i32]) {
     // SAFETY: the structure consists of numbers, and the handlers only do what handlers may do.
     unsafe {
@@ -165,16 +164,16 @@ fn send(thread: i32, signal: i32) -> i64 {
     unsafe { libc::syscall(libc::SYS_tgkill, pid, thread, signal) }
 }
 
-/// Sends a signal of which each one counts.
+/// Sends one of the counted signals.
 fn queue(thread: i32, signal: i32) {
     while send(thread, signal) != 0 {
-        // Too many are queued.
+        // The queue is full.
         thread::yield_now();
     }
     thread::sleep(Duration::from_micros(50));
 }
 
-/// Looks at the vCPU so often, until its system calls have been done this often. False if filters can't be suspended by this user.
+/// Stops the vCPU up to this often, until its system calls have been made this often. False if this user can't suspend filters.
 fn look(vcpu: &mut TracedVcpu, times: u32) -> bool {
     let mut done = 0;
     while done < times {
@@ -196,15 +195,15 @@ fn look(vcpu: &mut TracedVcpu, times: u32) -> bool {
 
 /// Without a tracer, the process is killed when a handler tries it.
 #[test]
-fn a_filter_kills_a_process_that_tries_to_get_around_it() {
+fn a_filter_kills_a_process_that_evades_it() {
     let mut process = OtherProcess::begin("filtered::the_process", "deadly");
     let status = process.child.wait().unwrap();
     assert_eq!(status.signal(), Some(libc::SIGSYS), "{status}");
 }
 
-/// A filter that would kill the process for it doesn't see what the tracer has the thread do, and the thread's handlers never run without it.
+/// A filter that would kill the process doesn't see the tracer's system calls, and the thread's handlers never run without the filter.
 #[test]
-fn handlers_do_not_get_around_a_filter_during_looks() {
+fn signal_handlers_stay_filtered_while_vcpus_are_stopped() {
     let mut process = OtherProcess::begin("filtered::the_process", "watchful");
     let mut vcpu = process.vcpu();
     let blocked = process.status("SigBlk:");
@@ -215,16 +214,16 @@ fn handlers_do_not_get_around_a_filter_during_looks() {
     let told = process.told::<5>();
     assert_eq!(told[ESCAPES], 0, "of {} tries", told[TRIES]);
     assert!(told[TRIES] > tries_before + 100, "{told:?}");
-    // A handler may run just now, which blocks its own signal.
+    // A handler may be running, which blocks its own signal.
     let own = 1 << (libc::SIGUSR1 - 1);
     let set = |hex: &str| u64::from_str_radix(hex, 16).unwrap() & !own;
     assert_eq!(set(&process.status("SigBlk:")), set(&blocked));
     assert!(process.child.try_wait().unwrap().is_none());
 }
 
-/// Signals that come while a thread does what the tracer has it do come afterwards, each one.
+/// Signals that arrive during the tracer's system calls are delivered afterwards, each one.
 #[test]
-fn no_signal_is_lost_during_looks() {
+fn no_signal_is_lost_while_vcpus_are_stopped() {
     let process = OtherProcess::begin("filtered::the_process", "counting");
     let mut vcpu = process.vcpu();
     loop {
@@ -239,9 +238,9 @@ fn no_signal_is_lost_during_looks() {
     }
 }
 
-/// A signal that isn't blocked ends a look, and comes then.
+/// A signal that isn't blocked ends the stop, and is delivered.
 #[test]
-fn no_synchronous_signal_is_lost_during_looks() {
+fn no_synchronous_signal_is_lost_while_vcpus_are_stopped() {
     let process = OtherProcess::begin("filtered::the_process", "synchronous");
     let mut vcpu = process.vcpu();
     let mut looks_ended = BTreeMap::new();
@@ -250,7 +249,7 @@ fn no_synchronous_signal_is_lost_during_looks() {
         .any(|signal| looks_ended.get(signal) != Some(&20))
     {
         let looked = vcpu.look(|vcpu| {
-            // The thread stands still.
+            // The thread is stopped.
             let told = process.told::<5>();
             // The kernel delivers each one before the signal behind it.
             let expected = told[ENDED]..=told[ENDED] + 1;
@@ -269,7 +268,7 @@ fn no_synchronous_signal_is_lost_during_looks() {
     }
 }
 
-/// The tracer, which is killed: looks at the thread whose process and number it gets, again and again.
+/// The tracer, which is killed: stops the given thread of the given process repeatedly.
 #[test]
 fn the_tracer() {
     let Some(what) = is_started() else {
@@ -282,7 +281,7 @@ fn the_tracer() {
     while look(&mut vcpu, 1) {}
 }
 
-/// A thread has its signals back, and goes on, at whatever moment the tracer is killed.
+/// A thread gets its signals back and continues, whenever the tracer is killed.
 #[test]
 fn a_killed_tracer_leaves_no_signal_blocked() {
     let mut process = OtherProcess::begin("filtered::the_process", "quiet");
@@ -291,7 +290,7 @@ fn a_killed_tracer_leaves_no_signal_blocked() {
     let what = format!("{} {}", process.pid(), process.thread);
     for round in 0..100 {
         let mut tracer = OtherProcess::begin("filtered::the_tracer", &what);
-        // At another moment each time.
+        // At a different moment each time.
         thread::sleep(Duration::from_micros(1000 + 37 * round));
         tracer.child.kill().unwrap();
         tracer.child.wait().unwrap();

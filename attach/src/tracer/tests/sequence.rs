@@ -14,17 +14,17 @@ struct Rseq {
 }
 const SIGNATURE: u32 = 0x5305_3053;
 
-/// The attempt that goes on, the last ones that were ended before time and that were not, and the sequence's first address and the one behind it.
+/// The current attempt, the last aborted one and the last other one, and the sequence's start and end addresses.
 static TOLD: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
 const ATTEMPT: usize = 0;
 const ABORTED: usize = 1;
 const COMMITTED: usize = 2;
 const START: usize = 3;
 const END: usize = 4;
-/// How often the loop in the sequence goes round.
+/// Iterations of the loop in the sequence.
 const SPINS: u64 = 2_000_000;
 
-// test_sequence(rseq: rdi, place: rsi, value: rdx, spins: rcx) -> 1 if the value was stored, 0 if the sequence ended before time.
+// test_sequence(rseq: rdi, place: rsi, value: rdx, spins: rcx) -> 1 if the value was stored, 0 if the sequence was aborted.
 global_asm!(
     ".pushsection .data.test_sequence, \"aw\"",
     ".balign 32",
@@ -59,7 +59,7 @@ unsafe extern "C" {
     fn test_sequence_end();
 }
 
-/// The process: one thread makes one attempt after the other.
+/// The process: one thread makes attempts.
 #[test]
 fn the_process() {
     if is_started().is_none() {
@@ -97,9 +97,9 @@ fn the_process() {
     stdin().read_line(&mut String::new()).unwrap();
 }
 
-/// An attempt in which the thread was stopped doesn't come to its end as if nothing had happened, and the thread isn't moved out of it and back.
+/// An attempt during which the thread was stopped is aborted, and the thread isn't moved out of it and back.
 #[test]
-fn a_restartable_sequence_is_not_gone_on_with() {
+fn a_restartable_sequence_is_aborted() {
     let process = OtherProcess::begin("sequence::the_process", "1");
     let mut vcpu = process.vcpu();
     let [_, _, _, start, end] = process.told();
@@ -122,7 +122,7 @@ fn a_restartable_sequence_is_not_gone_on_with() {
                 }
                 assert_ne!(told[COMMITTED], attempt, "{told:?}");
             }
-            // Between two attempts: it can be moved.
+            // Between two attempts, where it can be moved.
             Err(TraceError::Kvm(_)) => assert!(!is_inside),
             // The host is busy.
             Err(TraceError::Slow) => {}

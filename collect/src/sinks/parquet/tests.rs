@@ -10,7 +10,7 @@ use super::*;
 use crate::batch::testing::batch;
 
 #[test]
-fn days_are_right() {
+fn dates_are_correct() {
     for (seconds, day) in [
         (0, (1970, 1, 1)),
         (951_782_400, (2000, 2, 29)),
@@ -23,7 +23,7 @@ fn days_are_right() {
 }
 
 #[test]
-fn names_lead_nowhere_else() {
+fn names_cannot_leave_the_folder() {
     assert_eq!(part_of_path("../a b\n"), "..%2Fa%20b%0A");
     assert_eq!(part_of_path("db-1"), "db-1");
     assert!(part_of_path(&"é".repeat(500)).len() < MAX_PART + 3);
@@ -124,7 +124,7 @@ fn read(folder: &Path, batch: &Batch) -> SerializedFileReader<File> {
 
 /// Each name is in a column's dictionary once, and the column's values are indexes.
 #[test]
-fn texts_are_written_by_dictionaries() {
+fn texts_are_dictionary_encoded() {
     let folder = tempfile::tempdir().unwrap();
     let reader = read(folder.path(), &batch(1_709_251_190, &["a"], 7));
     let group = reader.metadata().row_group(0);
@@ -162,7 +162,7 @@ fn texts_are_written_by_dictionaries() {
 }
 
 #[test]
-fn ticks_with_interrupts_off_are_there_or_unknown() {
+fn ticks_with_interrupts_off_are_counted_or_null() {
     let found = |batch: &Batch| -> BTreeMap<String, Field> {
         let folder = tempfile::tempdir().unwrap();
         let reader = read(folder.path(), batch);

@@ -130,25 +130,34 @@ const HELLO: Request<'static> = Request::Hello {
 
 /// A reply that owns its bytes.
 #[derive(Debug, PartialEq, Eq)]
-struct Got {
+struct OwnedReply {
     tag: u32,
     kind: Kind,
     /// Errno, or the returned number or data.
     result: Result<(i64, Vec<u8>), Errno>,
 }
 
-fn got(tag: u32, kind: Kind, value: i64, data: &[u8]) -> Got {
+fn got(tag: u32, kind: Kind, value: i64, data: &[u8]) -> OwnedReply {
     let result = Ok((value, data.to_vec()));
-    Got { tag, kind, result }
+    OwnedReply { tag, kind, result }
 }
 
-fn failed(tag: u32, kind: Kind, errno: Errno) -> Got {
+fn failed(tag: u32, kind: Kind, errno: Errno) -> OwnedReply {
     let result = Err(errno);
-    Got { tag, kind, result }
+    OwnedReply { tag, kind, result }
+}
+
+/// A request to open minor 0 of `device`.
+fn open_request(device: u16, flags: u32) -> Request<'static> {
+    Request::Open {
+        device,
+        minor: 0,
+        flags,
+    }
 }
 
 /// Takes all replies from the endpoint.
-fn replies(endpoint: &mut Endpoint) -> Vec<Got> {
+fn replies(endpoint: &mut Endpoint) -> Vec<OwnedReply> {
     let mut all = Vec::new();
     let bytes = endpoint.output().to_vec();
     endpoint.consume(bytes.len());
@@ -165,19 +174,19 @@ fn replies(endpoint: &mut Endpoint) -> Vec<Got> {
             Reply::Cancel | Reply::Close => (0, Vec::new()),
         });
         let (tag, kind) = (frame.tag, frame.kind);
-        all.push(Got { tag, kind, result });
+        all.push(OwnedReply { tag, kind, result });
     }
     assert!(rest.is_empty(), "the output is cut within a frame");
     all
 }
 
 /// An endpoint with its backend, after the hello.
-struct Talk {
+struct Conversation {
     endpoint: Endpoint,
     bench: Bench,
 }
 
-impl Talk {
+impl Conversation {
     fn new() -> Self {
         let mut talk = Self {
             endpoint: Endpoint::new(Client::Host, HelloInfo::default()),
@@ -188,31 +197,30 @@ impl Talk {
         talk
     }
 
-    fn try_say(&mut self, tag: u32, request: Request<'_>) -> Result<Vec<Got>, EndpointError> {
+    fn try_say(
+        &mut self,
+        tag: u32,
+        request: Request<'_>,
+    ) -> Result<Vec<OwnedReply>, EndpointError> {
         self.endpoint.begin_turn();
         self.endpoint
             .receive(&encode(tag, request), &mut self.bench)?;
         Ok(replies(&mut self.endpoint))
     }
 
-    fn say(&mut self, tag: u32, request: Request<'_>) -> Vec<Got> {
+    fn say(&mut self, tag: u32, request: Request<'_>) -> Vec<OwnedReply> {
         self.try_say(tag, request).unwrap()
     }
 
     fn open(&mut self, device: u16, flags: u32) -> u32 {
-        let request = Request::Open {
-            device,
-            minor: 0,
-            flags,
-        };
-        let replies = self.say(99, request);
+        let replies = self.say(99, open_request(device, flags));
         let Ok((handle, _)) = &replies[0].result else {
             panic!("{replies:?}");
         };
         u32::try_from(*handle).unwrap()
     }
 
-    fn read(&mut self, tag: u32, handle: u32, limit: u32) -> Vec<Got> {
+    fn read(&mut self, tag: u32, handle: u32, limit: u32) -> Vec<OwnedReply> {
         let request = Request::Read {
             handle,
             limit,
@@ -221,7 +229,7 @@ impl Talk {
         self.say(tag, request)
     }
 
-    fn release(&mut self, count: usize) -> Vec<Got> {
+    fn release(&mut self, count: usize) -> Vec<OwnedReply> {
         self.bench.released += count;
         self.endpoint.wake(&mut self.bench).unwrap();
         replies(&mut self.endpoint)

@@ -4,9 +4,9 @@ use kvmprof_abi::wire::{Reply, ReplyFrame, Request};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{EXCLUSIVE, Talk, counting, encode};
+use super::{Conversation, EXCLUSIVE, counting, encode};
 
-/// A valid or invalid request with numbers so small that they meet.
+/// A valid or invalid request with numbers small enough to collide.
 fn any_request() -> impl Strategy<Value = Vec<u8>> {
     let tag = 1..6_u32;
     let handle = 0..5_u32;
@@ -90,12 +90,12 @@ fn pieces<'a>(bytes: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
 
 proptest! {
     #[test]
-    fn every_request_is_answered_once_however_the_stream_is_cut(
+    fn every_request_is_answered_once_for_any_fragmentation(
         requests in vec(any_request(), 0..40),
         cuts in vec(any::<prop::sample::Index>(), 0..20),
         room in 1..300_000_usize,
     ) {
-        let mut talk = Talk::new();
+        let mut talk = Conversation::new();
         let stream: Vec<u8> = requests.concat();
         let mut output = Vec::new();
         let mut result = Ok(());
@@ -138,13 +138,13 @@ proptest! {
     }
 
     #[test]
-    fn garbage_never_panics_and_everything_is_freed(
+    fn garbage_causes_no_panic_and_no_leak(
         valid in vec(any_request(), 0..6),
         garbage in vec(any::<u8>(), 0..200),
         flips in vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
         cuts in vec(any::<prop::sample::Index>(), 0..6),
     ) {
-        let mut talk = Talk::new();
+        let mut talk = Conversation::new();
         talk.open(EXCLUSIVE, 0);
         let mut stream = valid.concat();
         for (place, byte) in flips {

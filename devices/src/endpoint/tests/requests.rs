@@ -10,23 +10,19 @@ use kvmprof_abi::wire::{
 use super::*;
 
 #[test]
-fn nothing_comes_before_the_hello() {
+fn requests_before_the_hello_are_refused() {
     let mut bench = Bench::default();
     let mut endpoint = Endpoint::new(Client::Host, HelloInfo::default());
-    let open = Request::Open {
-        device: 1,
-        minor: 0,
-        flags: 0,
-    };
+    let open = open_request(1, 0);
     let result = endpoint.receive(&encode(1, open), &mut bench);
     assert_eq!(result, Err(EndpointError::NoHello));
     assert!(bench.open.is_empty());
-    let mut talk = Talk::new();
+    let mut talk = Conversation::new();
     assert_eq!(talk.try_say(1, HELLO), Err(EndpointError::SecondHello));
 }
 
 #[test]
-fn hello_tells_facts_and_limits_and_a_wrong_version_may_try_again() {
+fn hello_has_limits_and_can_be_repeated_after_a_wrong_version() {
     let mut bench = Bench::default();
     let info = HelloInfo { vcpus: 3, hz: 250 };
     let mut endpoint = Endpoint::new(Client::Host, info);
@@ -46,8 +42,8 @@ fn hello_tells_facts_and_limits_and_a_wrong_version_may_try_again() {
 }
 
 #[test]
-fn read_that_blocks_lets_others_pass_and_is_answered_later() {
-    let mut talk = Talk::new();
+fn a_blocked_read_does_not_delay_later_requests() {
+    let mut talk = Conversation::new();
     let handle = talk.open(EXCLUSIVE, 0);
     assert_eq!(talk.read(1, handle, 10), []);
     assert_eq!(talk.read(2, handle, 10), []);
@@ -72,8 +68,8 @@ fn read_that_blocks_lets_others_pass_and_is_answered_later() {
 }
 
 #[test]
-fn ioctl_that_makes_data_answers_the_read_that_waits() {
-    let mut talk = Talk::new();
+fn an_ioctl_that_produces_data_completes_a_waiting_read() {
+    let mut talk = Conversation::new();
     let handle = talk.open(EXCLUSIVE, 0);
     assert_eq!(talk.read(1, handle, 10), []);
     let ioctl = Request::Ioctl {
@@ -93,8 +89,8 @@ fn ioctl_that_makes_data_answers_the_read_that_waits() {
 }
 
 #[test]
-fn nonblocking_is_for_an_open_or_for_one_request() {
-    let mut talk = Talk::new();
+fn nonblocking_applies_to_an_open_or_one_request() {
+    let mut talk = Conversation::new();
     let patient = talk.open(COMMON, 0);
     let hasty = talk.open(COMMON, NONBLOCKING);
     let again = |tag| [failed(tag, Kind::Read, Errno::EAGAIN)];
@@ -120,8 +116,8 @@ fn nonblocking_is_for_an_open_or_for_one_request() {
 }
 
 #[test]
-fn poll_waits_for_what_was_asked_and_for_the_end() {
-    let mut talk = Talk::new();
+fn poll_waits_for_the_requested_events_and_the_end() {
+    let mut talk = Conversation::new();
     let handle = talk.open(COMMON, NONBLOCKING);
     let poll = |events| Request::Poll {
         handle,
@@ -142,8 +138,8 @@ fn poll_waits_for_what_was_asked_and_for_the_end() {
 }
 
 #[test]
-fn cancel_answers_both_and_takes_nothing() {
-    let mut talk = Talk::new();
+fn cancel_answers_both_requests_and_takes_no_data() {
+    let mut talk = Conversation::new();
     let handle = talk.open(EXCLUSIVE, 0);
     talk.read(1, handle, 10);
     talk.read(2, handle, 10);
@@ -166,8 +162,8 @@ fn cancel_answers_both_and_takes_nothing() {
 }
 
 #[test]
-fn close_answers_what_waits_and_frees() {
-    let mut talk = Talk::new();
+fn close_answers_waiting_requests_and_frees_the_device() {
+    let mut talk = Conversation::new();
     let handle = talk.open(EXCLUSIVE, 0);
     talk.read(1, handle, 10);
     assert_eq!(
@@ -192,7 +188,7 @@ fn close_answers_what_waits_and_frees() {
 
 #[test]
 fn errors_of_open_and_write() {
-    let mut talk = Talk::new();
+    let mut talk = Conversation::new();
     let handle = talk.open(EXCLUSIVE, 0);
     for (device, minor, flags, errno) in [
         (EXCLUSIVE, 0, 0, Errno::EBUSY),
@@ -221,16 +217,12 @@ fn errors_of_open_and_write() {
 
 #[test]
 fn handles_and_outstanding_requests_are_bounded() {
-    let mut talk = Talk::new();
+    let mut talk = Conversation::new();
     let handle = talk.open(COMMON, 0);
     for _ in 1..MAX_HANDLES {
         talk.open(COMMON, 0);
     }
-    let request = Request::Open {
-        device: COMMON,
-        minor: 0,
-        flags: 0,
-    };
+    let request = open_request(COMMON, 0);
     assert_eq!(talk.say(1, request), [failed(1, Kind::Open, Errno::EMFILE)]);
     let most = u32::try_from(MAX_OUTSTANDING).unwrap();
     for tag in 0..most {
@@ -247,7 +239,7 @@ fn handles_and_outstanding_requests_are_bounded() {
 
 #[test]
 fn tag_in_use_ends_the_connection() {
-    let mut talk = Talk::new();
+    let mut talk = Conversation::new();
     let handle = talk.open(EXCLUSIVE, 0);
     talk.read(1, handle, 10);
     let result = talk.try_say(1, Request::Close { handle });
@@ -255,8 +247,8 @@ fn tag_in_use_ends_the_connection() {
 }
 
 #[test]
-fn oversized_length_is_refused_by_its_header_alone() {
-    let mut talk = Talk::new();
+fn an_oversized_length_is_refused_by_its_header() {
+    let mut talk = Conversation::new();
     let mut bytes = encode(1, Request::Close { handle: 1 });
     bytes[..4].copy_from_slice(&u32::MAX.to_le_bytes());
     let result = talk.endpoint.receive(&bytes, &mut talk.bench);
@@ -267,8 +259,8 @@ fn oversized_length_is_refused_by_its_header_alone() {
 }
 
 #[test]
-fn client_that_does_not_read_stalls_itself_and_loses_nothing() {
-    let mut talk = Talk::new();
+fn a_client_that_does_not_read_stalls_only_itself() {
+    let mut talk = Conversation::new();
     let handle = talk.open(EXCLUSIVE, 0);
     talk.bench.released = 1 << 20;
     let read = |tag| {
@@ -305,7 +297,7 @@ fn client_that_does_not_read_stalls_itself_and_loses_nothing() {
 
 #[test]
 fn unrequested_input_is_bounded() {
-    let mut talk = Talk::new();
+    let mut talk = Conversation::new();
     let handle = talk.open(EXCLUSIVE, 0);
     talk.bench.released = MAX_DATA;
     let request = Request::Read {
@@ -325,10 +317,10 @@ fn unrequested_input_is_bounded() {
     assert_eq!(results[5], Err(EndpointError::Overrun));
 }
 
-/// While a device works on an ioctl, later requests wait in their order; an earlier read is answered.
+/// While a device processes an ioctl, later requests wait in order; an earlier read is answered.
 #[test]
-fn requests_wait_behind_one_in_progress() {
-    let mut talk = Talk::new();
+fn requests_queue_behind_one_in_progress() {
+    let mut talk = Conversation::new();
     let handle = talk.open(EXCLUSIVE, 0);
     assert_eq!(talk.read(1, handle, 4), []);
     talk.bench.is_busy = true;
@@ -356,8 +348,8 @@ fn requests_wait_behind_one_in_progress() {
 
 /// If a connection ends while its device is being closed, the device finishes alone, without further calls.
 #[test]
-fn a_connection_that_ends_gives_up_what_is_in_progress() {
-    let mut talk = Talk::new();
+fn a_closed_connection_cancels_its_requests() {
+    let mut talk = Conversation::new();
     let handle = talk.open(EXCLUSIVE, 0);
     let other = talk.open(COMMON, 0);
     talk.bench.is_busy = true;
@@ -372,15 +364,11 @@ fn a_connection_that_ends_gives_up_what_is_in_progress() {
     );
 }
 
-/// What is beyond a turn waits for the next one, in its order; another client is answered in between.
+/// Requests beyond a turn wait for the next one, in order; another client is answered in between.
 #[test]
-fn requests_beyond_a_turn_wait_until_others_have_had_theirs() {
-    let mut talk = Talk::new();
-    let open = Request::Open {
-        device: COMMON,
-        minor: 0,
-        flags: 0,
-    };
+fn requests_beyond_a_turn_wait_for_other_clients() {
+    let mut talk = Conversation::new();
+    let open = open_request(COMMON, 0);
     let turn = u32::try_from(REQUESTS_PER_TURN).unwrap();
     let opens: Vec<u8> = (1..=3 * turn).flat_map(|tag| encode(tag, open)).collect();
     talk.endpoint.begin_turn();
@@ -390,7 +378,7 @@ fn requests_beyond_a_turn_wait_until_others_have_had_theirs() {
         let answered = replies(&mut talk.endpoint);
         assert_eq!(answered.len(), REQUESTS_PER_TURN);
         tags.extend(answered.iter().map(|reply| reply.tag));
-        // A wake-up is no turn.
+        // A wake-up isn't a turn.
         talk.endpoint.wake(&mut talk.bench).unwrap();
         assert_eq!(replies(&mut talk.endpoint), []);
         let waits = tags.last() != Some(&(3 * turn));
@@ -406,15 +394,11 @@ fn requests_beyond_a_turn_wait_until_others_have_had_theirs() {
     assert!(tags.into_iter().eq(1..=3 * turn));
 }
 
-/// Whatever a request costs, others needn't wait for many of them.
+/// Even costly requests delay other clients for a bounded time.
 #[test]
-fn a_turn_is_over_after_its_time_but_one_request_is_served() {
-    let mut talk = Talk::new();
-    let open = Request::Open {
-        device: COMMON,
-        minor: 0,
-        flags: 0,
-    };
+fn a_turn_ends_after_its_time_but_serves_one_request() {
+    let mut talk = Conversation::new();
+    let open = open_request(COMMON, 0);
     let opens: Vec<u8> = (1..=3).flat_map(|tag| encode(tag, open)).collect();
     talk.endpoint.begin_turn();
     talk.endpoint.limit_turn(Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Connections that have common room for what waits.
+//! Connections that share a limit for waiting bytes.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use kvmprof_recording::QueueBudget;
 
 use super::*;
 
-/// Common room for one long request, and not for two.
+/// A common limit that has room for one long request, not for two.
 const ROOM: usize = 6 << 20;
 
-impl Talk {
+impl Conversation {
     fn within(room: &Arc<QueueBudget>) -> Self {
         let mut talk = Self::new();
         talk.endpoint = Endpoint::within(Client::Host, HelloInfo::default(), room);
@@ -18,8 +18,8 @@ impl Talk {
         talk
     }
 
-    /// Gives these bytes, and takes what is answered at once.
-    fn give(&mut self, bytes: &[u8]) -> Vec<Got> {
+    /// Passes these bytes in, and takes the immediate answers.
+    fn give(&mut self, bytes: &[u8]) -> Vec<OwnedReply> {
         self.endpoint.begin_turn();
         self.endpoint.receive(bytes, &mut self.bench).unwrap();
         replies(&mut self.endpoint)
@@ -36,11 +36,12 @@ fn write(tag: u32, handle: u32) -> Vec<u8> {
     encode(tag, request)
 }
 
-/// Who announces more than there is room for is refused as soon as that is known; the rest of the request is no request.
+/// A request that announces more than there is room for is refused as soon as that is known; its remaining bytes aren't
+/// parsed as requests.
 #[test]
 fn a_long_request_without_room_is_refused_and_skipped() {
     let room = Arc::new(QueueBudget::new(ROOM));
-    let [mut first, mut second] = [(); 2].map(|()| Talk::within(&room));
+    let [mut first, mut second] = [(); 2].map(|()| Conversation::within(&room));
     let handles = [&mut first, &mut second].map(|talk| talk.open(COMMON, 0));
     let frames = handles.map(|handle| write(5, handle));
     assert_eq!(first.give(&frames[0][..1000]), []);
@@ -48,13 +49,13 @@ fn a_long_request_without_room_is_refused_and_skipped() {
     let header = &frames[1][HEADER_LENGTH - 1..HEADER_LENGTH];
     let refused = [failed(5, Kind::Write, Errno::ENOMEM)];
     assert_eq!(second.give(header), refused);
-    // What is left of it comes in pieces, the last one with another request behind it.
+    // Its remaining bytes arrive in pieces, the last one followed by another request.
     let (middle, end) = frames[1][HEADER_LENGTH..].split_at(MAX_DATA / 2);
     assert_eq!(second.give(middle), []);
     let close = encode(6, Request::Close { handle: handles[1] });
     let closed = [got(6, Kind::Close, 0, &[])];
     assert_eq!(second.give(&[end, &close[..]].concat()), closed);
-    // The first one is done, so that there is room again.
+    // The first one is complete, so there is room again.
     let written = |tag| [got(tag, Kind::Write, MAX_DATA.try_into().unwrap(), &[])];
     assert_eq!(first.give(&frames[0][1000..]), written(5));
     assert_eq!(room.left(), ROOM);
@@ -63,7 +64,7 @@ fn a_long_request_without_room_is_refused_and_skipped() {
     assert_eq!(second.give(&again[..1000]), []);
     assert!(room.left() < ROOM / 2);
     assert_eq!(second.give(&again[1000..]), written(7));
-    // A connection that ends leaves its room to others.
+    // A connection that ends frees its share.
     assert_eq!(first.give(&frames[0][..1000]), []);
     drop(first);
     assert_eq!(room.left(), ROOM);
@@ -72,7 +73,7 @@ fn a_long_request_without_room_is_refused_and_skipped() {
 #[test]
 fn refusing_breaks_no_rule_of_the_protocol() {
     let room = Arc::new(QueueBudget::new(0));
-    let mut talk = Talk::within(&room);
+    let mut talk = Conversation::within(&room);
     let handle = talk.open(COMMON, 0);
     assert_eq!(talk.read(1, handle, 10), []);
     let mut other = Endpoint::within(Client::Host, HelloInfo::default(), &room);
@@ -86,22 +87,22 @@ fn refusing_breaks_no_rule_of_the_protocol() {
     assert_eq!(early, Err(EndpointError::NoHello));
 }
 
-/// Without common room a stream is read in smaller pieces, and what has to be whole is refused.
+/// Beyond the common limit a stream is read in smaller pieces, and requests that can't be split are refused.
 #[test]
 fn long_reads_without_room_are_shortened_or_refused() {
     let room = Arc::new(QueueBudget::new(ROOM));
-    let [mut other, mut talk] = [(); 2].map(|()| Talk::within(&room));
+    let [mut other, mut talk] = [(); 2].map(|()| Conversation::within(&room));
     let [stream, whole] = [EXCLUSIVE, COMMON].map(|number| talk.open(number, 0));
     talk.bench.released = 64 << 20;
-    let length = |replies: Vec<Got>| match replies.as_slice() {
-        [Got { result, .. }] => result.as_ref().map(|(_, data)| data.len()).map_err(|e| *e),
+    let length = |replies: Vec<OwnedReply>| match replies.as_slice() {
+        [OwnedReply { result, .. }] => result.as_ref().map(|(_, data)| data.len()).map_err(|e| *e),
         _ => panic!("{} replies", replies.len()),
     };
     let limit = 4 << 20;
     assert_eq!(length(talk.read(1, stream, limit)), Ok(4 << 20));
     assert_eq!(length(talk.read(2, whole, limit)), Ok(4 << 20));
     assert_eq!(room.left(), ROOM);
-    // Another one takes most of the room.
+    // Another one takes most of the limit.
     let handle = other.open(COMMON, 0);
     assert_eq!(other.give(&write(5, handle)[..1000]), []);
     assert_eq!(length(talk.read(3, whole, limit)), Err(Errno::ENOMEM));

@@ -22,7 +22,7 @@ pub(super) struct Buffers {
     /// The number of all buffers.
     total: usize,
     filling: Option<Vec<u8>>,
-    ready: VecDeque<Sealed>,
+    ready: VecDeque<SealedBuffer>,
     /// The number of bytes of the first of `ready` that have been read.
     position: usize,
     /// Lost samples that no header has reported yet.
@@ -30,7 +30,7 @@ pub(super) struct Buffers {
 }
 
 #[derive(Debug)]
-struct Sealed {
+struct SealedBuffer {
     bytes: Vec<u8>,
     records: usize,
 }
@@ -129,7 +129,7 @@ impl Buffers {
         true
     }
 
-    fn finish(&mut self, mut bytes: Vec<u8>) -> Sealed {
+    fn finish(&mut self, mut bytes: Vec<u8>) -> SealedBuffer {
         let header_size = self.format.header_size();
         let lost = u32::try_from(self.lost)
             .unwrap_or(u32::MAX)
@@ -146,7 +146,7 @@ impl Buffers {
             *to = *from;
         }
         bytes.resize(self.buffer_size, 0);
-        Sealed { bytes, records }
+        SealedBuffer { bytes, records }
     }
 
     /// Appends at most `limit` bytes of the first ready buffer to `out`.
@@ -177,7 +177,7 @@ impl Buffers {
     }
 }
 
-impl Sealed {
+impl SealedBuffer {
     /// The records with their last byte in `start..end`.
     fn records_between(
         &self,
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_set_of_buffers_refuses_records_until_one_was_read_to_its_end() {
+    fn full_buffers_refuse_records_until_one_is_read() {
         let mut buffers = Buffers::default();
         for _ in 0..3 * 63 {
             assert!(buffers.put(&sample()));
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_classic_header_carries_what_it_cannot_hold() {
+    fn a_classic_header_carries_over_excess_counts() {
         let mut buffers = Buffers::default();
         buffers.set_format(Format::Classic);
         buffers.lose(70_000);

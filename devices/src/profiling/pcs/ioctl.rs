@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_clock_is_asked_before_what_concerns_it() {
+    fn the_clock_is_checked_before_its_settings() {
         let mut session = Session::new(1, 100);
         assert_eq!(
             session.clock_request(PCS_SETHZ, 1000),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_rate_shows_in_gethz_and_getstat() {
+    fn gethz_and_getstat_return_a_new_rate() {
         let mut session = Session::new(2, 100);
         assert_eq!(
             session.ioctl(PCS_SETHZ, 250, &[]),

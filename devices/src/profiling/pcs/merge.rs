@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_come_out_every_hundred_ticks_in_their_order() {
+    fn counts_are_emitted_every_hundred_ticks_in_order() {
         let mut merges = Merges::new(Format::Native, 2);
         let mut buffers = Buffers::default();
         let modes = [Mode::User, Mode::Interrupt, Mode::Idle];
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_idle_stretch_takes_bounded_room_and_loses_nothing() {
+    fn a_long_idle_time_takes_bounded_memory_and_loses_nothing() {
         let mut merges = Merges::new(Format::Native, 1);
         let mut buffers = Buffers::default();
         merges.idle(0, 1 << 60, &mut buffers);

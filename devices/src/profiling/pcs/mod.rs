@@ -21,7 +21,7 @@
 //!   been read, and `pending` until then; close makes pending ticks `discarded`. Ticks before the first `PROF_*` are
 //!   `ungathered`.
 //! - **`PCS_STOP`** and the end of the VM ([`Pcs::stop`]) end the counting: the ledger's ticks
-//!   are final. Merged counts, the partly filled buffer and counts of lost samples are handed over as the
+//!   are final. Merged counts, the partly filled buffer and counts of lost samples are delivered as the
 //!   reader makes room; the end of file follows.
 //! - **`PCS_FLUSH`** seals the partly filled buffer, or an empty one if there is only a count of lost samples; merged
 //!   counts wait for their hundred.
@@ -73,7 +73,7 @@ impl Pcs {
         Ok(())
     }
 
-    /// Opens the device while an event of the guest makes the ticks, and clears the ledger. The clock stands still: its
+    /// Opens the device while an event of the guest makes the ticks, and clears the ledger. The clock is stopped: its
     /// rate is 0.
     ///
     /// # Errors

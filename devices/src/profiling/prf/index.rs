@@ -62,7 +62,7 @@ mod tests {
     /// Every size around the powers of the fan-out, addresses between, at and beyond all entries,
     /// duplicates across chunks.
     #[test]
-    fn finds_what_a_search_from_the_start_finds() {
+    fn the_index_agrees_with_a_linear_search() {
         for length in [1, 3, 15, 16, 17, 31, 32, 33, 255, 256, 257, 4096, 4097] {
             for distinct in [1, 2, 5, 1 << 20] {
                 let addresses: Vec<u64> =

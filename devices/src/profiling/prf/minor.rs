@@ -7,7 +7,7 @@ use kvmprof_recording::{ConsumerLedger, Sample};
 
 /// Consecutive ticks of one vCPU as a minor sees them. All members but `total` have only ticks that count for prf.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Counted<'a> {
+pub(super) struct CountedTicks<'a> {
     /// All of the ticks.
     pub total: u64,
     pub idle: u64,
@@ -62,7 +62,7 @@ impl Minor {
     }
 
     /// Takes ticks, if it is on.
-    pub(super) fn feed(&mut self, ticks: &Counted<'_>) {
+    pub(super) fn feed(&mut self, ticks: &CountedTicks<'_>) {
         let (true, Some(table)) = (self.on, &mut self.table) else {
             return;
         };

@@ -223,7 +223,7 @@ impl Prf {
         self.has_ended
     }
 
-    /// Turns all minors off for good, at the guest's end. Their counters can still be read.
+    /// Turns all minors off permanently, at the guest's end. Their counters can still be read.
     pub fn end(&mut self) {
         self.has_ended = true;
         self.turn_off();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_turns_all_minors_off_for_good() {
+    fn the_end_turns_all_minors_off_permanently() {
         let mut prf = Prf::new(2, 100);
         prf.set_hz(100);
         for minor in [0, 255] {
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cap_has_room_for_what_its_reason_says() {
+    fn the_limit_fits_the_sizes_in_its_comment() {
         assert!(65 * Table::memory(65_536) < 72_000_000);
         assert_eq!(MAX_MEMORY / Table::memory(MAX_ADDRESSES), 30);
     }

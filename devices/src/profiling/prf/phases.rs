@@ -2,7 +2,7 @@
 
 use kvmprof_abi::prf::RATE_HZ;
 
-use super::minor::Counted;
+use super::minor::CountedTicks;
 use crate::profiling::phase::Phase;
 use kvmprof_recording::Ticks;
 
@@ -37,9 +37,9 @@ impl Phases {
     }
 
     /// The counted ones of `ticks`; `None` for an unknown vCPU.
-    pub(super) fn pick<'a>(&mut self, ticks: &'a Ticks) -> Option<Counted<'a>> {
+    pub(super) fn pick<'a>(&mut self, ticks: &'a Ticks) -> Option<CountedTicks<'a>> {
         let phase = self.vcpus.get_mut(usize::from(ticks.vcpu))?;
-        Some(Counted {
+        Some(CountedTicks {
             total: ticks.total(),
             // In the order of the ticks.
             idle: phase.pass(ticks.idle),

@@ -11,7 +11,7 @@ pub(super) enum System {
 
 /// The effect of a tick on a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Counted {
+pub(super) enum CountUpdate {
     /// The count has this value now.
     To(u16),
     /// The count stays at its maximum.
@@ -22,11 +22,11 @@ pub(super) enum Counted {
 
 impl System {
     /// The effect of a tick on a count with the value `count`.
-    pub(super) fn increment(self, count: u16) -> Counted {
+    pub(super) fn increment(self, count: u16) -> CountUpdate {
         match (self, count.checked_add(1)) {
-            (Self::Solaris, _) if count >= SOLARIS_MAX_COUNT => Counted::Stop,
-            (_, Some(more)) => Counted::To(more),
-            (_, None) => Counted::Saturated,
+            (Self::Solaris, _) if count >= SOLARIS_MAX_COUNT => CountUpdate::Stop,
+            (_, Some(more)) => CountUpdate::To(more),
+            (_, None) => CountUpdate::Saturated,
         }
     }
 }
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn systems_round_as_the_table_of_their_differences_says() {
+    fn each_system_rounds_as_documented() {
         // delta, scale, bytes, Solaris, AIX
         for (delta, scale, size, solaris, aix) in [
             (2, 0xffff, 64, Some(0), Some(1)),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_is_left_on_both_sides() {
+    fn addresses_outside_the_region_are_not_counted() {
         let region = Histogram {
             last: 0x40_000f,
             ..histogram(0xffff, 64)
@@ -159,12 +159,12 @@ mod tests {
     }
 
     #[test]
-    fn counts_stop_as_their_system_does() {
-        assert_eq!(System::Solaris.increment(32766), Counted::To(32767));
-        assert_eq!(System::Solaris.increment(32767), Counted::Stop);
-        assert_eq!(System::Aix.increment(32767), Counted::To(32768));
-        assert_eq!(System::Aix.increment(65534), Counted::To(65535));
-        assert_eq!(System::Aix.increment(65535), Counted::Saturated);
+    fn each_systems_counts_saturate_as_documented() {
+        assert_eq!(System::Solaris.increment(32766), CountUpdate::To(32767));
+        assert_eq!(System::Solaris.increment(32767), CountUpdate::Stop);
+        assert_eq!(System::Aix.increment(32767), CountUpdate::To(32768));
+        assert_eq!(System::Aix.increment(65534), CountUpdate::To(65535));
+        assert_eq!(System::Aix.increment(65535), CountUpdate::Saturated);
     }
 
     #[test]
@@ -193,7 +193,7 @@ mod tests {
         ) {
             let histogram = Histogram { buffer: 0, size, offset, last: u64::MAX, scale };
             let system = if aix { System::Aix } else { System::Solaris };
-            // The formula by the page's own words, in whole numbers that can't overflow.
+            // The formula as the page states it, in integers that can't overflow.
             let delta = i128::from(pc) - i128::from(offset);
             let scale = i128::from(scale);
             let byte = (delta >> 16) * scale + (((delta & 0xffff) * scale) >> 16);

@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::profil::{Call, Function, MAX_RANGES, Range, State, Status, WORD_SIZE};
 
-use histogram::{Counted, Histogram, System};
+use histogram::{CountUpdate, Histogram, System};
 pub use kept::KeptProfile;
 pub use memory::{Blocked, KeptBuffer, ProcessMemory};
 
@@ -90,7 +90,7 @@ impl Profile {
         } else {
             State::Off
         };
-        // The account begins anew, and so does the array.
+        // The account restarts, and so does the array.
         self.status = Status {
             state,
             ..Status::default()
@@ -310,9 +310,9 @@ impl From<Blocked> for Outcome {
 fn increment(system: System, address: u64, memory: &mut impl ProcessMemory) -> Outcome {
     let mut stops = false;
     let updated = memory.update_count(address, &mut |count| match system.increment(count) {
-        Counted::To(more) => Some(more),
-        Counted::Saturated => None,
-        Counted::Stop => {
+        CountUpdate::To(more) => Some(more),
+        CountUpdate::Saturated => None,
+        CountUpdate::Stop => {
             stops = true;
             None
         }

@@ -1,9 +1,9 @@
 //! The block device (section 5.2). It reads requests from guest memory, and writes answers to it. Its caller performs the requests, in
 //! any order and at any time, but only one of each queue at a time. The device uses no file and doesn't block.
 //!
-//! An invalid request is answered with an error and counted. After an unusable chain the queue is unusable until the
-//! next reset. After a reset the device doesn't access memory of the old driver any more. The answers to requests that are still being performed
-//! are dropped, and no new request is handed out until these requests are over: an old write could overwrite a new one.
+//! An invalid request is answered with an error and counted. After an unusable chain the queue is unusable until the next reset. After a reset
+//! the device doesn't access memory of the old driver any more. The answers to requests that are still being performed are dropped, and no new
+//! request is handed out until these requests are over: an old write could overwrite a new one.
 
 mod request;
 
@@ -11,7 +11,7 @@ pub use kvmprof_recording::status::BlockCounts;
 use virtio_bindings::virtio_ids::VIRTIO_ID_BLOCK;
 
 pub use self::request::{Extent, Operation};
-use self::request::{Limits, Refusal, Taking, parse};
+use self::request::{Limits, ParsedChain, Refusal, parse};
 use super::{Direction, GuestMemory, MmioTransport, QUEUE_FEATURES, QueueError, VirtioDevice};
 use super::{Virtqueue, block::request::status};
 
@@ -188,12 +188,12 @@ impl Block {
             return Ok(None);
         }
         let operation = match parse(queue, memory, &self.limits())? {
-            Taking::Operation(operation) => operation,
-            Taking::Answered => {
+            ParsedChain::Operation(operation) => operation,
+            ParsedChain::Answered => {
                 queue.finish(memory)?;
                 return Ok(Some(Err(())));
             }
-            Taking::Refused(refusal) => {
+            ParsedChain::Refused(refusal) => {
                 self.counts.refused += 1;
                 let code = match refusal {
                     Refusal::Unsupported => status::UNSUPPORTED,

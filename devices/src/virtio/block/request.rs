@@ -102,7 +102,7 @@ pub(super) enum Refusal {
 
 /// The result of reading a chain.
 #[derive(Debug)]
-pub(super) enum Taking {
+pub(super) enum ParsedChain {
     Operation(Operation),
     /// The request has been answered.
     Answered,
@@ -117,7 +117,7 @@ pub(super) fn parse(
     queue: &mut Virtqueue,
     memory: &GuestMemory,
     limits: &Limits,
-) -> Result<Taking, QueueError> {
+) -> Result<ParsedChain, QueueError> {
     let mut header = [0; HEADER];
     if queue.read(memory, &mut header)? < HEADER || queue.writable() < STATUS {
         return Err(QueueError::TooShort);
@@ -136,7 +136,7 @@ pub(super) fn parse(
         }
         _ => Err(Refusal::Unsupported),
     };
-    Ok(operation.map_or_else(Taking::Refused, Taking::Operation))
+    Ok(operation.map_or_else(ParsedChain::Refused, ParsedChain::Operation))
 }
 
 fn decode_header(header: [u8; HEADER]) -> (u32, u64) {
@@ -188,13 +188,13 @@ fn get_id(
     queue: &mut Virtqueue,
     memory: &GuestMemory,
     limits: &Limits,
-) -> Result<Taking, QueueError> {
+) -> Result<ParsedChain, QueueError> {
     if queue.writable() < SERIAL_MAX + STATUS {
-        return Ok(Taking::Refused(Refusal::Invalid));
+        return Ok(ParsedChain::Refused(Refusal::Invalid));
     }
     queue.write(memory, &limits.serial)?;
     answer(queue, memory, status::OK)?;
-    Ok(Taking::Answered)
+    Ok(ParsedChain::Answered)
 }
 
 /// The limits for the segments of a request.

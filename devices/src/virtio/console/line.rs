@@ -116,7 +116,7 @@ impl Line {
         }
     }
 
-    /// Ends the conversation from the host's side, for good.
+    /// Ends the conversation permanently from the host's side.
     pub fn end(&mut self, backend: &mut dyn Backend) {
         self.abandoned |= self.state == State::Open;
         self.release(backend);
@@ -248,7 +248,7 @@ impl Line {
 
     /// Reads the data from before the guest's closing, as far as the host's end accepts it.
     fn drain(&mut self, queues: &mut PortQueues<'_>, backend: &mut dyn Backend) -> Progress {
-        // A driver that goes on sending must not be able to keep it open.
+        // A driver that keeps sending must not be able to keep it open.
         let mut chains = self.draining.unwrap_or(queues.transmit.size());
         let mut left = BUDGET;
         self.port.begin_turn();

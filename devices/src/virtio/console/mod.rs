@@ -372,7 +372,7 @@ impl MmioTransport<Console> {
         progress == Progress::More
     }
 
-    /// Hangs up on all ports for good, at the guest's end.
+    /// Disconnects all ports permanently, at the guest's end.
     pub fn end(&mut self, backend: &mut dyn Backend) {
         for line in self.device_mut().lines.iter_mut().flatten() {
             line.end(backend);

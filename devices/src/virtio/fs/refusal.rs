@@ -1,4 +1,4 @@
-//! Refuses requests that no program serves any more, so that the guest's calls fail instead of waiting for ever.
+//! Refuses requests that no program serves any more, so that the guest's calls fail instead of blocking forever.
 //!
 //! The layout of requests and answers is that of `include/uapi/linux/fuse.h` in the kernel.
 

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_negotiated_passes() {
+    fn only_negotiated_offloads_pass() {
         let none = Offloads::default();
         let passes = |offloads: Offloads, mut bytes| offloads.check(&mut bytes, 60);
         assert!(passes(none, header(0, 0, 0, 0)));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn features_come_back_as_offloads() {
+    fn features_map_to_offloads() {
         let features = Offloads::ALL.features();
         assert_eq!(Offloads::of_received(features), Offloads::ALL);
         assert_eq!(Offloads::of_sent(features), Offloads::ALL);

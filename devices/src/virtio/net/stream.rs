@@ -195,7 +195,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_come_out_however_the_stream_is_cut(
+        fn frames_are_decoded_for_any_fragmentation(
             lengths in prop::collection::vec(FRAME_MIN..3000, 0..20),
             step in 1_usize..5000,
         ) {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_frames_have_room() {
+    fn the_longest_frames_fit() {
         let frames = vec![vec![1; FRAME_MAX], vec![2; FRAME_MAX], vec![3; FRAME_MIN]];
         let mut reader = FrameReader::default();
         assert_eq!(read(&mut reader, &stream(&frames), usize::MAX), Ok(frames));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_inside_a_frame_is_told() {
+    fn an_end_inside_a_frame_is_an_error() {
         let bytes = stream(&[vec![1; 20], vec![2; 20]]);
         let mut reader = FrameReader::default();
         let whole = read(&mut reader, &bytes[..bytes.len() - 1], 7).unwrap();

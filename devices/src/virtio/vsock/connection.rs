@@ -91,7 +91,7 @@ impl<S: Stream> Connection<S> {
             host_port,
             open: false,
             first: None,
-            // Nobody has seen events from before the connection was made, so the device has to try the stream.
+            // Events from before the connection was made weren't read, so the device has to try the stream.
             ready: Readiness {
                 input: true,
                 room: true,

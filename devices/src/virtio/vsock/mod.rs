@@ -238,8 +238,8 @@ impl<S: Stream> Vsock<S> {
         self.connections.add(Connection::of_guest(stream, header));
     }
 
-    /// Makes room for another connection, by ending one that is over for the host if need be. False if there is none. No connection is ended while the
-    /// guest takes no answers.
+    /// Makes room for another connection, by ending one that has ended on the host's side if necessary. False if there is none. No connection is
+    /// ended while the guest takes no answers.
     fn make_room(&mut self) -> bool {
         if self.connections.len() < CONNECTIONS_MAX {
             return true;

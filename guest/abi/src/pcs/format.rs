@@ -5,8 +5,8 @@ use crate::encoded::{Encoded, array};
 /// The form of records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// For 64-bit guests, the default: 8-byte header
-    /// `{ u16 h_unused, u16 pad, u32 h_numlost }`, 16-byte records.
+    /// For 64-bit guests, the default: 8-byte header `{ u16
+    /// h_unused, u16 pad, u32 h_numlost }`, 16-byte records.
     #[default]
     Native,
     /// The page's `pcs.h` with a 32-bit `unsigned`, bit for bit: 4-byte header
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_survive_encoding() {
+    fn headers_round_trip() {
         for format in [Format::Native, Format::Classic] {
             let header = Header {
                 unused: 65528,
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn header_bytes_lie_where_the_page_puts_them() {
+    fn header_bytes_are_as_documented() {
         let header = Header {
             unused: 0x0102,
             lost: 0x0304,

@@ -24,7 +24,7 @@ pub const PROF_LIST: u32 = command(0o20);
 /// The bits of a page's command without its high byte.
 pub const PROF_MASK: u32 = 0o177;
 
-/// `PCS_FLUSH`: hands over the partly filled buffer now; its `h_unused` is the number of unused bytes. Merged counts
+/// `PCS_FLUSH`: delivers the partly filled buffer now; its `h_unused` is the number of unused bytes. Merged counts
 /// still wait for their time. The argument is unused.
 pub const PCS_FLUSH: u32 = command(0x81);
 /// `PCS_SETFORMAT`: sets the record format, an integer (see [`super::Format::number`]). EINVAL for another number,
@@ -39,7 +39,7 @@ pub const PCS_GETHZ: u32 = command(0x84);
 /// while another consumer uses the clock, EPERM for a guest that asks for more than `kvmprof run --hz`.
 pub const PCS_SETHZ: u32 = command(0x85);
 /// `PCS_STOP`: ends the sampling without discarding anything. Nothing more is gathered; merged counts and the partly
-/// filled buffer are handed over as the reader makes room; the end of file follows. After it `BUF_INCR`, `PROF_*` and
+/// filled buffer are delivered as the reader makes room; the end of file follows. After it `BUF_INCR`, `PROF_*` and
 /// `PCS_SET*` fail with EINVAL. A second `PCS_STOP` does nothing. The end of the VM acts as `PCS_STOP`. The argument is
 /// unused.
 pub const PCS_STOP: u32 = command(0x86);

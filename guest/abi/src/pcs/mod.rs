@@ -39,7 +39,7 @@ pub const MERGE_TICKS: u64 = 100;
 pub const MIN_HZ: u32 = 1;
 /// The fastest rate that [`PCS_SETHZ`] accepts, in Hz.
 pub const MAX_HZ: u32 = 10_000;
-/// `h_unused` is smaller than this, in bytes, in every buffer except those handed over by [`PCS_FLUSH`] or
+/// `h_unused` is smaller than this, in bytes, in every buffer except those delivered by [`PCS_FLUSH`] or
 /// [`PCS_STOP`].
 pub const UNUSED_BOUND: u16 = 12;
 /// The path of the device's node in a guest.

@@ -193,7 +193,7 @@ mod tests {
     };
 
     #[test]
-    fn native_samples_lie_where_the_design_puts_them() {
+    fn native_samples_are_encoded_as_documented() {
         let bytes = Record::Sample(SAMPLE).encode(Format::Native);
         assert_eq!(
             *bytes,
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_counts_survive_and_saturate() {
+    fn merged_counts_round_trip_and_saturate() {
         let merged = Msample {
             kind: kind::IDLE,
             cpu: 3,

@@ -9,9 +9,9 @@ use crate::encoded::{Encoded, array};
 pub struct Ledger {
     /// All ticks since the start, of all vCPUs.
     pub ticks: u64,
-    /// Ticks handed over as a record of their own.
+    /// Ticks delivered as a record of their own.
     pub recorded: u64,
-    /// Ticks handed over within a merged count.
+    /// Ticks delivered within a merged count.
     pub merged: u64,
     /// Ticks that weren't selected: those before the first `PROF_*`.
     pub ungathered: u64,
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_survives_encoding() {
+    fn a_status_round_trips() {
         let status = Status {
             ledger: Ledger {
                 ticks: 28,

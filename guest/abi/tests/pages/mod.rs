@@ -57,6 +57,9 @@ fn compare(page: &str, expected: &[(&str, Vec<u8>)]) {
     assert!(found.is_empty(), "nothing to compare with: {found:?}");
 }
 
+/// Checks that the page has `text`, wherever its lines are broken.
 fn says(page: &str, text: &str) {
-    assert!(page.contains(text), "the page doesn't say {text:?}");
+    let words: Vec<_> = page.split_whitespace().collect();
+    let is_there = words.join(" ").contains(text);
+    assert!(is_there, "the page doesn't say {text:?}");
 }

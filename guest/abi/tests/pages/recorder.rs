@@ -55,7 +55,7 @@ fn numbers_of_the_recorder() {
 }
 
 #[test]
-fn account_lies_where_the_page_says() {
+fn the_account_is_encoded_as_documented() {
     let ledger = pcs::Ledger {
         ticks: 0,
         recorded: 8,

@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_and_writes_are_taken_apart() {
+    fn reads_and_writes_are_decoded() {
         let mut body = 5_u64.to_ne_bytes().to_vec();
         body.extend_from_slice(&131_072_u64.to_ne_bytes());
         body.extend_from_slice(&words([3, 0, 0, 0, 0o4000, 0]));
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn ioctls_carry_what_was_asked_for() {
+    fn ioctls_are_decoded() {
         let mut body = 5_u64.to_ne_bytes().to_vec();
         body.extend_from_slice(&words([2, 0x5010]));
         body.extend_from_slice(&0xffff_ffff_u64.to_ne_bytes());
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_carries_only_errnos_that_the_kernel_takes() {
+    fn an_answer_has_only_errnos_that_the_kernel_accepts() {
         let error = |errno: i32| {
             let bytes = failed(1, Errno(errno));
             i32::from_ne_bytes(*bytes[4..].first_chunk().unwrap())

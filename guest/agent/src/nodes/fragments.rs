@@ -20,7 +20,7 @@ pub(super) struct Owner {
 
 /// The rest of a call.
 #[derive(Debug)]
-enum Rest {
+enum Remainder {
     /// Bytes that were read, but not given to the caller yet.
     Read(Vec<u8>),
     /// The whole call was written with the first piece; it has `total` bytes.
@@ -34,21 +34,21 @@ struct Call {
     owner: Owner,
     /// The start of the next piece, in bytes from the start of the call.
     next: u64,
-    rest: Rest,
+    rest: Remainder,
 }
 
 impl Call {
     fn bytes(&self) -> usize {
         match &self.rest {
-            Rest::Read(data) | Rest::Staged(data) => data.len(),
-            Rest::Written { .. } => 0,
+            Remainder::Read(data) | Remainder::Staged(data) => data.len(),
+            Remainder::Written { .. } => 0,
         }
     }
 }
 
 /// How a further piece of a write is handled.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Continued {
+pub(super) enum Continuation {
     /// The piece has been written before.
     Done,
     /// The call's bytes so far. With this piece they have to be written, or staged again.
@@ -67,20 +67,20 @@ pub(super) struct Fragments {
 impl Fragments {
     /// Keeps the bytes that were read beyond the first piece of `given` bytes.
     pub fn keep_read(&mut self, owner: Owner, given: usize, rest: &[u8]) {
-        self.begin(owner, given, Rest::Read(rest.to_vec()));
+        self.begin(owner, given, Remainder::Read(rest.to_vec()));
     }
 
     /// Notes that a call of `total` bytes was written with its first piece of `given` bytes.
     pub fn keep_written(&mut self, owner: Owner, given: usize, total: u64) {
-        self.begin(owner, given, Rest::Written { total });
+        self.begin(owner, given, Remainder::Written { total });
     }
 
     /// Keeps the start of a call whose length isn't known.
     pub fn stage(&mut self, owner: Owner, data: Vec<u8>) {
-        self.begin(owner, data.len(), Rest::Staged(data));
+        self.begin(owner, data.len(), Remainder::Staged(data));
     }
 
-    fn begin(&mut self, owner: Owner, next: usize, rest: Rest) {
+    fn begin(&mut self, owner: Owner, next: usize, rest: Remainder) {
         self.take(owner);
         let call = Call {
             owner,
@@ -116,14 +116,14 @@ impl Fragments {
         match self.take(owner) {
             Some(Call {
                 next,
-                rest: Rest::Read(mut data),
+                rest: Remainder::Read(mut data),
                 ..
             }) if next == offset => {
                 let rest = data.split_off(size.min(data.len()));
                 if !rest.is_empty() {
                     let next = offset.saturating_add(data.len() as u64);
                     let given = usize::try_from(next).unwrap_or(usize::MAX);
-                    self.begin(owner, given, Rest::Read(rest));
+                    self.begin(owner, given, Remainder::Read(rest));
                 }
                 data
             }
@@ -132,33 +132,33 @@ impl Fragments {
     }
 
     /// How to handle the piece of a write that begins at `offset`.
-    pub fn continue_write(&mut self, owner: Owner, offset: u64, size: usize) -> Continued {
+    pub fn continue_write(&mut self, owner: Owner, offset: u64, size: usize) -> Continuation {
         match self.take(owner) {
             Some(Call { next, rest, .. }) if next == offset => match rest {
-                Rest::Written { total } => {
+                Remainder::Written { total } => {
                     let next = offset.saturating_add(size as u64);
                     if next < total {
                         let given = usize::try_from(next).unwrap_or(usize::MAX);
-                        self.begin(owner, given, Rest::Written { total });
+                        self.begin(owner, given, Remainder::Written { total });
                     }
-                    Continued::Done
+                    Continuation::Done
                 }
-                Rest::Staged(data) => Continued::Staged(data),
-                Rest::Read(_) => Continued::Unknown,
+                Remainder::Staged(data) => Continuation::Staged(data),
+                Remainder::Read(_) => Continuation::Unknown,
             },
-            _ => Continued::Unknown,
+            _ => Continuation::Unknown,
         }
     }
 
     /// Removes and returns the bytes of the calls on `file` whose end wasn't seen, to be written now.
     pub fn take_staged(&mut self, file: u64) -> Vec<Vec<u8>> {
         let is_staged =
-            |call: &Call| call.owner.file == file && matches!(call.rest, Rest::Staged(_));
+            |call: &Call| call.owner.file == file && matches!(call.rest, Remainder::Staged(_));
         let mut staged = Vec::new();
         while let Some(index) = self.calls.iter().position(is_staged) {
             if let Some(call) = self.calls.remove(index) {
                 self.bytes -= call.bytes();
-                if let Rest::Staged(data) = call.rest {
+                if let Remainder::Staged(data) = call.rest {
                     staged.push(data);
                 }
             }
@@ -203,22 +203,28 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_with_the_first_piece_is_taken_once() {
+    fn a_write_read_with_its_first_fragment_is_performed_once() {
         let mut fragments = Fragments::default();
         fragments.keep_written(OWNER, 10, 25);
-        assert_eq!(fragments.continue_write(OWNER, 10, 10), Continued::Done);
-        assert_eq!(fragments.continue_write(OWNER, 20, 5), Continued::Done);
-        assert_eq!(fragments.continue_write(OWNER, 25, 5), Continued::Unknown);
+        assert_eq!(fragments.continue_write(OWNER, 10, 10), Continuation::Done);
+        assert_eq!(fragments.continue_write(OWNER, 20, 5), Continuation::Done);
+        assert_eq!(
+            fragments.continue_write(OWNER, 25, 5),
+            Continuation::Unknown
+        );
         fragments.keep_written(OWNER, 10, 25);
-        assert_eq!(fragments.continue_write(OWNER, 20, 5), Continued::Unknown);
+        assert_eq!(
+            fragments.continue_write(OWNER, 20, 5),
+            Continuation::Unknown
+        );
     }
 
     #[test]
-    fn what_is_staged_goes_on_or_is_taken_at_the_next_operation() {
+    fn a_staged_write_continues_or_is_performed_at_the_next_operation() {
         let mut fragments = Fragments::default();
         fragments.stage(OWNER, b"abc".to_vec());
         let continued = fragments.continue_write(OWNER, 3, 2);
-        assert_eq!(continued, Continued::Staged(b"abc".to_vec()));
+        assert_eq!(continued, Continuation::Staged(b"abc".to_vec()));
         fragments.stage(OWNER, b"abcde".to_vec());
         fragments.stage(Owner { file: 9, thread: 2 }, b"other".to_vec());
         assert_eq!(fragments.take_staged(1), [b"abcde".to_vec()]);
@@ -243,6 +249,6 @@ mod tests {
         assert_eq!(fragments.calls.len(), CALLS_MAX);
         assert_eq!(fragments.bytes, 0);
         let newest = fragments.continue_write(other(999), 4, 4);
-        assert_eq!(newest, Continued::Done);
+        assert_eq!(newest, Continuation::Done);
     }
 }

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn integers_keep_their_sign_however_they_were_passed() {
+    fn integers_keep_their_sign_by_value_and_by_pointer() {
         for argument in [0xffff_ffff, u64::MAX, 0x1234_ffff_ffff] {
             let step = step(device::PCS, pcs::BUF_INCR, argument, &[], 0);
             let expected = Step::Go {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_changes_meanwhile_ends_all_the_same() {
+    fn a_changing_count_ends_the_retries() {
         let data: Vec<u8> = [5_i32, 1]
             .iter()
             .flat_map(|word| word.to_ne_bytes())
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_of_pmc_is_fetched_and_stored_again() {
+    fn a_call_of_pmc_is_fetched_and_written_back() {
         let next = |length: usize, out_size| {
             step(
                 device::PMC,
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_has_its_size() {
+    fn stored_values_have_their_size() {
         let sizes = [
             (device::PCS, pcs::PCS_GETSTAT, pcs::STATUS_SIZE),
             (device::PROFIL, profil::PROFIL_GETSTAT, 48),

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_have_their_counterparts() {
+    fn poll_events_are_converted() {
         assert_eq!(to_wire(u32::MAX), READABLE | WRITABLE);
         assert_eq!(to_wire(POLLHUP | POLLERR), 0);
         assert_eq!(to_wire(POLLRDNORM), READABLE);

@@ -14,13 +14,13 @@ pub(super) struct Limits {
 }
 
 /// The number of turns that each user has.
-type Taken = Rc<RefCell<HashMap<u32, usize>>>;
+type TurnCounts = Rc<RefCell<HashMap<u32, usize>>>;
 
 /// A turn, which ends when it is dropped.
 #[derive(Debug)]
 pub(super) struct Turn {
     user: u32,
-    taken: Taken,
+    taken: TurnCounts,
 }
 
 impl Drop for Turn {
@@ -39,7 +39,7 @@ impl Drop for Turn {
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     limits: Limits,
-    taken: Taken,
+    taken: TurnCounts,
     /// By user, in the order in which they came. A user without items isn't in the map.
     waiting: BTreeMap<u32, VecDeque<T>>,
     /// The user who had the last turn.
@@ -51,7 +51,7 @@ impl<T> Queue<T> {
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
-            taken: Taken::default(),
+            taken: TurnCounts::default(),
             waiting: BTreeMap::new(),
             last: 0,
         }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn one_user_leaves_turns_to_others() {
+    fn turns_of_one_user_are_limited() {
         let mut queue = queue();
         for unique in 0..10 {
             queue.add(7, unique);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn users_come_one_after_the_other_within_the_total() {
+    fn users_take_turns_within_the_total() {
         let mut queue = queue();
         for user in [3, 5, 9] {
             for _ in 0..2 {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_wait_any_more_gets_no_turn() {
+    fn a_cancelled_waiter_gets_no_turn() {
         let mut queue = queue();
         for item in [10, 20, 21, 22] {
             queue.add(u32::from(item > 15), item);

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_on_its_way_is_skipped() {
+    fn stale_replies_are_skipped() {
         let (mut connection, mut theirs) = pair();
         let old = encoded(ReplyFrame::success(9, Reply::Read { data: &[0x80; 99] }));
         let failure = encoded(ReplyFrame::failure(
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn other_versions_and_noise_end_it() {
+    fn other_versions_and_garbage_end_the_connection() {
         let (mut connection, mut theirs) = pair();
         come(&mut connection, &mut theirs, &hello(7));
         assert!(matches!(

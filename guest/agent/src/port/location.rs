@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    /// Nothing is sent to a stranger who listens in kvmprof's place.
+    /// Nothing is sent to another user's program that listens in kvmprof's place.
     #[test]
     fn a_socket_of_another_user_is_refused_before_anything_is_sent() {
         if !rustix::process::geteuid().is_root() {

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_device_refuses_ioctls() {
+    fn ordinary_files_refuse_ioctls() {
         let node = open("/dev/null").unwrap();
         assert!(node.read(10).unwrap().is_empty());
         assert_eq!(node.write(b"four").unwrap(), 4);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_of_others_and_wrong_sizes_never_reach_the_kernel() {
+    fn foreign_commands_and_wrong_sizes_never_reach_the_kernel() {
         let node = open("/dev/null").unwrap();
         for (command, data, limit) in [
             (0x5401, &[][..], 36),

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_and_a_path_say_the_same_on_both_sides() {
+    fn a_number_and_a_path_select_the_same() {
         for (text, minor, node) in [
             ("255", 255, "/dev/prf"),
             ("/dev/prf", 255, "/dev/prf"),

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_uses_are_refused_in_words() {
+    fn wrong_uses_have_messages() {
         for (words, expected) in [
             (
                 ["--pids", "1,2,3,4,5,6"],

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn senseless_headers_are_refused() {
+    fn invalid_headers_are_refused() {
         for unused in [9_u16, 1017, 1025, u16::MAX] {
             let mut bytes = Header { unused, lost: 0 }.encode(Format::Native).to_vec();
             bytes.resize(1024, 0);

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_called_what_its_first_thread_is_called() {
+    fn a_process_has_the_name_of_its_main_thread() {
         let lines = b"7\t9\tworker\n7\t7\tserver\n7\t8\tworker\nnonsense\n8\tx\ty\n12\t13\ta name of many letters";
         let names = parse_processes(lines);
         let expected = [
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn one_knows_ones_own_name() {
+    fn the_own_process_has_its_name() {
         let name = fs::read("/proc/self/comm").unwrap();
         let pid = i32::try_from(std::process::id()).unwrap();
         let expected = padded(name.strip_suffix(b"\n").unwrap());

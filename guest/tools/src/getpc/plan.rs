@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gathering_starts_after_everything_is_set_up() {
+    fn gathering_starts_after_the_setup() {
         let plan = Plan {
             kernel: true,
             all: true,

@@ -13,7 +13,7 @@ use kvmprof_abi::stream::{COMM_SIZE, Comm, Pstat, StreamRecord};
 use super::deblock::{BadBuffer, Deblocker};
 use super::plan::{Call, Plan};
 use crate::device::{Device, DeviceError};
-use kvmprof_cli::interrupt::{Interrupt, Woken};
+use kvmprof_cli::interrupt::{Interrupt, WaitEnd};
 
 /// Bytes requested in one read; the device gives what it has.
 const READ_SIZE: usize = 65536;
@@ -147,8 +147,8 @@ fn gather(
     let over = interrupt.clone();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(move || match interrupt.wait(duration) {
-            Woken::Done => Ok(None),
-            Woken::Stop => device
+            WaitEnd::Done => Ok(None),
+            WaitEnd::Stop => device
                 .ioctl(PCS_STOP, 0, &[], 0)
                 .map(|_| Some(Instant::now())),
         });

@@ -15,7 +15,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classic_streams_lack_the_numbers() {
+    fn classic_streams_have_no_loss_numbers() {
         assert_eq!(warning(&Profile::default()), None);
     }
 }

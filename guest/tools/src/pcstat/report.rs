@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_that_cannot_be_are_not_printed() {
+    fn impossible_times_are_not_printed() {
         assert_eq!(utc(0).as_deref(), Some("1970-01-01T00:00:00Z"));
         assert_eq!(utc(1_700_000_000).as_deref(), Some("2023-11-14T22:13:20Z"));
         assert_eq!(utc(-1), None);

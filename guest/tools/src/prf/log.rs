@@ -157,7 +157,7 @@ impl<R: Read> Log<R> {
 
 /// What [`append`] found at the end of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Appended {
+pub enum LogEnd {
     /// A complete record, or nothing.
     Cleanly,
     /// An incomplete record, which the new record replaces.
@@ -175,7 +175,7 @@ pub fn append(
     path: &Path,
     time: i64,
     counters: &Counters,
-) -> Result<Appended, LogError> {
+) -> Result<LogEnd, LogError> {
     // prfdc and prfsnap may write to one file. File systems without locks are used without them.
     let _ = flock(&*file, FlockOperation::LockExclusive);
     let appended = append_alone(file, path, time, counters);
@@ -188,7 +188,7 @@ fn append_alone(
     path: &Path,
     time: i64,
     counters: &Counters,
-) -> Result<Appended, LogError> {
+) -> Result<LogEnd, LogError> {
     let io = |operation| move |source| failed(operation, path, source);
     let size = file.metadata().map_err(io("read"))?.len();
     let count = counters.addresses.len();
@@ -222,9 +222,9 @@ fn append_alone(
     file.seek(io::SeekFrom::Start(end)).map_err(io("write"))?;
     file.write_all(&bytes).map_err(io("write"))?;
     Ok(if end < size {
-        Appended::OverPart
+        LogEnd::OverPart
     } else {
-        Appended::Cleanly
+        LogEnd::Cleanly
     })
 }
 
@@ -300,7 +300,7 @@ mod tests {
         let mut file = open_to_append(&path, true).unwrap();
         for (time, first) in [(100, 1), (200, 11)] {
             let appended = append(&mut file, &path, time, &counters(first)).unwrap();
-            assert_eq!(appended, Appended::Cleanly);
+            assert_eq!(appended, LogEnd::Cleanly);
         }
         let expected = [3, 0, 16, 32, 100, 1, 2, 3, 4, 5, 200, 11, 12, 13, 14, 15];
         assert_eq!(fs::read(&path).unwrap(), words(&expected));
@@ -327,7 +327,7 @@ mod tests {
 
         let mut file = open_to_append(&path, false).unwrap();
         let appended = append(&mut file, &path, 200, &counters(11)).unwrap();
-        assert_eq!(appended, Appended::OverPart);
+        assert_eq!(appended, LogEnd::OverPart);
         let mut log = Log::open(&path).unwrap();
         assert_eq!(log.next_record().unwrap().unwrap().time, 100);
         assert_eq!(log.next_record().unwrap().unwrap().time, 200);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_log_is_refused_and_unchanged() {
+    fn other_files_are_refused_as_logs_and_unchanged() {
         let absurd = words(&[u64::MAX, 0, 16, 32]);
         for (bytes, reason) in [
             (vec![], "it is empty"),
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_of_another_table_is_left_alone() {
+    fn a_log_of_another_table_is_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(PATH);
         let bytes = words(&[4, 0, 16, 32, 48]);

@@ -13,7 +13,7 @@ mod report;
 mod table;
 
 pub use error::PrfError;
-pub use log::{Appended, Log, LogError, Record, append};
+pub use log::{Log, LogEnd, LogError, Record, append};
 pub use prfdc::{PrfdcArguments, record_periodically};
 pub use prfld::PrfldArguments;
 pub use prfpr::PrfprArguments;

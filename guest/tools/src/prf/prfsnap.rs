@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use clap::Args;
 
-use super::log::{Appended, append, open_to_append};
+use super::log::{LogEnd, append, open_to_append};
 use super::{PrfError, Profiler};
 use crate::device::DeviceOptions;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus};
@@ -35,7 +35,7 @@ impl Command for PrfsnapArguments {
     /// Turns profiling on and appends a record.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let device = self.device.open()?;
-        if snap(&Profiler::new(&*device), &self.file)? == Appended::OverPart {
+        if snap(&Profiler::new(&*device), &self.file)? == LogEnd::OverPart {
             let path = self.file.display();
             console.warn(format_args!(
                 "{path} ended within a record; the new one is in its place"
@@ -49,7 +49,7 @@ impl Command for PrfsnapArguments {
 ///
 /// # Errors
 /// [`PrfError::NotLoaded`], [`PrfError::Log`]; or the device's error.
-pub fn snap(profiler: &Profiler<'_>, path: &Path) -> Result<Appended, PrfError> {
+pub fn snap(profiler: &Profiler<'_>, path: &Path) -> Result<LogEnd, PrfError> {
     if !profiler.has_ended() {
         profiler.turn_on()?;
     }

@@ -221,12 +221,12 @@ idle           25.00
     }
 
     #[test]
-    fn equal_counters_are_no_samples() {
+    fn equal_counters_give_no_samples() {
         assert_eq!(rows(&[3; 6], &[3; 6], 1.0), "no samples\n");
     }
 
     #[test]
-    fn counters_that_began_anew_count_from_there() {
+    fn counters_that_restarted_count_from_there() {
         let (before, after) = (&[9, 9, 9, 9, 900, 9], &[0, 0, 0, 0, 30, 10]);
         assert_eq!(rows(before, after, 0.0), "user  75.00\nidle  25.00\n");
         assert!(was_reset(&record(0, before), &record(1, after)));

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn every_wrong_use_takes_one_line() {
+    fn every_wrong_use_prints_one_line() {
         for (arguments, line) in [
             (
                 &["kvmprof", "prfsnap"][..],
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn help_is_no_error() {
+    fn help_is_not_an_error() {
         for arguments in [
             &["kvmprof", "--help"][..],
             &["prfld", "-h"],

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_that_are_no_namelists_are_refused_in_words() {
+    fn files_without_a_namelist_are_refused_with_a_message() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         for (contents, words) in [

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_are_no_addresses() {
+    fn zero_addresses_are_ignored() {
         let hidden = check(b"0000000000000000 T _text\n0000000000000000 t other\n");
         assert!(matches!(hidden, Err(SymbolsError::Hidden)));
         let none = check(b"0000000000000000 D data\n");

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_start_of_the_text_tells_the_slide() {
+    fn the_start_of_the_text_gives_the_slide() {
         let file = symbols(&[(0x1000, "_text"), (0x1010, "first"), (0x1020, "second")]);
         let running = symbols(&[(0x5010, "first"), (0x5000, "_text")]);
         assert_eq!(slide_to(&file, &running), fitting(0x4000));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn without_anchors_a_common_unique_name_is_enough() {
+    fn without_anchors_one_common_unique_name_suffices() {
         let file = symbols(&[(0x10, "twice"), (0x20, "twice"), (0x30, "once")]);
         let running = symbols(&[(0x110, "twice"), (0x150, "once")]);
         assert_eq!(slide_to(&file, &running), fitting(0x120));

@@ -67,7 +67,7 @@ fn reads_every_layout() {
 }
 
 #[test]
-fn a_table_that_puts_the_anchor_elsewhere_is_not_believed() {
+fn a_table_with_a_wrong_anchor_is_rejected() {
     for layout in Layout::ALL {
         assert!(find_with(&image(layout), INIT_TASK + 16).is_none());
     }
@@ -97,7 +97,7 @@ fn a_search_ends_with_its_budget() {
 }
 
 #[test]
-fn digits_alone_are_no_table() {
+fn digits_alone_are_not_taken_for_a_table() {
     let mut data = vec![0; 4096];
     for digit in 0..10 {
         data[100 + digit * 2] = b'0' + u8::try_from(digit).unwrap();

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_known_by_its_owner() {
+    fn a_lock_is_recognised_by_its_owner() {
         for kernel in [OLD, HOT, NEW] {
             for flags in [0, 1, 7] {
                 let guest = guest(kernel, lock::MUTEX_OWNER, address(2) | flags);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_doubt_is_unknown() {
+    fn inconsistent_owners_are_unknown() {
         let guest = guest(HOT, lock::MUTEX_OWNER, address(2));
         assert!(look(&guest, |_| {}).is_some());
         // The same address in two registers isn't ambiguous.
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_that_is_no_task_is_unknown() {
+    fn an_owner_that_is_not_a_task_is_unknown() {
         let nothing = DIRECT_MAP + 0xa0_0000;
         let guest = guest(HOT, lock::MUTEX_OWNER, nothing);
         guest.write(0xa0_0000 + task::PID, &(-5_i32).to_le_bytes());

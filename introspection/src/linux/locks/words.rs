@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spin_lock_is_known_by_its_word() {
+    fn a_spin_lock_is_recognised_by_its_word() {
         for kernel in [OLD, HOT, NEW] {
             let guest = LinuxGuest::new(kernel);
             // Held with one CPU pending; held with CPU 1 in the queue, on its second node; both; held by a CPU that has
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_for_readers_and_writers_is_known_by_its_words() {
+    fn a_read_write_lock_is_recognised_by_its_words() {
         let guest = LinuxGuest::new(HOT);
         let found = |code, bytes: u64| {
             guest.write(LOCKS[0], &bytes.to_le_bytes());
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_in_doubt_is_unknown() {
+    fn an_inconsistent_lock_is_unknown() {
         let guest = LinuxGuest::new(HOT);
         guest.write(LOCKS[0], &0x101_u32.to_le_bytes());
         let spin = |change: &dyn Fn(&mut Registers)| look(&guest, SPIN_LOOP, change);

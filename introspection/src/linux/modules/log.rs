@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn small_modules_go_together_unless_they_overlap() {
+    fn small_modules_share_an_entry_unless_they_overlap() {
         let mut log = ModuleLog::default();
         log.add(
             [("a\n", 0), ("b\n", 20), ("c\n", 9)]

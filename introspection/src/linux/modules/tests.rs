@@ -41,7 +41,7 @@ fn names(guest: &LinuxGuest) -> Vec<String> {
 }
 
 #[test]
-fn functions_end_where_their_symbols_say_and_at_the_end_of_the_code() {
+fn functions_end_at_their_size_or_the_end_of_the_code() {
     let guest = located(HOT);
     let mut module = TestModule::new("sized", 3);
     module.sizes = vec![0x10, 0];
@@ -54,7 +54,7 @@ fn functions_end_where_their_symbols_say_and_at_the_end_of_the_code() {
         format!("{} t sized_0\t[sized]\n", at(offsets[0])),
         format!("{} ? [end]\t[sized]\n", at(offsets[0] + 0x10)),
         format!("{} t sized_1\t[sized]\n", at(offsets[1])),
-        // Its name can't be told.
+        // Its name is unreadable.
         format!("{} ? [end]\t[sized]\n", at(offsets[2])),
         format!("{} ? [end]\t[sized]\n", at(CODE)),
     ];
@@ -62,7 +62,7 @@ fn functions_end_where_their_symbols_say_and_at_the_end_of_the_code() {
 }
 
 #[test]
-fn the_log_says_when_modules_came_and_went() {
+fn the_log_has_loads_and_unloads_of_modules() {
     static NOW: AtomicU64 = AtomicU64::new(100);
     let guest = located(HOT);
     let known = modules(&guest);
@@ -94,7 +94,7 @@ fn the_log_says_when_modules_came_and_went() {
     let (begin, end) = (START + INIT, START + INIT + CODE);
     let gone = format!("since 400 300\ngone {begin:016x} {end:016x}\n");
     assert!(initialised.text.starts_with(&gone), "{}", initialised.text);
-    // Another one is loaded at its place, and nobody has seen either.
+    // Another one is loaded at its address, and neither load was noticed.
     assert!(check(500));
     guest.load(&[TestModule::new("second", 1)]);
     read(600);
@@ -109,7 +109,7 @@ fn the_log_says_when_modules_came_and_went() {
         "since 600 500\ngone {START:016x} {end:016x}\nsince 600 500\n{START:016x} t second_0"
     );
     assert!(text.starts_with(&gone), "{text}");
-    // What clients see has no times.
+    // Clients get the list without times.
     assert!(
         known
             .loaded()
@@ -205,7 +205,7 @@ fn another_module_at_the_same_address_is_another_one() {
 }
 
 #[test]
-fn a_module_that_is_only_announced_is_left_for_later() {
+fn an_incomplete_module_is_read_later() {
     let guest = located(HOT);
     let mut announced = TestModule::new("announced", 2);
     announced.state = 3;
@@ -249,7 +249,7 @@ fn unwind(
 }
 
 #[test]
-fn stacks_lead_through_modules_as_long_as_they_are_there() {
+fn stacks_cross_modules_while_they_are_loaded() {
     for kernel in [OLD, HOT, NEW] {
         let guest = located(kernel);
         guest.load(&[TestModule::new("first", 2)]);
@@ -278,7 +278,7 @@ fn stacks_lead_through_modules_as_long_as_they_are_there() {
 
 /// A guest that replaces its modules repeatedly can't fill the host's memory with the modules that halted vCPUs know.
 #[test]
-fn the_list_is_not_read_again_while_vcpus_keep_too_much_of_former_ones() {
+fn rereading_the_list_waits_until_vcpus_release_former_lists() {
     let guest = located(HOT);
     let registers = in_module(&guest);
     let replace = |name: &str| {
@@ -336,7 +336,7 @@ fn names_with_characters_that_act_or_separate_are_left_out() {
 }
 
 #[test]
-fn a_sample_in_a_module_has_the_list_read() {
+fn a_sample_in_a_module_triggers_a_read_of_the_list() {
     let guest = located(HOT);
     guest.load(&[TestModule::new("first", 2)]);
     let registers = in_module(&guest);
@@ -367,7 +367,7 @@ fn a_sample_in_a_module_has_the_list_read() {
 }
 
 #[test]
-fn a_kernel_that_does_not_tell_has_no_modules() {
+fn a_kernel_without_module_symbols_has_no_modules() {
     let guest = located(Kernel {
         modules: false,
         ..HOT
@@ -384,7 +384,7 @@ fn a_kernel_that_does_not_tell_has_no_modules() {
 }
 
 #[test]
-fn circles_and_nonsense_end() {
+fn circular_and_invalid_lists_end() {
     let guest = located(HOT);
     let structure = MODULES + STRUCTURE;
     let own_link = START + STRUCTURE + module::LIST;

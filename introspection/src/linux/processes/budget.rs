@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_take_their_share_and_no_more() {
+    fn reading_maps_stays_within_its_budget() {
         for areas in [0, 10, 2048] {
             // 16 vCPUs at 10 kHz for 4 s, some time after the start.
             let ticks = (0..16 * 40_000).map(|tick| 77 * SECOND + tick * 100_000 / 16);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_that_start_together_have_their_maps_at_once() {
+    fn programs_that_start_together_get_their_maps_at_once() {
         let budget = MapBudget::default();
         let started = (0..300).map(|_| SECOND);
         assert_eq!(work(&budget, 20, started), 300 * cost(&map(20)));

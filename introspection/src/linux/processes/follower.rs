@@ -354,9 +354,9 @@ mod tests {
         }
     }
 
-    /// A child of vfork(2), which has its parent's memory, and the parent take turns.
+    /// A child of vfork(2), which has its parent's memory, and the parent alternate.
     #[test]
-    fn a_child_in_its_parents_memory_has_its_unwinder() {
+    fn a_child_in_its_parents_memory_shares_the_unwinder() {
         let guest = LinuxGuest::new(HOT);
         guest.identify(0, &guest.kernel(0));
         let linux = guest.knowledge.linux().unwrap();
@@ -382,7 +382,7 @@ mod tests {
             assert_eq!(pid, Some(seen.pid));
             assert!(is_parents(unwinder));
         }
-        // Also while too many maps are passed on.
+        // Also while too many maps are returned.
         linux.map_budget.use_up(5);
         let (pid, unwinder) = follow(PARENT, 4);
         assert_eq!(pid, None);

@@ -47,7 +47,7 @@ fn guest(kernel: crate::testing::kernel::Kernel) -> LinuxGuest {
 }
 
 #[test]
-fn an_instance_is_a_process_with_its_start_and_its_programs() {
+fn an_instance_is_identified_by_pid_start_and_program() {
     for kernel in [OLD, HOT, NEW] {
         let guest = guest(kernel);
         let first = instance(&guest).unwrap();
@@ -65,7 +65,7 @@ fn an_instance_is_a_process_with_its_start_and_its_programs() {
 }
 
 #[test]
-fn an_origin_is_what_the_kernel_has_given_the_program() {
+fn an_origin_is_the_kernels_exec_id() {
     for (kernel, areas) in [(OLD, Areas::List), (NEW, Areas::Tree)] {
         let guest = guest(kernel);
         let mut user = Tables::new(guest.memory.clone(), USER_TABLES, 4);
@@ -114,13 +114,13 @@ fn a_process_lives_until_its_last_thread_has_ended() {
     put(&guest, 1, task::EXIT_STATE, 0);
     put(&guest, 1, task::START_TIME, 9);
     assert_eq!(fate(&guest), Some(Ended));
-    // A search that doesn't come to the list's end proves no end: too many processes are in it.
+    // A search that doesn't reach the list's end proves no end: the list has too many processes.
     put(&guest, 2, task::TASKS, address_of(2) + task::TASKS);
     assert_eq!(fate(&guest), None);
 }
 
 #[test]
-fn a_process_that_has_executed_a_program_is_told_by_any_of_its_threads() {
+fn any_thread_shows_that_its_process_called_execve() {
     let guest = guest(NEW);
     list_of_two(&guest);
     let first = instance(&guest).unwrap();
@@ -154,7 +154,7 @@ fn processes_are_found_in_the_kernels_list() {
     let find = |pid| looked(&guest).find_process(&guest.memory, &guest.user(), pid);
     assert_eq!(find(41), Some(instance(&guest)));
     assert_eq!(find(43), Some(None));
-    // An endless or broken list says nothing about processes that aren't in it.
+    // An endless or broken list doesn't show which processes have ended.
     put(&guest, 1, task::TASKS, address_of(2) + task::TASKS);
     assert_eq!(
         (find(43), find(42).flatten().map(|found| found.pid)),
@@ -212,7 +212,7 @@ fn all_processes_are_listed_with_their_parents() {
 }
 
 #[test]
-fn what_can_be_written_is_told_by_the_mappings() {
+fn mappings_tell_writable_memory() {
     for (kernel, areas) in [(OLD, Areas::List), (NEW, Areas::Tree)] {
         let guest = guest(kernel);
         let mut room = FixtureMemory::new(&guest, areas);

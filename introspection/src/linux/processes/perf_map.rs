@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_that_of_the_process_in_its_own_namespaces() {
+    fn a_path_uses_the_pid_of_the_process_namespace() {
         for kernel in [OLD, HOT, NEW] {
             let guest = LinuxGuest::new(kernel);
             let mut room = FixtureMemory::new(&guest, kernel.areas);

@@ -179,7 +179,7 @@ fn a_process_is_named_by_its_main_thread() {
 }
 
 #[test]
-fn a_map_comes_once_and_again_after_changes() {
+fn a_map_is_returned_once_and_after_changes() {
     for (kernel, areas) in [(OLD, Areas::List), (HOT, Areas::Tree)] {
         let guest = LinuxGuest::new(kernel);
         let mut room = FixtureMemory::new(&guest, areas);
@@ -221,7 +221,7 @@ fn a_map_comes_once_and_again_after_changes() {
 }
 
 #[test]
-fn a_map_that_was_not_passed_on_comes_again() {
+fn an_undelivered_map_is_returned_again() {
     let guest = LinuxGuest::new(HOT);
     let mut room = FixtureMemory::new(&guest, Areas::Tree);
     room.process(1, &[area(0x40_0000, 4, true, 0, 0)]);
@@ -234,7 +234,7 @@ fn a_map_that_was_not_passed_on_comes_again() {
 
 /// Tests two vCPUs, which share one budget.
 #[test]
-fn mappings_that_change_at_each_tick_are_passed_on_more_rarely() {
+fn constantly_changing_mappings_are_rate_limited() {
     let guest = LinuxGuest::new(HOT);
     let mut room = FixtureMemory::new(&guest, Areas::Tree);
     let plans = |count| -> Vec<_> {

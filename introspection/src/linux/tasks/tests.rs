@@ -86,7 +86,7 @@ fn address(index: u64) -> u64 {
 }
 
 #[test]
-fn all_threads_of_all_processes_are_seen_where_they_wait() {
+fn the_wait_of_every_thread_is_read() {
     for kernel in [OLD, HOT, NEW] {
         let mut guest = Guest::new(kernel, &[1, 3, 2]);
         guest.sleep(2, 2, 7);
@@ -135,7 +135,7 @@ fn all_threads_of_all_processes_are_seen_where_they_wait() {
 }
 
 #[test]
-fn only_the_first_thread_is_read_where_no_other_is_wanted() {
+fn only_main_threads_are_read_if_requested() {
     let mut guest = Guest::new(HOT, &[3, 2]);
     guest.reader.set_scope(TaskScope::FirstThread);
     assert!(guest.look());
@@ -152,7 +152,7 @@ fn only_the_first_thread_is_read_where_no_other_is_wanted() {
 }
 
 #[test]
-fn a_stack_is_read_again_only_when_its_task_has_run() {
+fn a_stack_is_reread_only_after_its_task_has_run() {
     let mut guest = Guest::new(HOT, &[2, 1]);
     guest.look();
     // A change that the reader can't notice, because nothing shows that the tasks have run.
@@ -170,7 +170,7 @@ fn a_stack_is_read_again_only_when_its_task_has_run() {
 }
 
 #[test]
-fn a_new_task_is_not_taken_for_the_one_whose_place_it_has() {
+fn a_new_task_at_the_same_address_is_distinguished() {
     let mut guest = Guest::new(HOT, &[1]);
     guest.look();
     guest.write(address(1) + task::START_TIME, 5);
@@ -181,7 +181,7 @@ fn a_new_task_is_not_taken_for_the_one_whose_place_it_has() {
 }
 
 #[test]
-fn stacks_beyond_those_of_one_look_come_in_the_next_ones() {
+fn stacks_beyond_the_limit_are_read_in_later_looks() {
     let mut guest = Guest::new(HOT, &[150, 100]);
     assert!(guest.look());
     assert_eq!((guest.tasks().len(), guest.known()), (250, 250));
@@ -202,7 +202,7 @@ fn stacks_beyond_those_of_one_look_come_in_the_next_ones() {
 }
 
 #[test]
-fn lists_that_lead_nowhere_end_the_look() {
+fn broken_lists_end_the_look() {
     for (at, to) in [
         (address(1) + task::TASKS, 0),
         (address(1) + task::TASKS, 0xffff_ffff_ffff_fff8),
@@ -223,7 +223,7 @@ fn lists_that_lead_nowhere_end_the_look() {
 }
 
 #[test]
-fn a_saved_stack_pointer_that_leads_nowhere_is_a_broken_stack() {
+fn an_invalid_saved_stack_pointer_is_a_broken_stack() {
     let mut guest = Guest::new(HOT, &[1, 1]);
     guest.write(address(1) + task::STACK, 0xdead_beef);
     let sp = DIRECT_MAP + STACKS + 2 * 512;

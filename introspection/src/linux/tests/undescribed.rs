@@ -1,12 +1,12 @@
-//! Kernels that don't describe themselves.
+//! Kernels without BTF or symbols.
 
 use super::*;
 use crate::linux::task_layout::PidCheck;
 use crate::testing::kernel::task;
 
-/// What is known is used: the names of functions, and user mode apart from the kernel's.
+/// The known parts are used: function names, and the distinction of user mode and kernel mode.
 #[test]
-fn a_kernel_without_btf_has_names_and_modes_and_says_what_is_missing() {
+fn a_kernel_without_btf_has_names_and_modes_and_names_missing_facts() {
     let guest = LinuxGuest::new(Kernel { btf: false, ..OLD });
     let (user, kernel) = (
         guest.identify(0, &guest.user()),
@@ -29,7 +29,8 @@ fn a_kernel_without_btf_has_names_and_modes_and_says_what_is_missing() {
     );
 }
 
-/// Without symbols nothing says where the exception handlers are in the image, but they are somewhere in it.
+/// Without symbols the place of the exception handlers in the image is unknown, but they are somewhere in
+/// it.
 #[test]
 fn a_kernel_without_symbols_is_located_by_any_vcpu() {
     let guest = LinuxGuest::new(OLD);
@@ -45,9 +46,9 @@ fn a_kernel_without_symbols_is_located_by_any_vcpu() {
     }
 }
 
-/// Offsets that come from code are believed only while a task's two ids agree.
+/// Offsets from code are used only while a task's two ids agree.
 #[test]
-fn ids_that_disagree_are_not_believed() {
+fn conflicting_ids_are_rejected() {
     let guest = LinuxGuest::new(OLD);
     let mut linux = LinuxKnowledge::from_image(&OLD.file()).unwrap();
     linux.tasks.check = Some(PidCheck {
@@ -72,7 +73,7 @@ fn ids_that_disagree_are_not_believed() {
 }
 
 #[test]
-fn nothing_is_missing_of_a_kernel_that_describes_itself() {
+fn a_self_describing_kernel_lacks_nothing() {
     let guest = LinuxGuest::new(HOT);
     let gaps = guest.knowledge.linux().unwrap().gaps();
     assert!(gaps.is_empty(), "{gaps:#?}");

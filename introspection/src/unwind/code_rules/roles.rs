@@ -40,7 +40,7 @@ pub enum Role {
     NoReturn,
     /// What a function jumps to in order to return.
     ReturnThunk,
-    /// What it jumps to in order to go on at an address in a register: in another function or in a part of itself.
+    /// Its jump target, to continue at an address in a register: in another function or in a part of itself.
     JumpThunk,
     /// Assembly code that has saved all registers, and calls C code with the stack pointer at them.
     Entry,

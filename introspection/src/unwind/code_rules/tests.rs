@@ -2,7 +2,7 @@ use super::*;
 use crate::testing::code::TestCode;
 
 #[test]
-fn kept_rules_are_the_same() {
+fn cached_rules_are_the_same() {
     let rule = |kind, sp, sp_offset, bp, bp_offset| OrcEntry {
         kind,
         sp,
@@ -25,7 +25,7 @@ fn kept_rules_are_the_same() {
 }
 
 #[test]
-fn the_caller_is_found_by_what_is_popped_on_the_way_to_the_return() {
+fn the_callers_place_follows_from_the_epilogue() {
     let mut kernel = TestCode::default();
     // push %rbx; push %rbp; sub $16, %rsp; nop; add $16, %rsp; pop %rbp; pop %rbx; ret
     kernel.add(
@@ -53,7 +53,7 @@ fn paths_that_disagree_give_no_rule() {
 }
 
 #[test]
-fn nothing_is_told_of_what_follows_a_call_that_does_not_return() {
+fn code_after_a_noreturn_call_gives_no_rule() {
     let mut kernel = TestCode::default();
     let panic = kernel.add("panic", b"\x0f\x0b");
     // call panic; pop %rbx; ret

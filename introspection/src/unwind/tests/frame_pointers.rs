@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn without_orc_frame_pointers_lead_to_marked_registers() {
+fn without_orc_frame_pointers_reach_the_encoded_registers() {
     let mut memory = Words::default();
     memory.set(STACK, &[STACK + 0x40, at(CALLER) + 1]);
     memory.set(STACK + 0x40, &[(STACK + 0x80) | 1, at(ENTRY) + 1]);
@@ -15,7 +15,7 @@ fn without_orc_frame_pointers_lead_to_marked_registers() {
 }
 
 #[test]
-fn without_orc_a_system_call_leads_to_the_registers_at_the_stacks_end() {
+fn without_orc_a_system_call_uses_the_registers_at_the_stacks_end() {
     // The outermost frame of a system call: entry code has cleared RBP.
     let top = 0xffff_c900_0000_4000;
     for (padding, ip, is_user) in [
@@ -50,7 +50,7 @@ fn without_orc_a_system_call_leads_to_the_registers_at_the_stacks_end() {
 }
 
 #[test]
-fn without_orc_an_interrupts_stack_leads_to_the_one_that_it_came_from() {
+fn without_orc_an_interrupt_stack_is_followed_by_the_interrupted_one() {
     let mut memory = Words::default();
     let far = STACK + 0x10_0000;
     // The handler's frame. Its caller's frame is on the other stack, and the first word here points to it.

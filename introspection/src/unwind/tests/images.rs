@@ -82,7 +82,7 @@ fn registers(cpl: u8, ip: u64, sp: u64, bp: u64) -> Registers {
     }
 }
 
-/// Sets up a function of the kernel at work for a program, and the kernel's entry; both have frames.
+/// Sets up a function of the kernel that works for a program, and the kernel's entry; both have frames.
 fn at_work(guest: &Guest, pushed: [u64; 4]) -> Registers {
     let (handler, main) = (
         guest.behind_call(KERNEL + 0x100),
@@ -100,7 +100,7 @@ fn at_work(guest: &Guest, pushed: [u64; 4]) -> Registers {
 const FROM_PROGRAM: [u64; 4] = [USER_CS, 0x246, PROGRAM_STACK + 0x120, 0x1b];
 
 #[test]
-fn frame_pointers_lead_through_the_kernels_entry_into_the_program() {
+fn frame_pointers_cross_the_kernel_entry_into_the_program() {
     let guest = Guest::new();
     let registers = at_work(&guest, FROM_PROGRAM);
     let (frames, summary) = guest.stack(&registers, BOTH);
@@ -121,7 +121,7 @@ fn frame_pointers_lead_through_the_kernels_entry_into_the_program() {
 }
 
 #[test]
-fn interrupted_kernel_code_goes_on_where_it_was() {
+fn interrupted_kernel_code_is_unwound_from_its_registers() {
     let guest = Guest::new();
     // An interrupt with a stack of its own, below the interrupted stack.
     let caller = guest.behind_call(KERNEL + 0x300);
@@ -138,7 +138,7 @@ fn interrupted_kernel_code_goes_on_where_it_was() {
 }
 
 #[test]
-fn what_no_processor_pushes_is_no_interrupt() {
+fn impossible_interrupt_frames_are_rejected() {
     let guest = Guest::new();
     let [code, flags, sp, data] = FROM_PROGRAM;
     for pushed in [
@@ -159,7 +159,7 @@ fn what_no_processor_pushes_is_no_interrupt() {
 }
 
 #[test]
-fn a_programs_words_are_no_interrupt_and_its_stack_is_its_own() {
+fn user_memory_is_not_taken_for_an_interrupt_frame() {
     let guest = Guest::new();
     at_work(&guest, FROM_PROGRAM);
     // A program whose frame pointer leads into the kernel's stack, where an interrupt's words are.

@@ -162,7 +162,7 @@ fn nothing_is_restored_before_an_initcall_was_on_a_stack() {
 }
 
 #[test]
-fn what_does_not_tell_one_initcall_restores_none() {
+fn ambiguous_words_restore_no_initcall() {
     let initcalls = learned(1);
     for words in [
         [NOWHERE, NOWHERE],
@@ -235,7 +235,7 @@ fn a_restored_initcall_counts_as_a_frame() {
 }
 
 #[test]
-fn tasks_that_wait_have_it_too() {
+fn waiting_tasks_get_the_restored_initcall() {
     let orc = table_with(2);
     let initcalls = learned(1);
     let mut memory = Words::default();
@@ -283,7 +283,7 @@ fn stacks_by_frame_pointers_stay_as_they_are() {
 }
 
 #[test]
-fn a_table_that_is_none_is_refused() {
+fn an_invalid_table_is_refused() {
     let good = entries(&FUNCTIONS);
     assert!(parse(&good).is_some());
     // Within a function, before all of them, and the last one, whose end is unknown.
@@ -311,7 +311,7 @@ fn a_table_that_is_none_is_refused() {
 proptest! {
     /// For any table and words of a frame, the result is an initcall's start or nothing.
     #[test]
-    fn hostile_words_lead_to_an_initcall_or_nowhere(
+    fn hostile_words_give_an_initcall_or_none(
         stacks in prop::collection::vec((any::<u64>(), any::<u64>(), prop::collection::vec(
             prop_oneof![Just(None::<u64>), any::<u64>().prop_map(Some), (INITCALLS - 8..INITCALLS + 24).prop_map(Some)],
             0..8,

@@ -174,7 +174,7 @@ fn check_system_call(orc: &OrcTable) {
 }
 
 #[test]
-fn an_interrupt_is_crossed_to_what_it_interrupted() {
+fn stacks_cross_an_interrupt() {
     check_interrupt(&table(&ROWS, "6.12.9").unwrap());
     check_interrupt(&table(&renumbered(), "7.2.13").unwrap());
 }
@@ -378,7 +378,7 @@ fn user_stacks_follow_frame_pointers_over_calls() {
 
 /// Tests 300 callers, each at the same place, and a function that the innermost of them has called.
 #[test]
-fn stacks_are_as_deep_as_was_asked_for() {
+fn stacks_have_the_requested_depth() {
     const FRAMES: u64 = 0x7ffe_0000;
     let (start, mut memory) = user();
     // HLT.
@@ -401,7 +401,7 @@ fn stacks_are_as_deep_as_was_asked_for() {
 }
 
 #[test]
-fn user_stacks_that_make_no_sense_are_marked() {
+fn inconsistent_user_stacks_are_marked() {
     let ended = |start: UserRegisters, memory: &mut Words| {
         let mut stack = Stack::default();
         stack.walk_user(&start, None, memory);

@@ -25,7 +25,7 @@ fn ended(bp: u64, memory: &mut Words) -> (u16, StackEnd) {
 }
 
 #[test]
-fn a_register_alone_says_of_no_stack_that_it_is_whole() {
+fn a_register_alone_does_not_prove_a_complete_stack() {
     // Threads start with 0, and code without frame pointers leaves it unchanged.
     let mut memory = code();
     assert_eq!(ended(0, &mut memory), (1, StackEnd::Broken));
@@ -41,7 +41,7 @@ fn a_register_alone_says_of_no_stack_that_it_is_whole() {
 }
 
 #[test]
-fn the_outermost_function_is_known_by_its_code_alone() {
+fn the_outermost_function_is_recognised_by_its_code() {
     let ends = [[0x90; 8], [0xf4; 8], frame_pointer::THREAD_EXIT];
     let expected = [StackEnd::Broken, StackEnd::Complete, StackEnd::Complete];
     for (code_behind, end) in ends.into_iter().zip(expected) {
@@ -49,7 +49,7 @@ fn the_outermost_function_is_known_by_its_code_alone() {
         memory.set(BACK, &[u64::from_le_bytes(code_behind)]);
         memory.set(FRAME, &[0, BACK]);
         assert_eq!(ended(FRAME, &mut memory), (2, end), "{code_behind:x?}");
-        // What is in its RBP says nothing.
+        // The value of its RBP proves nothing.
         memory.set(FRAME, &[FRAME + 0x10, BACK]);
         for words in [
             [0, ELSEWHERE],

@@ -59,7 +59,7 @@ const UNKNOWN: (i16, u8, u8) = (0, 0, 0);
 const END: (i16, u8, u8) = (0, 0, 1);
 
 #[test]
-fn the_target_is_not_the_caller() {
+fn the_target_of_a_retpoline_is_not_its_caller() {
     for row in [CALLED, UNKNOWN, END] {
         let (frames, _) = frames(&THUNK, RETURN_AT, row, &[TARGET, BACK]);
         assert_eq!(frames, [at(LEAF) + RETURN_AT, BACK - 1], "{row:?}");
@@ -72,7 +72,7 @@ fn the_target_is_not_the_caller() {
 }
 
 #[test]
-fn a_thunk_that_no_entry_describes_has_a_caller() {
+fn a_thunk_without_an_orc_entry_has_a_caller() {
     let inside = at(LEAF) + 5;
     for row in [UNKNOWN, END] {
         for (offset, words) in [(CALL_AT, [BACK, 0]), (MOVE_AT, [inside, BACK])] {
@@ -92,7 +92,7 @@ fn a_thunk_that_no_entry_describes_has_a_caller() {
 }
 
 #[test]
-fn other_code_is_no_thunk() {
+fn other_code_is_not_taken_for_a_thunk() {
     // A return to the caller, from a function that has stored another value.
     let code = [0x48, 0x89, 0x04, 0x25, 0xc3, 0xcc, 0xcc, 0xcc];
     let (seen, _) = frames(&code, 4, CALLED, &[BACK, TARGET]);

@@ -102,7 +102,7 @@ fn a_traced_function_leads_to_its_caller() {
 }
 
 #[test]
-fn a_function_may_have_both() {
+fn a_function_may_be_probed_and_traced() {
     let mut memory = hooked(PROBE);
     probe(&mut memory, 0, at(GRAPH), STACK, true);
     memory.set(LIST + 0x100, &[at(CALLER) + 9, at(LEAF), STACK]);

@@ -45,7 +45,7 @@ fn of_boots(summary: &Summary) -> Value {
     })
 }
 
-/// The row of a phase, and its begin in each boot, by ticks that are `tick_ns` apart.
+/// The row of a phase, and its start in each boot, by ticks that are `tick_ns` apart.
 #[expect(
     clippy::cast_precision_loss,
     reason = "times of a boot are far below 2^53 ns"

@@ -55,19 +55,20 @@ impl<'a> Flames<'a> {
         }
         let progress = Progress::for_terminal();
         for (boot, path) in boots.iter().zip(paths) {
-            for (phase, time) in Phase::ALL.into_iter().zip(boot.phases) {
-                self.draw_phase(path, phase, time, &progress, console)?;
+            for (phase, (begin, end)) in Phase::ALL.into_iter().zip(boot.phases) {
+                self.draw_phase(path, phase, begin, end, &progress, console)?;
             }
         }
         Ok(())
     }
 
-    /// Draws a phase from `begin` to `end`, in ns from the recording's begin, unless it has no samples.
+    /// Draws a phase from `begin` to `end`, in ns from the recording's start, unless it has no samples.
     fn draw_phase(
         &self,
         path: &Path,
         phase: Phase,
-        (begin, end): (u64, u64),
+        begin: u64,
+        end: u64,
         progress: &Progress,
         console: &mut Console<'_>,
     ) -> anyhow::Result<()> {

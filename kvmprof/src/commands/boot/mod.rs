@@ -20,7 +20,7 @@ use super::guest::{GuestOptions, parse_console_text, with_kernel};
 use super::recordings::{CommandError, OutputLimit, Progress};
 use flames::Flames;
 use reading::{levels_of, read_all, recordings_of};
-use runs::{Made, Outcome, Runs};
+use runs::{Outcome, RecordedBoots, Runs};
 
 /// The heading of the options that apply only to guests that are started.
 const STARTED: &str = "Options of the guests (see kvmprof run)";
@@ -168,13 +168,13 @@ impl BootArguments {
         let levels = levels_of(kernel)?;
         // No thread that catches signals may exist yet, so signals end the program.
         let before = read_all(against, &levels, self.limit, |_| Unobserved)?;
-        let Made {
+        let RecordedBoots {
             status,
             paths,
             folder,
         } = match Runs::new(self, kernel)?.make(console)? {
             Outcome::Ended(status) => return Ok(Err(status)),
-            Outcome::Made(made) => made,
+            Outcome::RecordedBoots(made) => made,
         };
         let progress = Progress::for_terminal();
         let after = read_all(&paths, &levels, self.limit, |step| progress.of(step))?;

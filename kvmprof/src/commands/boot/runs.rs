@@ -28,7 +28,7 @@ pub struct Runs<'a> {
 }
 
 /// Boots that were made.
-pub struct Made {
+pub struct RecordedBoots {
     /// The status of the first guest that has failed, if there is one.
     pub status: ExitStatus,
     /// The recordings of the other guests, at least one.
@@ -42,7 +42,7 @@ pub enum Outcome {
     /// Nothing is left to do: this was a guest's process, or there is no recording.
     Ended(ExitStatus),
     /// There are recordings.
-    Made(Made),
+    RecordedBoots(RecordedBoots),
 }
 
 impl<'a> Runs<'a> {
@@ -130,7 +130,7 @@ impl<'a> Runs<'a> {
             let message = "No boot has come to its end: there is nothing to show".to_owned();
             return Err(WithStatus { message, status }.into());
         }
-        Ok(Outcome::Made(Made {
+        Ok(Outcome::RecordedBoots(RecordedBoots {
             status,
             paths: made,
             folder: self.folder,

@@ -111,7 +111,7 @@ fn time_of(row: &Row) -> String {
 #[expect(clippy::cast_precision_loss, reason = "shown with one decimal place")]
 fn bounds_of(row: &Row) -> Option<String> {
     let bounds = row.bounds_ns;
-    bounds.map(|(least, most)| range((least as f64, most as f64)))
+    bounds.map(|(least, most)| range(least as f64, most as f64))
 }
 
 /// The third column, which isn't there if it is empty.
@@ -122,7 +122,7 @@ fn third(text: &str) -> String {
     }
 }
 
-fn range((low, high): (f64, f64)) -> String {
+fn range(low: f64, high: f64) -> String {
     format!("{:.1}-{:.1}", low / NS_PER_MS, high / NS_PER_MS)
 }
 
@@ -132,7 +132,10 @@ fn add_row(text: &mut String, row: &Row, more: &str) {
         text,
         "{:>10.1} {:>19}{}  {}",
         row.time.mean_ns / NS_PER_MS,
-        row.time.interval_ns.map(range).unwrap_or_default(),
+        row.time
+            .interval_ns
+            .map(|(low, high)| range(low, high))
+            .unwrap_or_default(),
         third(more),
         name(&row.name, &row.level)
     );
@@ -221,10 +224,10 @@ mod tests {
     }
 
     #[test]
-    fn the_same_boots_have_no_mark() {
+    fn equal_boots_have_no_mark() {
         let levels = Levels::default();
         let mut later = boot();
-        // It was between two ticks, and a tick is not a change.
+        // It was between two ticks, and a tick isn't a change.
         later.calls[0].time_ns += MS;
         let [before, after] = [boot(), later].map(|boot| vec![boot; 3]);
         let [before, after] = [before, after].map(|boots| Summary::new(&boots, &levels));

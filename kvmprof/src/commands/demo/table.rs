@@ -90,7 +90,7 @@ pub fn text(findings: &Findings, time: Duration) -> String {
     text
 }
 
-/// A warning if so many ticks have no sample that both columns can't agree: the guest counts on while the host runs something else.
+/// A warning if too many ticks have no sample for both columns to agree: the guest counts on while the host runs something else.
 fn unseen(status: &Status) -> Option<String> {
     let Ledger {
         ticks,

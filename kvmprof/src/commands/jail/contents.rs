@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn binds_are_to_read_unless_that_is_said() {
+    fn binds_are_read_only_by_default() {
         assert!(bind("/a:rw").writable);
         assert_eq!(
             (bind("/a:b").path, bind("/a:b").writable),
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_a_folder_is_there_with_it() {
+    fn a_folder_includes_its_contents() {
         let all = ["/a", "/a/b", "/a/c:rw", "/ab", "/c/d"];
         let kept = outermost(all.map(bind).to_vec());
         let paths: Vec<_> = kept
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_told_by_their_ends() {
+    fn links_are_resolved_to_their_targets() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().canonicalize().unwrap();
         fs::create_dir(folder.join("real")).unwrap();

@@ -28,8 +28,8 @@ const ROOT_OPTIONS: [(&str, &str); 3] = [("mode", "0755"), ("size", "1m"), ("nr_
 /// The flags of all mounts in the jail: set-user-ID bits have no effect, and nothing can be executed.
 const PLAIN: libc::c_ulong = libc::MS_NOSUID | libc::MS_NOEXEC;
 
-/// Makes the jail's root in this process's own mount namespace, and makes it this process's root. The host's folders are looked up once; what is made
-/// is made in open folders, so that nobody who owns a folder on the way can lead root elsewhere meanwhile.
+/// Makes the jail's root in this process's own mount namespace, and makes it this process's root. The host's folders are looked up once; everything
+/// is made in open folders, so that an owner of a parent folder can't redirect root meanwhile.
 ///
 /// # Errors
 /// The host refuses a step.
@@ -284,9 +284,9 @@ mod tests {
 
     use super::*;
 
-    /// Whatever has come into a folder of the jail meanwhile, nothing is made or mounted outside of it.
+    /// Whatever has changed in a folder of the jail meanwhile, nothing is made or mounted outside of it.
     #[test]
-    fn links_lead_nowhere() {
+    fn links_are_not_resolved() {
         let place = tempfile::tempdir().unwrap();
         let path = |name: &str| place.path().join(name);
         fs::create_dir_all(path("root/there")).unwrap();

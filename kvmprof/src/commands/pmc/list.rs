@@ -43,7 +43,7 @@ impl Command for ListArguments {
 
 fn write(counters: &Counters, output: &mut dyn Write) -> std::io::Result<()> {
     let mut rows = Vec::new();
-    let mut missing = Missing::default();
+    let mut missing = MissingCounters::default();
     for (number, counter) in counters.counters.iter().enumerate() {
         let total = counter.total().map(|total| total.to_string());
         rows.push([
@@ -76,7 +76,7 @@ fn write(counters: &Counters, output: &mut dyn Write) -> std::io::Result<()> {
             "\nEvents that record --event takes samples by: {names}"
         )?;
     }
-    let mut missing = Missing::default();
+    let mut missing = MissingCounters::default();
     for event in others {
         missing.add(&event.name, event.missing.as_deref());
     }
@@ -85,9 +85,9 @@ fn write(counters: &Counters, output: &mut dyn Write) -> std::io::Result<()> {
 
 /// Names of missing counters, grouped by the reasons.
 #[derive(Default)]
-struct Missing<'a>(Vec<(&'a str, Vec<&'a str>)>);
+struct MissingCounters<'a>(Vec<(&'a str, Vec<&'a str>)>);
 
-impl<'a> Missing<'a> {
+impl<'a> MissingCounters<'a> {
     fn add(&mut self, name: &'a str, why: Option<&'a str>) {
         let Some(why) = why else {
             return;
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_said_once_for_each_reason() {
+    fn missing_counters_are_grouped_by_reason() {
         let counter = |name: &str, missing: Option<&str>| Counter {
             name: name.to_owned(),
             vcpus: vec![3, 4],

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_process_with_the_most_stands_first() {
+    fn processes_are_sorted_by_their_counts() {
         let before = counters(&[(1, "a", 1_000_000, 5)]);
         let now = counters(&[
             (1, "a", 2_500_000, 6),

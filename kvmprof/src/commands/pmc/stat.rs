@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_by_the_time_between_the_moments() {
+    fn rates_use_the_time_between_the_snapshots() {
         assert_eq!(rate(500, 2_000_000_000), "250");
         assert_eq!(rate(1, 0), "-");
         assert_eq!(count_in(5, "ns"), "5 ns");

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_has_room_for_so_many_program_counters() {
+    fn an_array_has_a_bounded_number_of_program_counters() {
         assert_eq!(samples("524288"), Ok(524_288));
         for wrong in ["-1", "0", "524289", "many"] {
             assert!(
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_those_that_can_be_kept() {
+    fn sizes_are_bounded() {
         assert_eq!(buffer_size("4K"), Ok(4096));
         assert_eq!(buffer_size("4M"), Ok(4 << 20));
         for wrong in ["0", "1", "5M"] {
@@ -160,9 +160,9 @@ mod tests {
         assert!(process_id("weaver").unwrap_err().contains("number"));
     }
 
-    /// A program reads the document, and doesn't expect that rows are missing.
+    /// A program parses the document, and expects all rows.
     #[test]
-    fn documents_are_whole_and_tables_short() {
+    fn documents_are_complete_and_tables_short() {
         let rows = |words: &[&str]| {
             let words = [&["pcsample", "--pid", "7"], words].concat();
             let program = ProcessArguments::augment_args(clap::Command::new("pcsample"));
@@ -214,7 +214,7 @@ impl ProcessArguments {
         }
     }
 
-    /// The most rows that are printed.
+    /// Maximum number of printed rows.
     pub fn most_rows(&self) -> usize {
         most_rows(self.top, USUAL_ROWS, self.json)
     }

@@ -32,7 +32,7 @@ impl Gmon {
     /// address 0.
     pub fn new(layout: &Layout, linked: u64, hz: Option<u32>) -> Option<Self> {
         let bytes = layout.bytes_per_count()?;
-        // A count of AIX stands for the code around its address.
+        // A count of AIX covers the code around its address.
         let low = linked.checked_sub(if layout.aix { bytes / 2 } else { 0 })?;
         let high = low.checked_add(layout.size / 2 * bytes)?;
         Some(Self { low, high, hz })
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_of_an_event_are_no_seconds() {
+    fn ticks_of_an_event_are_not_converted_to_seconds() {
         let gmon = Gmon::new(&layout(0x4000, false), 0x1000, None).unwrap();
         let mut file = Vec::new();
         gmon.write(&[1, 0, 2], &mut file).unwrap();

@@ -142,7 +142,7 @@ mod tests {
 
     /// The first and the last address of each count must be those that the device counts there.
     #[test]
-    fn counts_stand_for_the_code_that_is_counted_there() {
+    fn counts_map_back_to_their_code() {
         for scale in [0xffff, 0x8000, 0x7fff, 0x4000, 0x3000, 0x2000, 0x123, 4, 3] {
             for aix in [false, true] {
                 let layout = layout(scale, aix);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_get_the_finest_scale_that_can_be_kept() {
+    fn regions_get_the_finest_scale_within_the_limit() {
         let of = |length, scale| Layout::of_region(0x1000, 0x1000 + length, scale, false);
         let small = of(0x50, None).unwrap();
         assert_eq!((small.scale, small.size), (0x4000, 20));

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn code_is_known_when_a_sample_is_in_a_mapping() {
+    fn code_is_known_once_a_sample_is_in_a_mapping() {
         let seen = || sample(PID, SPACE, CODE);
         let own = || mappings(PID, SPACE);
         for (blocks, expected) in [
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn code_is_called_by_its_functions() {
+    fn regions_are_named_after_their_functions() {
         let blocks = [sample(PID, SPACE, CODE), mappings(PID, SPACE), functions()];
         let process = process(&blocks);
         let name = |begin, last| process.name(CODE + begin, CODE + last).function;

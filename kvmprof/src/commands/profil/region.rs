@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_nothing_and_of_several_are_told() {
+    fn unknown_and_ambiguous_names_are_errors() {
         let process = process("1000 t weave\n1040 t weave\n1080 t end\n");
         for (function, module, expected) in [
             (Some("dye"), None, "no function called dye"),

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_come_by_their_share_and_counts_by_their_address() {
+    fn functions_are_sorted_by_share_and_counts_by_address() {
         let full = "█".repeat(24);
         let short = "█".repeat(8);
         let rest = " ".repeat(16);

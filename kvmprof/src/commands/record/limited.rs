@@ -5,7 +5,7 @@ use kvmprof_recording::file::{Account, Block, END_ROOM, Kind, Piece, Reader};
 
 /// Passes on whole blocks up to a limit, and then the account of these blocks, which completes the recording.
 #[derive(Debug)]
-pub struct Limited {
+pub struct LimitedRecording {
     limit: u64,
     reader: Reader,
     /// Received bytes that weren't passed on yet.
@@ -15,7 +15,7 @@ pub struct Limited {
     account: Account,
 }
 
-impl Limited {
+impl LimitedRecording {
     /// Passes on at most `limit` bytes.
     pub fn new(limit: u64) -> Self {
         Self {
@@ -100,14 +100,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_passed_on_is_a_whole_recording() {
+    fn the_limited_stream_is_a_complete_recording() {
         let whole = recording();
         for (limit, piece) in [
             (1 << 20, 100),
             (END_ROOM + 1500, 1),
             (END_ROOM + 1500, 5000),
         ] {
-            let mut limited = Limited::new(limit);
+            let mut limited = LimitedRecording::new(limit);
             let mut output = Vec::new();
             let mut goes_on = true;
             for bytes in whole.chunks(piece) {

@@ -134,7 +134,7 @@ mod tests {
     use kvmprof_recording::{Sample, Ticks};
 
     #[test]
-    fn counts_are_told() {
+    fn progress_has_the_counts() {
         let mut counts = Counts::default();
         assert_eq!(counts.text(), "0 samples, 0 B, 0.0 % stolen, 0.0 % lost");
         let ticks = Ticks {

@@ -9,12 +9,12 @@ use clap::Args;
 use kvmprof_abi::recorder::REC_STOP;
 use kvmprof_abi::wire::{MAX_DATA, device};
 use kvmprof_cli::command_line::{Console, PipeWriter, SocketArgs, value};
-use kvmprof_cli::interrupt::{Interrupt, Woken};
+use kvmprof_cli::interrupt::{Interrupt, WaitEnd};
 use kvmprof_client::RemoteDevice;
 use kvmprof_recording::file::NewFile;
 use kvmprof_recording::{SamplingEvent, StackParts};
 
-use super::limited::Limited;
+use super::limited::LimitedRecording;
 use super::progress::Progress;
 use crate::commands::record_limit::parse_limit;
 use crate::commands::recorder;
@@ -133,7 +133,7 @@ impl Copier<'_> {
         output: &mut W,
         mut with_ticks: impl FnMut(&mut W) -> io::Result<()>,
     ) -> anyhow::Result<()> {
-        let mut limited = self.limit.map(Limited::new);
+        let mut limited = self.limit.map(LimitedRecording::new);
         loop {
             let mut bytes = self.recorder.read(MAX_DATA).with_context(|| {
                 format!(
@@ -170,7 +170,7 @@ fn writing(path: &Path) -> String {
 
 /// Ends the recording when its time is over, or earlier on an interrupt.
 fn stop_in_time(recorder: &RemoteDevice, interrupt: &Interrupt, time: Option<Duration>) {
-    if interrupt.wait(time) == Woken::Stop {
+    if interrupt.wait(time) == WaitEnd::Stop {
         // A guest that has ended has also ended its recordings.
         let _ = recorder.ioctl(REC_STOP, 0);
     }

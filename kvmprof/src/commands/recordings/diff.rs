@@ -78,7 +78,7 @@ pub struct DiffArguments {
 }
 
 /// A recording, its compared part, and its name.
-struct Side<'a> {
+struct ComparedRecording<'a> {
     path: &'a Path,
     input: InputArguments,
     name: String,
@@ -152,7 +152,7 @@ fn write_picture(
 
 impl DiffArguments {
     /// The two sides of the comparison.
-    fn sides(&self) -> anyhow::Result<[Side<'_>; 2]> {
+    fn sides(&self) -> anyhow::Result<[ComparedRecording<'_>; 2]> {
         let times = self.input.times();
         let after = self.after.as_deref();
         let both = [&*self.before, after.unwrap_or(&self.before)];
@@ -160,12 +160,12 @@ impl DiffArguments {
             let path = both[number];
             let name = path.display();
             match times.get(number) {
-                Some(time) if times.len() > 1 => Side {
+                Some(time) if times.len() > 1 => ComparedRecording {
                     path,
                     input: self.input.with_time(*time),
                     name: format!("{name} {time}"),
                 },
-                _ => Side {
+                _ => ComparedRecording {
                     path,
                     input: self.input.clone(),
                     name: name.to_string(),
@@ -183,7 +183,7 @@ impl DiffArguments {
         }
     }
 
-    fn title(&self, [before, after]: &[Side<'_>; 2]) -> String {
+    fn title(&self, [before, after]: &[ComparedRecording<'_>; 2]) -> String {
         let default_title = || format!("{} against {}", after.name, before.name);
         self.title.clone().unwrap_or_else(default_title)
     }

@@ -17,19 +17,19 @@ use kvmprof_report::export::{Events, ExportError, Format, Source};
 
 /// A format, and the program that writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Chosen {
+enum SelectedFormat {
     /// This program.
     Own(Format),
     /// kvmprof-collect, which has a writer of Parquet files.
     Parquet,
 }
 
-impl ValueEnum for Chosen {
+impl ValueEnum for SelectedFormat {
     fn value_variants<'a>() -> &'a [Self] {
-        static ALL: LazyLock<Vec<Chosen>> = LazyLock::new(|| {
+        static ALL: LazyLock<Vec<SelectedFormat>> = LazyLock::new(|| {
             let own = Format::value_variants().iter();
-            let own = own.map(|format| Chosen::Own(*format));
-            own.chain([Chosen::Parquet]).collect()
+            let own = own.map(|format| SelectedFormat::Own(*format));
+            own.chain([SelectedFormat::Parquet]).collect()
         });
         &ALL
     }
@@ -59,7 +59,7 @@ pub struct ExportArguments {
     file: PathBuf,
     /// The format
     #[arg(long, value_enum, value_name = "FORMAT")]
-    format: Chosen,
+    format: SelectedFormat,
     /// The output file; - is standard output; it is compressed by gzip if its name ends in .gz [default: standard output]
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
@@ -85,7 +85,7 @@ impl Command for ExportArguments {
     /// Reads the recording and writes it in the other format.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let output = self.output.as_deref().unwrap_or(Path::new("-"));
-        let Chosen::Own(format) = self.format else {
+        let SelectedFormat::Own(format) = self.format else {
             let words = self.words_for_collector()?;
             match become_program("kvmprof-collect", &words, "build all programs")? {}
         };

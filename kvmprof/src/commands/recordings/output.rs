@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_that_fails_leaves_the_older_file() {
+    fn a_failed_result_keeps_the_older_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out");
         fs::write(&path, "old").unwrap();

@@ -61,7 +61,7 @@ pub fn open(path: &Path, interrupt: &Interrupt) -> Result<OpenRecording, Command
             copy: None,
         });
     }
-    let input = Counting {
+    let input = CountingReader {
         inner: Cursor::new(start).chain(input),
         count: 0,
     };
@@ -80,12 +80,12 @@ pub fn open(path: &Path, interrupt: &Interrupt) -> Result<OpenRecording, Command
 }
 
 /// Counts the bytes that are read.
-struct Counting<R> {
+struct CountingReader<R> {
     inner: R,
     count: u64,
 }
 
-impl<R: Read> Read for Counting<R> {
+impl<R: Read> Read for CountingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
         self.count = self.count.saturating_add(count as u64);
@@ -105,7 +105,11 @@ fn copy_all(mut input: impl Read, copy: &mut File, interrupt: &Interrupt) -> io:
 }
 
 /// Unpacks as far as the input goes. A truncated input is a recording up to its end.
-fn unpack<R: Read>(input: Counting<R>, copy: &mut File, interrupt: &Interrupt) -> io::Result<()> {
+fn unpack<R: Read>(
+    input: CountingReader<R>,
+    copy: &mut File,
+    interrupt: &Interrupt,
+) -> io::Result<()> {
     let mut unpacker = MultiGzDecoder::new(input);
     let mut chunk = vec![0; CHUNK];
     let mut unpacked = 0_u64;
@@ -161,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packed_recording_opens_also_where_it_is_cut_off() {
+    fn a_truncated_packed_recording_opens() {
         let info = RecordingInfo {
             kernel: "guest".to_owned(),
             ..RecordingInfo::default()
@@ -177,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_unpacks_to_too_much_is_refused() {
+    fn decompression_bombs_are_refused() {
         let nothing = vec![0; 80 << 20];
         let Err(error) = open_bytes(&packed(&nothing)) else {
             panic!("80 MiB of nothing are a recording");
@@ -190,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_what_the_user_named() {
+    fn errors_name_the_users_path() {
         let Err(error) = open_bytes(&packed(b"Dear report,")) else {
             panic!("a letter is a recording");
         };

@@ -28,7 +28,7 @@ pub struct StallsArguments {
     /// The recording; - is standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Only this time, in seconds from the recording's begin; either end may be left open
+    /// Only this time, in seconds from the recording's start; either end may be left open
     #[arg(long, value_name = "A:B", default_value = ":")]
     time: TimeRange,
     /// Maximum number of rows of a table [default: 20; all of a JSON document's]

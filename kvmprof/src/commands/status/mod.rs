@@ -280,9 +280,9 @@ mod tests {
         );
     }
 
-    /// Where none was reached, there is nothing to say.
+    /// No message if none was reached.
     #[test]
-    fn limits_are_shown_once_they_were_reached() {
+    fn limits_are_shown_after_they_were_reached() {
         let plain = text(&Status::default());
         assert!(!plain.contains("limits"), "{plain}");
         let limits = LimitsStatus {

@@ -100,7 +100,7 @@ fn next_entry(bytes: &[u8], at: usize) -> Option<ArchiveEntry<'_>> {
     let end = begin.checked_add(header.length)?;
     bytes.get(begin..end)?;
     Some(ArchiveEntry {
-        // Nobody asks for a name that isn't UTF-8.
+        // No name in another encoding than UTF-8 is looked up.
         name: std::str::from_utf8(name).unwrap_or_default(),
         header,
         contents: begin..end,
@@ -278,13 +278,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_archive_has_no_files() {
+    fn invalid_archives_have_no_files() {
         assert!(Initrd::unpack(b"").is_none());
         assert!(Initrd::unpack(&[0; 5000]).is_none());
         assert!(Initrd::unpack(b"070701 nonsense").is_none());
     }
 
-    /// Both took minutes, by the square of their number: the one in one piece, the other in many. Each name is looked up once now.
+    /// Both took minutes, quadratic in their number: one in one piece, the other in many. Each name is looked up once now.
     #[test]
     fn long_links_and_many_hard_links_cost_no_more_than_others() {
         let link = "a/".repeat(80 << 10);
@@ -307,9 +307,9 @@ mod tests {
         }
     }
 
-    /// The longest link that there may be is followed for each name behind it, as the kernel does, up to a number of lookups in all.
+    /// The longest possible link is followed for each name behind it, as the kernel does, up to a total number of lookups.
     #[test]
-    fn files_behind_long_links_cost_their_names() {
+    fn files_behind_long_links_are_charged_by_name() {
         let link = "a/../".repeat(MAX_NAME / 5);
         let lookups = |count: usize| {
             let mut entries = vec![
@@ -331,7 +331,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn damage_leaves_what_is_before_it(
+        fn files_before_damage_are_kept(
             flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
             cut in any::<prop::sample::Index>(),
         ) {

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_takes_the_place_of_another_one_but_not_of_a_folder() {
+    fn a_file_replaces_another_one_but_not_a_folder() {
         let file = |path: &str, at| (path.to_owned(), Node::File(at..at + 1));
         let tree = with([
             file("a/b", 1),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_takes_the_place_of_the_root() {
+    fn the_root_is_never_replaced() {
         for path in ["", "/", ".", "..", "a/.."] {
             let mut tree = FileTree::new();
             assert_eq!(tree.add(path, Node::File(0..1)), None, "{path}");

@@ -1,10 +1,10 @@
-//! Tables for what becomes of ticks, by function of the account.
+//! Tables of tick accounts, by function of the account.
 
 use super::manual::{MS, ManualBackend, US, sampled, unsampled};
 use crate::clock::ElapsedTicks;
 use crate::clock::elapsed_ticks::{LATE_NS, REFRESH_RUN_DELAY_TICKS, TickAccount};
 
-/// Ticks of a running vCPU, and what the host says, in ns; the period is 1 ms.
+/// Ticks of a running vCPU, and the host's times, in ns; the period is 1 ms.
 struct Running {
     what: &'static str,
     ticks: u64,
@@ -45,7 +45,7 @@ fn check(table: &[Running]) {
 }
 
 #[test]
-fn a_single_tick_is_sampled_unless_the_thread_waited_while_it_was_due() {
+fn a_single_tick_is_sampled_unless_it_fell_into_a_run_delay() {
     check(&[
         Running {
             what: "on time",
@@ -101,7 +101,7 @@ fn a_single_tick_is_sampled_unless_the_thread_waited_while_it_was_due() {
 }
 
 #[test]
-fn missed_ticks_are_stolen_as_far_as_delays_explain_them() {
+fn missed_ticks_are_stolen_up_to_the_run_delay() {
     let missed = |what, run_delay, tracer_delay, expected| Running {
         what,
         ticks: 4,
@@ -119,7 +119,7 @@ fn missed_ticks_are_stolen_as_far_as_delays_explain_them() {
         missed("a tick and a half", 3 * MS / 2, 0, sampled(0, 2, 1)),
         missed("all that were missed", 3 * MS, 0, sampled(0, 3, 0)),
         missed(
-            "not quite up to now",
+            "it ends shortly before now",
             3 * MS + 10 * US - 1,
             0,
             sampled(0, 3, 0),
@@ -128,13 +128,13 @@ fn missed_ticks_are_stolen_as_far_as_delays_explain_them() {
         missed("more than there were", 500 * MS, 0, unsampled(0, 4, 0)),
         missed("the tracer's", 0, 2 * MS, sampled(0, 2, 1)),
         missed(
-            "more of the tracer's than there were",
+            "longer than the tracer's ticks",
             0,
             500 * MS,
             sampled(0, 3, 0),
         ),
         missed(
-            "both, neither of which is a tick",
+            "two delays, both below a tick",
             MS / 4,
             MS / 4,
             sampled(0, 1, 2),
@@ -143,10 +143,10 @@ fn missed_ticks_are_stolen_as_far_as_delays_explain_them() {
     ]);
 }
 
-/// Reading it takes a system call, which a tick in time should not cost. But what is never read explains
+/// Reading it takes a system call, which a tick in time should avoid. But an unread run delay explains
 /// ticks that are lost much later.
 #[test]
-fn the_run_delay_is_read_now_and_then() {
+fn the_run_delay_is_read_at_intervals() {
     let mut account = TickAccount::default();
     let mut backend = ManualBackend {
         run_delay: 3 * MS,
@@ -162,7 +162,7 @@ fn the_run_delay_is_read_now_and_then() {
         assert_eq!((backend.run_delay, backend.tracer_delay), (0, 0));
     }
     assert_eq!(account.explain(3, 0, MS, &mut backend), sampled(0, 0, 2));
-    // That read it, too.
+    // Those that read it, too.
     for _ in 1..REFRESH_RUN_DELAY_TICKS {
         account.explain(1, 0, MS, &mut backend);
     }
@@ -170,7 +170,7 @@ fn the_run_delay_is_read_now_and_then() {
 }
 
 #[test]
-fn a_delay_explains_ticks_once() {
+fn a_run_delay_is_charged_once() {
     let mut account = TickAccount::default();
     let mut backend = ManualBackend {
         run_delay: 2 * MS,
@@ -197,7 +197,7 @@ fn check_halted(what: &str, period: u64, calls: &[(u64, u64, u64)]) {
 }
 
 #[test]
-fn a_halted_vcpus_ticks_are_idle_but_for_whole_ones_of_waiting() {
+fn ticks_of_a_halted_vcpu_are_idle_except_for_run_delay() {
     check_halted("no delay", MS, &[(0, 0, 0), (5, 0, 0)]);
     check_halted("less than a tick", MS, &[(5, MS - 1, 0)]);
     check_halted("a tick", MS, &[(5, MS, 1)]);
@@ -218,8 +218,8 @@ fn a_halted_vcpus_ticks_are_idle_but_for_whole_ones_of_waiting() {
     check_halted("another rate", 10 * MS, &[(5, 29 * MS, 2), (5, MS, 1)]);
 }
 
-/// How many ticks were missed, for how long the thread has run since the halt and how long it has waited,
-/// in ns; what became of those.
+/// Missed ticks, the thread's run time since the halt and its run delay, in ns; the account of those
+/// ticks.
 #[test]
 fn after_the_alarm_ticks_on_which_the_guest_ran_are_lost() {
     for (missed, run_time, run_delay, expected) in [

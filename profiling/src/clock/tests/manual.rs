@@ -1,5 +1,5 @@
-//! A clock's backend on which nothing happens by itself: a test sets what the host would say, and looks
-//! at what the clock has started.
+//! A clock's backend without time: a test sets the host's values, and checks what the clock has
+//! started.
 
 use std::mem;
 
@@ -12,17 +12,17 @@ pub const US: u64 = 1_000;
 /// The rate whose period is [`MS`].
 pub const HZ: u32 = 1_000;
 
-/// What the clock has set the timer to.
+/// The clock's setting of the timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timer {
-    /// When the first signal comes, in ns.
+    /// The time of the first signal, in ns.
     pub first: u64,
     /// The time between signals, in ns; None for a single one.
     pub period: Option<u64>,
 }
 
 impl Timer {
-    /// When the next signal after `time` comes, in ns, if there is another one.
+    /// The time of the next signal after `time`, in ns, if there is another one.
     pub fn next_after(&self, time: u64) -> Option<u64> {
         if time < self.first {
             return Some(self.first);
@@ -37,15 +37,15 @@ impl Timer {
 pub struct ManualBackend {
     /// The timer, while it runs.
     pub timer: Option<Timer>,
-    /// After how much processor time the alarm rings, in ns, while it is on.
+    /// Processor time until the alarm signals, in ns, while it is on.
     pub alarm: Option<u64>,
     /// Whether the host refuses the alarm.
     pub refuses_alarm: bool,
     /// Processor time that the thread has used since the alarm was started, in ns.
     pub run_time: u64,
-    /// Run delay that was not taken yet, in ns.
+    /// Run delay that wasn't read yet, in ns.
     pub run_delay: u64,
-    /// Delay of the tracer's thread that was not taken yet, in ns.
+    /// Delay of the tracer's thread that wasn't read yet, in ns.
     pub tracer_delay: u64,
     /// How often the run delay was read.
     pub reads: u32,
@@ -106,7 +106,7 @@ pub fn sampled(idle: u64, stolen: u64, lost: u64) -> ElapsedTicks {
     }
 }
 
-/// How many ticks those are, with the sampled one.
+/// The number of those ticks, with the sampled one.
 pub fn total(elapsed: &ElapsedTicks) -> u64 {
     elapsed.idle + elapsed.stolen + elapsed.lost + u64::from(elapsed.sample)
 }

@@ -1,4 +1,4 @@
-//! Tests of the clock's arithmetic, with times that are made up.
+//! Tests of the clock's arithmetic, with artificial times.
 
 mod accounts;
 mod manual;

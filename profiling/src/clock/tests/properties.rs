@@ -12,14 +12,14 @@ use crate::signals;
 const START: u64 = 1_234_567_890_123;
 const RATES: [u32; 5] = [0, 7, 100, 997, 10_000];
 
-/// What happens next. Times are in ns.
+/// A step. Times are in ns.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// KVM_RUN is interrupted after so long by the timer, the alarm or neither.
+    /// KVM_RUN is interrupted after this time by the timer, the alarm or neither.
     Interrupt(u64, Option<Signal>),
     /// The vCPU is found halted.
     Halt,
-    /// A halted vCPU's account is asked for after so long.
+    /// A halted vCPU's account is requested after this time.
     AccountHalted(u64),
     /// The thread has waited for a processor.
     RunDelay(u64),
@@ -27,9 +27,9 @@ enum Step {
     TracerDelay(u64),
     /// The thread has run since the alarm was started.
     RunTime(u64),
-    /// The host begins to refuse the alarm, or ends that.
+    /// The host starts or stops refusing the alarm.
     RefuseAlarm(bool),
-    /// After so long, the clock is started anew at one of [`RATES`].
+    /// After this time, the clock is restarted at one of [`RATES`].
     Restart(u64, usize),
 }
 
@@ -68,20 +68,20 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..120)
 }
 
-/// The clock, and beside it what is known of its ticks without its arithmetic.
-struct Checked {
+/// The clock, and what is known of its ticks without its arithmetic.
+struct CheckedClock {
     clock: VcpuClock<ManualBackend>,
     now: u64,
     jitter: bool,
-    // The grid that the clock should have: as many ticks are accounted as it has taken.
+    // The expected grid: as many ticks are accounted as it has taken.
     grid: Grid,
     accounted: u64,
-    // Halted vCPUs: run delay that the clock was told of, and what of it has stolen ticks, in ns.
+    // Halted vCPUs: run delay that the clock was given, and its part that has stolen ticks, in ns.
     halted_delay: u64,
     halted_stolen: u64,
 }
 
-impl Checked {
+impl CheckedClock {
     fn new(jitter: bool) -> Self {
         let mut checked = Self {
             clock: VcpuClock::with_backend(5, ManualBackend::default(), jitter),
@@ -201,7 +201,7 @@ impl Checked {
         }
     }
 
-    /// After the clock has looked, there is another signal for it to look again.
+    /// After the clock was read, another signal will have it read again.
     fn check_next_signal(&self) {
         if self.clock.hz() != 0 && !self.clock.is_halted() {
             let timer = self.clock.backend.timer.unwrap();
@@ -237,7 +237,7 @@ impl Checked {
 proptest! {
     #[test]
     fn each_tick_is_accounted_once(steps in steps(), jitter in any::<bool>()) {
-        let mut checked = Checked::new(jitter);
+        let mut checked = CheckedClock::new(jitter);
         for step in steps {
             checked.step(step);
         }
@@ -249,7 +249,7 @@ proptest! {
         steps in steps(),
         last in duration(),
     ) {
-        let mut checked = Checked::new(false);
+        let mut checked = CheckedClock::new(false);
         let begun = checked.now / 1_000_000;
         for step in steps {
             if !matches!(step, Step::Restart(..)) {

@@ -1,13 +1,13 @@
-//! What the clock does at given times, one interruption after the other.
+//! The clock at given times, one interruption after the other.
 
 use super::manual::{HZ, MS, ManualBackend, Timer, US, sampled, unsampled};
 use crate::clock::{ElapsedTicks, VcpuClock};
 use crate::signals;
 
-/// A time with the phase of a tick, at any rate here.
+/// A time in phase with the ticks, for the rates here.
 const START: u64 = 7_000 * MS;
 
-/// A clock on which the timer is the only thing that runs, started at [`START`].
+/// A clock on which only the timer runs, started at [`START`].
 fn ticking() -> VcpuClock<ManualBackend> {
     started(false)
 }
@@ -18,7 +18,7 @@ fn started(jitter: bool) -> VcpuClock<ManualBackend> {
     clock
 }
 
-/// One that was halted on the tick at `START + MS`.
+/// A clock whose vCPU was halted on the tick at `START + MS`.
 fn halted() -> VcpuClock<ManualBackend> {
     let mut clock = ticking();
     assert_eq!(kick(&mut clock, MS), Some(sampled(0, 0, 0)));
@@ -27,17 +27,17 @@ fn halted() -> VcpuClock<ManualBackend> {
     clock
 }
 
-/// An interruption by the timer, so many ns after [`START`].
+/// An interruption by the timer, this many ns after [`START`].
 fn kick(clock: &mut VcpuClock<ManualBackend>, time: u64) -> Option<ElapsedTicks> {
     clock.on_interrupt(START + time, Some(signals::kick()))
 }
 
-/// An interruption by the alarm, so many ns after [`START`].
+/// An interruption by the alarm, this many ns after [`START`].
 fn ring(clock: &mut VcpuClock<ManualBackend>, time: u64) -> Option<ElapsedTicks> {
     clock.on_interrupt(START + time, Some(signals::alarm()))
 }
 
-/// When the timer's next signal comes after `time`, both in ns after [`START`].
+/// The timer's next signal after `time`, both in ns after [`START`].
 fn next_signal(clock: &VcpuClock<ManualBackend>, time: u64) -> Option<u64> {
     let next = clock.backend.timer?.next_after(START + time)?;
     Some(next - START)
@@ -68,7 +68,7 @@ fn ticks_lie_on_multiples_of_the_period() {
         assert_eq!(kick(&mut clock, tick * MS), Some(sampled(0, 0, 0)));
         assert_eq!(kick(&mut clock, tick * MS + US), None, "counted already");
     }
-    // A periodic timer goes on by itself.
+    // A periodic timer continues without being set again.
     assert_eq!(clock.backend.timer, Some(timer));
 }
 
@@ -82,7 +82,7 @@ fn any_signal_takes_the_ticks_of_a_running_vcpu() {
 }
 
 #[test]
-fn a_wait_for_a_processor_steals_the_ticks_that_fall_into_it() {
+fn ticks_in_a_run_delay_are_stolen() {
     let mut clock = ticking();
     assert_eq!(kick(&mut clock, MS), Some(sampled(0, 0, 0)));
     clock.backend.run_delay = 3 * MS;
@@ -94,7 +94,7 @@ fn a_wait_for_a_processor_steals_the_ticks_that_fall_into_it() {
     // Preempted after the second tick, and back before the fourth.
     clock.backend.run_delay = 2 * MS;
     assert_eq!(kick(&mut clock, 8 * MS + 50 * US), Some(sampled(0, 2, 0)));
-    // The growth up to the start of the clock is none of its business.
+    // The growth before the start of the clock doesn't count.
     clock.backend.run_delay = 9 * MS;
     clock.backend.tracer_delay = 9 * MS;
     clock.restart(HZ, START + 20 * MS);
@@ -109,7 +109,7 @@ fn a_late_tracer_steals_ticks_but_not_the_sample() {
 }
 
 #[test]
-fn a_halted_vcpus_ticks_wake_nobody_and_are_idle() {
+fn ticks_of_a_halted_vcpu_cause_no_wakeup_and_are_idle() {
     let mut clock = halted();
     assert_eq!((clock.backend.timer, clock.backend.alarm), (None, Some(MS)));
     // Requests kick it.
@@ -128,20 +128,20 @@ fn a_halted_vcpus_account_is_brought_up_to_date_without_a_sample() {
     assert_eq!(clock.account_halted(START + 2 * MS - 1), unsampled(0, 0, 0));
     assert_eq!(clock.account_halted(START + 11 * MS), unsampled(10, 0, 0));
     assert_eq!(clock.account_halted(START + 11 * MS), unsampled(0, 0, 0));
-    // The guest has run for 0.4 ms since, in which a tick was due: the alarm's sample stands for it.
+    // The guest has run for 0.4 ms since then, in which a tick was due: the alarm's sample is that tick's.
     clock.backend.run_time = 400 * US;
     let now = START + 21 * MS + 100 * US;
     assert_eq!(clock.account_halted(now), unsampled(9, 0, 0));
     clock.backend.run_time = MS;
     let elapsed = ring(&mut clock, 21 * MS + 700 * US);
     assert_eq!(elapsed, Some(sampled(0, 0, 0)));
-    // It is none of a running vCPU's functions.
+    // It belongs to no function of a running vCPU.
     assert_eq!(clock.account_halted(START + 40 * MS), unsampled(0, 0, 0));
     assert_eq!(kick(&mut clock, 22 * MS), Some(sampled(0, 0, 0)));
 }
 
 #[test]
-fn an_alarm_that_rings_before_a_tick_is_due_counts_nothing() {
+fn an_early_alarm_counts_nothing() {
     let mut clock = halted();
     assert_eq!(clock.account_halted(START + 5 * MS), unsampled(4, 0, 0));
     clock.backend.run_time = MS;
@@ -152,14 +152,14 @@ fn an_alarm_that_rings_before_a_tick_is_due_counts_nothing() {
 }
 
 #[test]
-fn a_halted_vcpu_that_waits_for_a_processor_is_stolen_from() {
+fn ticks_of_a_halted_vcpu_in_a_run_delay_are_stolen() {
     let mut clock = halted();
     clock.backend.run_delay = 3 * MS;
     assert_eq!(clock.account_halted(START + 11 * MS), unsampled(7, 3, 0));
     clock.backend.run_time = MS;
     clock.backend.run_delay = 2 * MS;
     assert_eq!(ring(&mut clock, 21 * MS), Some(sampled(7, 2, 0)));
-    // What it had waited before it was halted steals none of its ticks.
+    // Its run delay before the halt steals none of its ticks.
     assert_eq!(kick(&mut clock, 22 * MS), Some(sampled(0, 0, 0)));
     clock.backend.run_delay = 4 * MS;
     clock.halt();
@@ -203,7 +203,7 @@ fn the_clock_stops_while_the_vcpu_is_halted() {
 }
 
 #[test]
-fn another_rate_begins_a_grid_of_its_own() {
+fn another_rate_starts_a_new_grid() {
     let mut clock = halted();
     assert_eq!(clock.account_halted(START + 4 * MS), unsampled(3, 0, 0));
     clock.restart(100, START + 4 * MS);
@@ -223,7 +223,7 @@ fn another_rate_begins_a_grid_of_its_own() {
     assert_eq!(kick(&mut clock, 12 * MS), Some(sampled(0, 0, 9)));
 }
 
-/// Where a sample takes longer than a period, the guest would not run between two of them.
+/// If a sample takes longer than a period, the guest would not run between two of them.
 #[test]
 fn a_signal_is_put_off_where_samples_take_longer_than_a_period() {
     let mut clock = ticking();
@@ -233,7 +233,8 @@ fn a_signal_is_put_off_where_samples_take_longer_than_a_period() {
     assert_eq!(elapsed, Some(sampled(0, 0, 2)));
     // 5 ms more, and up to the next tick.
     assert_eq!(next_signal(&clock, 4 * MS + 500 * US), Some(10 * MS));
-    // That signal is overdue by less than a period, and what was put off is lost; then all goes on as usual.
+    // That signal is overdue by less than a period, and the postponed ticks are lost; then all continues as
+    // usual.
     let now = 10 * MS + 600 * US;
     assert_eq!(kick(&mut clock, now), Some(sampled(0, 0, 5)));
     assert_eq!(next_signal(&clock, now), Some(11 * MS));

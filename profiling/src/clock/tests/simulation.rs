@@ -1,5 +1,5 @@
-//! A host on which a vCPU runs, halts and waits for a processor as a test says: the clock finds out what
-//! each tick was.
+//! A simulated host on which a vCPU runs, halts and waits for a processor as a test says: the clock
+//! classifies each tick.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use crate::clock::VcpuClock;
 use crate::clock::elapsed_ticks::LATE_NS;
 use crate::signals;
 
-/// What the vCPU's thread does.
+/// The activity of the vCPU's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Activity {
     /// It executes the guest.
@@ -24,14 +24,14 @@ use Activity::{Halt, Run, Sample, Wait};
 
 /// Numbers of ticks, or times in ns, by activity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Spent {
+struct ActivityTimes {
     run: u64,
     halt: u64,
     wait: u64,
     sample: u64,
 }
 
-impl Spent {
+impl ActivityTimes {
     fn add(&mut self, activity: Activity, amount: u64) {
         let part = match activity {
             Run => &mut self.run,
@@ -47,18 +47,18 @@ impl Spent {
 struct Host {
     clock: VcpuClock<ManualBackend>,
     now: u64,
-    // What a sample costs, in ns.
+    // The cost of a sample, in ns.
     cost: u64,
-    // Up to when the timer's signals have been delivered.
+    // The time up to which the timer's signals have been delivered.
     delivered: u64,
-    time: Spent,
-    ticks: Spent,
-    // What the vCPU was found to do.
-    samples: Spent,
+    time: ActivityTimes,
+    ticks: ActivityTimes,
+    // The vCPU's activity.
+    samples: ActivityTimes,
     idle: u64,
     stolen: u64,
     lost: u64,
-    // How often no tick woke the halted vCPU from then on, and for how long in all, in ns.
+    // How often no tick woke the halted vCPU from then on, and for how long in total, in ns.
     halts: u64,
     halted: u64,
 }
@@ -72,9 +72,9 @@ impl Host {
             now: 0,
             cost,
             delivered: 0,
-            time: Spent::default(),
-            ticks: Spent::default(),
-            samples: Spent::default(),
+            time: ActivityTimes::default(),
+            ticks: ActivityTimes::default(),
+            samples: ActivityTimes::default(),
             idle: 0,
             stolen: 0,
             lost: 0,
@@ -83,7 +83,7 @@ impl Host {
         }
     }
 
-    /// After all phases, for each of which the thread does something for so many ns.
+    /// After all phases, each an activity of the thread for this many ns.
     fn after(phases: &[(Activity, u64)], cost: u64) -> Self {
         let mut host = Self::new(cost);
         for &(activity, time) in phases {
@@ -113,8 +113,8 @@ impl Host {
         self.now = end;
     }
 
-    /// The thread is in KVM_RUN until `end`, where the guest runs or is halted, but for what the clock
-    /// takes of that time.
+    /// The thread is in KVM_RUN until `end`, where the guest runs or is halted, except for the time that
+    /// the clock takes.
     fn enter_kvm_run(&mut self, activity: Activity, end: u64) {
         while self.now < end {
             let signal = self.next_signal(activity);
@@ -126,7 +126,7 @@ impl Host {
         }
     }
 
-    /// When which signal comes; in the past if it is pending.
+    /// The time and kind of the next signal; in the past if it is pending.
     fn next_signal(&self, activity: Activity) -> Option<(u64, i32)> {
         let backend = &self.clock.backend;
         if self.clock.is_halted() {
@@ -158,7 +158,7 @@ impl Host {
         }
     }
 
-    /// Has all ticks accounted; all that have come must be, as one of the four.
+    /// Has all ticks accounted; each tick that was due must be one of the four.
     fn finish(&mut self) {
         self.cost = 0;
         let mut end = self.now;
@@ -186,18 +186,18 @@ fn phases(
 }
 
 proptest! {
-    /// A guest that is alone on its processor: no tick is missed, and its halts are idle to the tick.
+    /// A guest alone on its processor: no tick is missed, and its halts are idle to the tick.
     #[test]
     fn ticks_of_a_quiet_host_are_sampled_or_idle(phases in phases(&[Run, Halt], 50 * MS)) {
         let host = Host::after(&phases, 0);
         prop_assert_eq!((host.stolen, host.lost), (0, 0));
-        // Each time that it was halted begins with a sample, and a part of a tick may be left at its end.
+        // Each halt begins with a sample, and a part of a tick may be left at its end.
         prop_assert!(host.idle * MS <= host.halted);
         prop_assert!(host.halted < (host.idle + host.halts) * MS + 1);
     }
 
-    /// Without a halt, what it misses is stolen: each tick on which it waited but for those that are seen
-    /// in time.
+    /// Without a halt, missed ticks are stolen: each tick on which it waited except those that are
+    /// noticed in time.
     #[test]
     fn ticks_of_a_busy_host_are_sampled_or_stolen(phases in phases(&[Run, Wait], 50 * MS)) {
         let host = Host::after(&phases, 0);
@@ -210,7 +210,7 @@ proptest! {
         prop_assert!(in_time <= waits.filter(short).count() as u64);
     }
 
-    /// A guest that is alone on its processor, but samples take time. It goes on all the same.
+    /// A guest alone on its processor, but samples take time. It continues nevertheless.
     #[test]
     fn ticks_that_fall_into_long_samples_are_lost(cost in 0..20 * MS) {
         let host = Host::after(&[(Run, 5_000 * MS)], cost);
@@ -224,9 +224,10 @@ proptest! {
         }
     }
 
-    /// All at once: no time counts as idle or stolen that was neither, but for a tick at each border.
+    /// All together: no time counts as idle or stolen that was neither, except for a tick at each
+    /// boundary.
     #[test]
-    fn no_more_is_idle_or_stolen_than_was(
+    fn idle_and_stolen_ticks_do_not_exceed_the_truth(
         phases in phases(&[Run, Halt, Wait], 50 * MS),
         cost in 0..3 * MS,
     ) {

@@ -32,7 +32,7 @@ struct Recorder {
     pids: Vec<i32>,
     /// What makes its ticks.
     source: TickSource,
-    /// For a recording that gives way: the source of its ticks while no other consumer requests another one.
+    /// For a recording that yields: the source of its ticks while no other consumer requests another one.
     yields_from: Option<TickSource>,
     looks: Option<LookPace>,
 }
@@ -46,7 +46,7 @@ struct Choice {
     source: Option<TickSource>,
     /// The number of ticks between two looks at the guest's tasks; `None` for no looks.
     tasks: Option<u32>,
-    /// Whether the recording gives way to other consumers' sources of ticks.
+    /// Whether the recording yields to other consumers' sources of ticks.
     yields: bool,
     /// Blocks of samples are written after multiples of this time, in s; 0 for once a second.
     interval: u32,
@@ -133,7 +133,7 @@ impl ClientRecorders {
         Ok(())
     }
 
-    /// The source of ticks of recordings that give way, if there are any.
+    /// The source of ticks of recordings that yield, if there are any.
     fn yielding_source(&self) -> Option<TickSource> {
         self.recording().find_map(|recorder| recorder.yields_from)
     }
@@ -269,7 +269,7 @@ impl Consumer for ClientRecorders {
         needs
     }
 
-    /// Ends recordings that give way if `source` makes the ticks now: such a recording has ticks of one source only.
+    /// Ends recordings that yield if `source` makes the ticks now: such a recording has ticks of one source only.
     fn follow(&mut self, source: Option<TickSource>) {
         for recorder in self.started.values_mut() {
             if recorder.yields_from.is_some() && Some(recorder.source) != source {

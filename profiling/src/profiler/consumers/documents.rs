@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_document_comes_piece_by_piece_then_its_end_then_another_one() {
+    fn a_document_is_read_in_pieces_to_its_end() {
         let mut documents = Documents::default();
         let handle = Handle(7);
         documents.begin(handle, b"abcde".to_vec()).unwrap();
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(documents.read(handle, 0), b"");
         assert_eq!(documents.read(handle, 3), b"abc");
         assert_eq!(documents.read(handle, 3), b"de");
-        // A document that has been read takes no room, even if its end hasn't been read.
+        // A document that has been read takes no memory, even if its end hasn't been read.
         assert_eq!(documents.room.left(), MAX_DOCUMENT_BYTES);
         assert!(documents.has(handle));
         assert_eq!(documents.read(handle, 0), b"");
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_takes_no_memory_beyond_its_share() {
+    fn documents_stay_within_their_memory_limit() {
         let mut documents = Documents::default();
         let mut bytes = Vec::with_capacity(1 << 20);
         bytes.extend_from_slice(b"abcde");
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn all_together_have_room_up_to_the_limit() {
+    fn documents_share_one_limit() {
         let mut documents = Documents::default();
         let half = vec![0; MAX_DOCUMENT_BYTES / 2];
         for number in [1, 2] {

@@ -32,7 +32,7 @@ impl PassedTicks {
 
 /// The profile of a process, and the watch for the end of its program.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct WatchedProfile {
     /// The client that the profile is kept for.
     pub side: Side,
     pub profile: KeptProfile,
@@ -43,7 +43,7 @@ pub(super) struct Kept {
     is_over: bool,
 }
 
-impl Kept {
+impl WatchedProfile {
     /// A profile that counts the ticks after those that have `passed`.
     pub(super) fn new(side: Side, profile: KeptProfile, watch: Watch, passed: PassedTicks) -> Self {
         Self {
@@ -94,8 +94,8 @@ impl Kept {
         self.passed = passed;
     }
 
-    /// Notes that all ticks that the vCPUs had handed over have been taken. When the end has been detected, all ticks before
-    /// it have been handed over, so that they have been taken at the next call.
+    /// Notes that all ticks that the vCPUs had delivered have been taken. When the end has been detected, all ticks before
+    /// it have been delivered, so that they have been taken at the next call.
     pub(super) fn follow(&mut self) {
         let Some(ProgramEnd { state, .. }) = self.watch.process().end() else {
             return;
@@ -137,11 +137,11 @@ mod tests {
     }
 
     /// A profile of this many samples, or one for which nothing is stored.
-    fn kept(samples: u64, flags: u32) -> Kept {
+    fn kept(samples: u64, flags: u32) -> WatchedProfile {
         let processes = Arc::<ProfiledProcesses>::default();
         let watch = Watch::begin(&processes, PID).unwrap();
         let profile = KeptProfile::new(&call(samples, flags), 2, 1000).unwrap();
-        Kept::new(Side::Host, profile, watch, PassedTicks::default())
+        WatchedProfile::new(Side::Host, profile, watch, PassedTicks::default())
     }
 
     fn tick(time: u64) -> Ticks {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_from_before_the_end_count_though_it_was_noticed_before_them() {
+    fn ticks_before_the_end_count_even_if_they_arrive_after_it() {
         let mut kept = kept(10, Call::EVERY_TICK);
         let mut instance = ProcessInstance::from_pid(PID);
         kept.watch.process().meet(&instance, 10);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_that_is_off_tells_the_end_too() {
+    fn a_profile_that_is_off_reports_the_end() {
         let mut kept = kept(0, Call::EVERY_TICK);
         assert_eq!(kept.profile.status().state, State::Off);
         let mut instance = ProcessInstance::from_pid(PID);
@@ -195,7 +195,8 @@ mod tests {
     #[test]
     fn another_call_returns_what_the_call_before_has_stored() {
         let mut kept = kept(10, Call::EVERY_TICK);
-        let again = |kept: &mut Kept, call: Call| kept.call(&call, 1000, PassedTicks::default());
+        let again =
+            |kept: &mut WatchedProfile, call: Call| kept.call(&call, 1000, PassedTicks::default());
         kept.feed(&tick(10), 0);
         kept.feed(&tick(20), 1);
         let refused = Call {
@@ -223,9 +224,9 @@ mod tests {
         assert_eq!(kept.profile.stored()[..2], [2, 0]);
     }
 
-    /// With a clock at 1000 Hz, every tenth tick of a vCPU counts, whichever process it is of.
+    /// With a clock at 1000 Hz, every tenth tick of a vCPU counts, for any process.
     #[test]
-    fn ticks_of_others_need_not_be_fed() {
+    fn ticks_of_other_processes_are_not_needed() {
         let (mut kept, mut passed) = (kept(1000, 0), PassedTicks::default());
         let mut fed_all = KeptProfile::new(&call(1000, 0), 2, 1000).unwrap();
         for number in 0..3000_u64 {

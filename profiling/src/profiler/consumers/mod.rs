@@ -201,8 +201,8 @@ impl Context<'_> {
             .or_else(|| TickSource::clock(self.clocks.plan().profiling.hz))
     }
 
-    /// The guest's processes now, each behind the one that has forked it: none in guests whose processes can't be told from others with
-    /// their pids, `None` if they are unknown.
+    /// The guest's processes now, each after its parent: none in guests whose processes can't be distinguished by their pids, `None` if they are
+    /// unknown.
     pub fn list_processes(&self) -> Option<Vec<ListedProcess>> {
         let memory = self.machine.memory.as_ref()?;
         self.machine.knowledge.list_processes(memory)
@@ -247,7 +247,7 @@ impl Context<'_> {
 /// # Errors
 /// ENODEV if it doesn't. The document of counters has the reason.
 pub fn check_event(kind: EventKind) -> Result<(), Errno> {
-    match kernel_events::missing(kind) {
+    match kernel_events::unavailable(kind) {
         None => Ok(()),
         Some(_) => Err(Errno::ENODEV),
     }
@@ -382,7 +382,7 @@ impl dyn Device + '_ {
     }
 }
 
-/// The work of the vCPUs' threads for consumers, while the vCPUs stand still.
+/// The work of the vCPUs' threads for consumers, while the vCPUs are stopped.
 #[derive(Debug)]
 pub struct OnVcpus {
     /// The processes into whose memory the threads store ticks.

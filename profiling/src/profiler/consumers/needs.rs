@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_that_serve_both_are_the_closer_ones_of_more_tasks() {
+    fn combined_looks_use_the_shorter_interval_and_more_tasks() {
         let needs = |ms: u64, scope: TaskScope| LookNeeds {
             period: Duration::from_millis(ms),
             scope,

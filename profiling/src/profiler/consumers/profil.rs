@@ -14,7 +14,7 @@ use kvmprof_devices::profiling::profil::{KeptProfile, turns_on};
 use kvmprof_recording::status::{ConsumerStatus, ProfilStatus};
 use kvmprof_recording::{Mode, Ticks};
 
-use super::kept_profile::{Kept, PassedTicks};
+use super::kept_profile::{PassedTicks, WatchedProfile};
 use super::rate::{RateCheck, can_follow, ticks_a_second};
 use super::{
     ClockNeeds, Command, Consumer, Context, Device, Preparation, Side, SymbolSources, TicksBefore,
@@ -46,7 +46,7 @@ pub struct ProfilConsumer {
     /// The handles. There may be very many, and those without a buffer cost no time at ticks.
     open: BTreeMap<Handle, Open>,
     /// The kept buffers, by process, so that a tick is only passed to those of its process.
-    kept: BTreeMap<(i32, Handle), Kept>,
+    kept: BTreeMap<(i32, Handle), WatchedProfile>,
     passed: PassedTicks,
     /// The source of ticks at the last call that turned a profile on.
     source: Option<TickSource>,
@@ -97,7 +97,7 @@ impl ProfilConsumer {
         let profile = KeptProfile::new(&call, vcpus, hz)?;
         let watch = Watch::begin(&self.processes, call.pid)?;
         self.replace(handle, Open::Kept(call.pid));
-        let kept = Kept::new(context.side, profile, watch, self.passed.clone());
+        let kept = WatchedProfile::new(context.side, profile, watch, self.passed.clone());
         self.kept.insert((call.pid, handle), kept);
         Ok(0)
     }
@@ -131,7 +131,7 @@ impl ProfilConsumer {
     }
 
     /// The buffer that is kept for `handle`; `None` if it has none.
-    fn kept_for(&self, handle: Handle) -> Result<Option<&Kept>, Errno> {
+    fn kept_for(&self, handle: Handle) -> Result<Option<&WatchedProfile>, Errno> {
         match *self.open.get(&handle).ok_or(Errno::EBADF)? {
             Open::Kept(pid) => Ok(self.kept.get(&(pid, handle))),
             Open::Idle | Open::Process(_) => Ok(None),
@@ -210,7 +210,7 @@ impl Consumer for ProfilConsumer {
     }
 
     fn advance(&mut self, _sources: &mut SymbolSources<'_>) {
-        self.kept.values_mut().for_each(Kept::follow);
+        self.kept.values_mut().for_each(WatchedProfile::follow);
         if self.forgotten.elapsed() >= FORGET_INTERVAL {
             self.processes.forget_ended();
             self.forgotten = Instant::now();

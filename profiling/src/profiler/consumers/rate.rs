@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_are_followed_that_mean_the_same() {
+    fn equivalent_sources_of_ticks_share_a_clock() {
         let clock = TickSource::clock;
         let event = "exits:10".parse().ok().map(TickSource::Event);
         assert!(can_follow(clock(100), clock(300), 100));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_tells_of_each_rate_once_and_of_a_bounded_number() {
+    fn the_log_has_each_rate_once_up_to_a_limit() {
         let mut check = RateCheck::default();
         check.divides(50, 100, "the test counts");
         check.divides(250, 100, "the test counts");

@@ -149,7 +149,7 @@ mod tests {
     use kvmprof_recording::file::{FileOptions, FileSink, NewFile, Recording};
     use kvmprof_recording::{LockWait, Sample, Ticks};
 
-    /// Adds to `recording` what is known of `guest`.
+    /// Adds the facts about `guest` to `recording`.
     fn add_known(
         recording: &mut Encoder<FileSink>,
         kernel_text: &mut KernelText,
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_that_are_variables_have_their_names() {
+    fn global_locks_have_their_names() {
         let guest = LinuxGuest::new(HOT);
         guest.knowledge.locate(&guest.memory, &guest.user());
         let folder = tempfile::tempdir().unwrap();
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn all_modules_are_in_a_recording_once_those_that_have_gone_too() {
+    fn a_recording_has_all_modules_once_even_unloaded_ones() {
         let guest = LinuxGuest::new(HOT);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording");

@@ -41,8 +41,8 @@ fn consumers(all: impl IntoIterator<Item = ClockNeeds>) -> Consumers {
 }
 
 #[test]
-fn while_nobody_counts_the_clocks_stand_still() {
-    // The needs of a consumer that doesn't count cost nothing.
+fn without_consumers_the_clocks_are_stopped() {
+    // The needs of an inactive consumer don't count.
     let idle = ClockNeeds {
         process_group: true,
         processes: true,
@@ -54,7 +54,7 @@ fn while_nobody_counts_the_clocks_stand_still() {
 }
 
 #[test]
-fn the_setting_serves_all_who_count() {
+fn the_setting_serves_all_consumers() {
     let stacks = |kernel, user| StackParts { kernel, user };
     let first = ClockNeeds {
         source: TickSource::clock(250),
@@ -90,7 +90,7 @@ fn the_setting_serves_all_who_count() {
 
 /// The consumer has an event as its source, as pmc can, whether other consumers count or not.
 #[test]
-fn an_event_is_the_source_of_all() {
+fn an_event_is_the_source_for_all_consumers() {
     let event = "exits:10".parse().map(TickSource::Event).unwrap();
     let needs = ClockNeeds {
         source: Some(event),
@@ -107,7 +107,7 @@ fn an_event_is_the_source_of_all() {
 }
 
 #[test]
-fn the_hosts_source_goes_before_the_guests() {
+fn the_hosts_source_takes_precedence() {
     let counts = |hz, gives_way| ClockNeeds {
         source: TickSource::clock(hz),
         gives_way,
@@ -127,7 +127,7 @@ fn the_hosts_source_goes_before_the_guests() {
     assert!(both.needs().others_bind(0, Side::Host));
 }
 
-/// The guest has used the clock of a client of the host that has left.
+/// The guest has used the clock of a client of the host that has disconnected.
 #[test]
 fn the_guest_alone_has_no_faster_clock_than_the_host_allows() {
     let joined = ClockNeeds {
@@ -163,9 +163,9 @@ fn devices_are_found_by_their_numbers() {
     }
 }
 
-/// The order is: clients of the host, clients of the host that give way, the guest.
+/// The order is: clients of the host, clients of the host that yield, the guest.
 #[test]
-fn who_gives_way_to_the_host_goes_before_the_guest() {
+fn consumers_that_yield_to_the_host_precede_the_guest() {
     let counts = |hz, gives_way, yields| ClockNeeds {
         source: TickSource::clock(hz),
         gives_way,

@@ -13,7 +13,7 @@ fn names(folder: &Path) -> Vec<OsString> {
 }
 
 #[test]
-fn the_older_file_is_there_until_the_new_one_is_kept() {
+fn the_older_file_exists_until_the_new_one_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out");
     fs::write(&path, "old").unwrap();
@@ -29,13 +29,13 @@ fn the_older_file_is_there_until_the_new_one_is_kept() {
     assert_eq!(names(folder.path()), ["out"]);
 }
 
-/// Writes a recording with these `words` to `path`, by as many names as it may have on its way.
+/// Writes a recording with these `words` to `path`, by as many intermediate names as it may have.
 fn record(path: &Path, words: &[u8]) -> io::Result<()> {
     let mut file = NewFile::create_recording(path)?;
     file.write_all(&MAGIC)?;
     file.write_all(words)?;
     file.keep()?;
-    // A second time it is where it belongs already.
+    // The second time it has its name already.
     file.keep()
 }
 
@@ -53,18 +53,18 @@ fn an_older_recording_keeps_its_content_under_another_name() {
         (words("out"), words("out.old")),
         (b"third".to_vec(), b"second".to_vec())
     );
-    // Nothing is called otherwise for a recording that isn't kept.
+    // Nothing is renamed for a recording that isn't kept.
     drop(NewFile::create_recording(&path("out")).unwrap());
     assert_eq!(
         (words("out"), words("out.old")),
         (b"third".to_vec(), b"second".to_vec())
     );
-    // One that has come meanwhile isn't lost either.
+    // One that was made meanwhile isn't lost either.
     let mut slow = NewFile::create_recording(&path("two")).unwrap();
     record(&path("two"), b"quick").unwrap();
     slow.keep().unwrap();
     assert_eq!(words("two.old"), b"quick");
-    // What is no recording is replaced, and other results keep nothing.
+    // Other files are replaced, and other results keep nothing.
     fs::write(path("text"), "kvmprof").unwrap();
     record(&path("text"), b"new").unwrap();
     write_new_file(&path("text"), b"newer").unwrap();
@@ -75,7 +75,7 @@ fn an_older_recording_keeps_its_content_under_another_name() {
 }
 
 #[test]
-fn an_older_recording_without_a_place_stays_where_it_is() {
+fn an_older_recording_without_a_free_name_stays() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out");
     record(&path, b"first").unwrap();
@@ -84,14 +84,14 @@ fn an_older_recording_without_a_place_stays_where_it_is() {
     assert_eq!(found, RefusedOutput::NoPlaceForOlder);
     assert_eq!(names(folder.path()), ["out", "out.old"]);
     assert_eq!(fs::read(&path).unwrap()[MAGIC.len()..], *b"first");
-    // Where there is none, none needs a place.
+    // Without one, no name is needed.
     let other = folder.path().join("other");
     fs::create_dir(folder.path().join("other.old")).unwrap();
     record(&other, b"new").unwrap();
     assert_eq!(fs::read(&other).unwrap()[MAGIC.len()..], *b"new");
 }
 
-/// What stands in the way has come meanwhile.
+/// The obstacle was made meanwhile.
 #[test]
 fn an_older_recording_that_cannot_be_renamed_stays_and_the_error_names_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -123,7 +123,7 @@ fn an_older_recording_is_kept_also_if_it_is_packed() {
     assert!(is_recording(&path("packed")) && is_recording(&path("link")));
     record(&path("packed"), b"newer").unwrap();
     assert_eq!(fs::read(path("packed.old")).unwrap(), older);
-    // Those who read it unpack all of its members.
+    // Readers unpack all of its members.
     let members = [packed(b""), older].concat();
     fs::write(path("members"), members).unwrap();
     assert!(is_recording(&path("members")));
@@ -152,12 +152,12 @@ fn no_more_than_the_start_of_a_packed_file_is_unpacked() {
 }
 
 #[test]
-fn a_file_that_is_not_kept_leaves_nothing() {
+fn a_dropped_file_leaves_no_temporary_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out");
     let mut file = NewFile::create(&path).unwrap();
     file.write_all(b"new").unwrap();
-    // Two at a time don't get into each other's way.
+    // Two at a time don't conflict.
     let second = NewFile::create(&path).unwrap();
     assert!(!file.would_replace());
     drop((file, second));
@@ -191,7 +191,7 @@ fn files_are_for_their_user_alone() {
 }
 
 #[test]
-fn what_a_killed_program_left_is_removed() {
+fn files_left_by_a_killed_program_are_removed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out");
     for name in [".out.1-0", ".out.77-3", ".other.1-0", "out.1", ".out"] {
@@ -232,7 +232,7 @@ fn links_are_not_followed() {
 }
 
 #[test]
-fn what_was_named_on_purpose_is_written_to() {
+fn devices_that_are_named_are_written_to() {
     let folder = tempfile::tempdir().unwrap();
     let link = folder.path().join("nothing");
     symlink("/dev/null", &link).unwrap();
@@ -276,7 +276,7 @@ fn files_and_pipes_of_others_are_not_written_into() {
     fs::create_dir(&their_folder).unwrap();
     std::os::unix::fs::chown(&their_folder, Some(65534), None).unwrap();
     assert_eq!(refused(create_folder(&their_folder)), other);
-    // A new file takes the place of theirs, and is the user's own.
+    // A new file replaces theirs, and belongs to the user.
     let mut file = NewFile::create(&path).unwrap();
     file.write_all(b"ours").unwrap();
     file.keep().unwrap();
@@ -285,7 +285,7 @@ fn files_and_pipes_of_others_are_not_written_into() {
 }
 
 #[test]
-fn what_is_no_file_is_written_to_at_once() {
+fn devices_and_pipes_are_written_to_directly() {
     let mut file = NewFile::create(Path::new("/dev/null")).unwrap();
     file.write_all(b"nothing").unwrap();
     file.keep().unwrap();
@@ -293,7 +293,7 @@ fn what_is_no_file_is_written_to_at_once() {
 }
 
 #[test]
-fn a_folder_that_is_missing_or_stands_there_is_an_error() {
+fn a_missing_folder_and_an_existing_folder_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     assert!(NewFile::create(&folder.path().join("none/out")).is_err());
     assert!(NewFile::create(folder.path()).is_err());

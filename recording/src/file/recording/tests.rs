@@ -41,7 +41,7 @@ fn read(bytes: &[u8]) -> Result<Contents, FileError> {
 }
 
 #[test]
-fn a_whole_file_tells_all() {
+fn a_complete_file_has_everything() {
     let (bytes, _) = recording();
     let contents = read(&bytes).unwrap();
     assert_eq!(contents.closed, Some(contents.account));
@@ -51,7 +51,7 @@ fn a_whole_file_tells_all() {
 }
 
 #[test]
-fn a_file_cut_off_anywhere_opens_up_to_there() {
+fn a_file_truncated_anywhere_opens_up_to_there() {
     let (bytes, ends) = recording();
     let samples = [0, 0, 1, 3, 6, 6];
     for length in 0..bytes.len() {
@@ -71,7 +71,7 @@ fn a_file_cut_off_anywhere_opens_up_to_there() {
 }
 
 #[test]
-fn resets_are_told_in_their_order() {
+fn resets_are_in_order() {
     let (mut bytes, _) = recording();
     for time in [7, 9] {
         bytes.extend((ResetInfo { time }).to_block().unwrap());
@@ -93,7 +93,7 @@ fn symbols_mappings_and_files_add_up() {
         release: "6.12.0".to_owned(),
         build_id: "ab".to_owned(),
         slide: 0x1000_0000,
-        gaps: vec!["No perf maps: nobody tells".to_owned()],
+        gaps: vec!["No perf maps: unknown".to_owned()],
     };
     bytes.extend(kernel.to_block().unwrap());
     for time in [3, 9] {
@@ -125,9 +125,9 @@ fn symbols_mappings_and_files_add_up() {
 }
 
 #[test]
-fn what_takes_too_much_memory_is_left_out() {
+fn tables_beyond_the_memory_limit_are_omitted() {
     let (mut bytes, _) = recording();
-    // Lines that no packer makes small.
+    // Incompressible lines.
     let mut state = 1_u32;
     let letters = std::iter::repeat_with(|| {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -158,7 +158,7 @@ fn a_small_file_that_unpacks_to_much_is_refused() {
             "{error}"
         );
     }
-    // In many small blocks, too.
+    // Also in many small blocks.
     let (mut bytes, _) = recording();
     for _ in 0..100 {
         bytes.extend(Block::encode(Kind::Symbols, &[b'\n'; 512 << 10]).unwrap());
@@ -167,9 +167,9 @@ fn a_small_file_that_unpacks_to_much_is_refused() {
 }
 
 /// Interrupts after some blocks.
-struct Impatient(Cell<u32>);
+struct InterruptingObserver(Cell<u32>);
 
-impl Observer for Impatient {
+impl Observer for InterruptingObserver {
     fn advance(&self, done: u64, whole: u64) -> ControlFlow<()> {
         assert!(done <= whole);
         match self.0.get().checked_sub(1) {
@@ -181,23 +181,23 @@ impl Observer for Impatient {
 }
 
 #[test]
-fn what_was_read_until_an_interrupt_counts() {
+fn blocks_read_before_an_interrupt_count() {
     let (bytes, ends) = recording();
     let length = bytes.len();
     let recording = Recording::of_bytes(Path::new("test"), bytes.into()).unwrap();
-    let impatient = Impatient(Cell::new(3));
+    let impatient = InterruptingObserver(Cell::new(3));
     let contents = recording.read_observed(&impatient, |_, _| {}).unwrap();
     assert_eq!(contents.account.samples, 3);
     assert_eq!((contents.unread, contents.cut_off), (length - ends[3], 0));
     assert_eq!(contents.closed, None);
-    // What reads it again finds the same.
+    // Reading it again gives the same.
     let again = recording.read(|_, _| {}).unwrap();
     assert_eq!(again.account, contents.account);
     assert_eq!(again.unread, contents.unread);
 }
 
 #[test]
-fn contents_need_no_samples() {
+fn contents_are_read_without_samples() {
     let (bytes, _) = recording();
     let recording = Recording::of_bytes(Path::new("test"), bytes.into()).unwrap();
     let contents = recording.contents().unwrap();
@@ -219,7 +219,7 @@ fn later_formats_are_refused() {
 }
 
 #[test]
-fn a_whole_block_of_nonsense_is_an_error() {
+fn a_complete_block_with_invalid_contents_is_an_error() {
     let mut bytes = header().to_vec();
     bytes.extend(Block::encode(Kind::Samples, &[0xff; 9]).unwrap());
     let error = read(&bytes).unwrap_err();

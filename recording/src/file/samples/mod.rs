@@ -212,7 +212,7 @@ mod tests {
     use super::*;
     use crate::{MAX_STACK_FRAMES, StackEnd};
 
-    /// Stacks of usual depth, and some that need a record of their own.
+    /// Stacks of usual depth, and some that need their own record.
     fn frames() -> impl Strategy<Value = Vec<u64>> {
         prop_oneof![
             8 => prop::collection::vec(any::<u64>(), 0..8),
@@ -276,7 +276,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn samples_come_back_as_they_were(all in prop::collection::vec(ticks(), 0..40)) {
+        fn samples_round_trip(all in prop::collection::vec(ticks(), 0..40)) {
             let mut encoder = SamplesEncoder::default();
             for (ticks, frames) in &all {
                 encoder.push(ticks, frames);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_repeats_takes_little_room() {
+    fn repetitions_take_little_space() {
         let frames = [0xffff_ffff_8112_3456, 0xffff_ffff_8134_5678];
         let ticks = Ticks {
             sample: Some(Sample {

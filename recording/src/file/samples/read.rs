@@ -8,7 +8,7 @@ use crate::file::varint::Numbers;
 use crate::{DEFAULT_STACK_FRAMES, MAX_STACK_FRAMES, Mode, Sample, StackEnd, StackSummary, Ticks};
 
 /// Reads a block, without details: hands each run of ticks and the frames of its sample's stack to `each`. `None` when the
-/// block is invalid. What came before the fault has been handed over.
+/// block is invalid. What came before the fault has been delivered.
 pub fn decode(bytes: &[u8], mut each: impl FnMut(&Ticks, &[u64])) -> Option<()> {
     decode_with(bytes, &[], |ticks, frames, _| each(ticks, frames))
 }

@@ -9,7 +9,7 @@ use crate::{QueueBudget, Share};
 
 /// Encoded bytes, and the ticks that are accounted for when they have been read.
 #[derive(Debug)]
-struct Waiting {
+struct QueuedBytes {
     bytes: Encoded,
     samples: u64,
     idle: u64,
@@ -18,7 +18,7 @@ struct Waiting {
 /// Keeps a recording's bytes until the client has read them.
 #[derive(Debug)]
 pub struct ClientSink {
-    queue: VecDeque<Waiting>,
+    queue: VecDeque<QueuedBytes>,
     /// The number of bytes in the queue, including those of its first part that have been read.
     queued: usize,
     /// How many bytes of the first part have been read.
@@ -49,7 +49,7 @@ impl ClientSink {
         Self {
             queued: bytes.len(),
             share,
-            queue: VecDeque::from([Waiting {
+            queue: VecDeque::from([QueuedBytes {
                 bytes: Encoded::Own(bytes),
                 samples: 0,
                 idle: 0,
@@ -126,7 +126,7 @@ impl Sink for ClientSink {
         let (samples, idle) = part.counts();
         self.queued += bytes.len();
         self.share.force(self.queued);
-        self.queue.push_back(Waiting {
+        self.queue.push_back(QueuedBytes {
             bytes,
             samples,
             idle,

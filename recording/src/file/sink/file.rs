@@ -40,7 +40,7 @@ impl RecordingFailure {
 pub struct FileSink {
     /// `None` after the end.
     queue: Option<Sender<QueuedBlock>>,
-    /// The number of bytes that were handed over.
+    /// The number of bytes that were delivered.
     handed_over: usize,
     progress: Arc<Progress>,
     thread: Option<JoinHandle<()>>,

@@ -1,4 +1,4 @@
-//! Recordings by way of the encoder into both sinks.
+//! Recordings through the encoder into both sinks.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -9,10 +9,10 @@ use super::*;
 use crate::file::{Contents, Encoder, HEADER, NewFile, Recording};
 use crate::{LockOwner, LockWait, Preemption, QueueBudget, Sample, StackEnd, StackSummary, Ticks};
 
-/// Room for samples in a sink, as the encoder has it.
+/// The limit for samples in a sink, as the encoder has it.
 const MAX_WAITING: usize = 16 << 20;
 
-/// Takes so many bytes, like a disk that fills up.
+/// Accepts this many bytes, like a disk that fills up.
 struct Disk {
     file: File,
     room: usize,
@@ -45,7 +45,7 @@ fn sink(path: &Path, options: FileOptions) -> FileSink {
     FileSink::to(file, path, &RecordingInfo::default(), options).unwrap()
 }
 
-/// Feeds `count` runs of 4 or 5 ticks, each with a stack of its own, which hardly packs.
+/// Feeds `count` runs of 4 or 5 ticks, each with its own stack, which hardly compresses.
 fn feed<S: Sink>(encoder: &mut Encoder<S>, count: u64) {
     for number in 0..count {
         let frames = [number.wrapping_mul(0x9e37_79b9_7f4a_7c15), number << 7];
@@ -72,7 +72,7 @@ fn feed<S: Sink>(encoder: &mut Encoder<S>, count: u64) {
     }
 }
 
-/// What is known of sample `number` beyond what all of them have.
+/// The details of sample `number` beyond the common ones.
 fn detailed(number: u64) -> Sample {
     let owner = LockOwner {
         tid: 7,
@@ -94,9 +94,9 @@ fn detailed(number: u64) -> Sample {
     }
 }
 
-/// In many blocks, each with details that are about its own samples.
+/// In many blocks, each with details of its own samples.
 #[test]
-fn details_are_of_the_samples_that_they_were_seen_with() {
+fn details_stay_with_their_samples() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     let mut encoder = Encoder::new(sink(&path, FileOptions::default()), &[]);
@@ -107,18 +107,16 @@ fn details_are_of_the_samples_that_they_were_seen_with() {
         };
         encoder.feed(&ticks, &[]);
     }
-    // Nothing is known of the last one.
+    // The last one has no details.
     let plain = Sample {
         time: u64::MAX,
         ..Sample::default()
     };
-    encoder.feed(
-        &Ticks {
-            sample: Some(plain),
-            ..Ticks::default()
-        },
-        &[],
-    );
+    let ticks = Ticks {
+        sample: Some(plain),
+        ..Ticks::default()
+    };
+    encoder.feed(&ticks, &[]);
     encoder.finish();
     let mut number = 0;
     let recording = Recording::open(&path).unwrap();
@@ -139,7 +137,7 @@ fn details_are_of_the_samples_that_they_were_seen_with() {
         number += 1;
     });
     assert_eq!(read.unwrap().account.samples, 20_001);
-    // They are in blocks of their own, which a reader that doesn't know them passes over.
+    // They are in separate blocks, which older readers skip.
     let bytes = fs::read(&path).unwrap();
     let (mut rest, mut kinds) = (&bytes[HEADER..], Vec::new());
     while let Some(block) = Block::decode(rest) {
@@ -159,7 +157,7 @@ fn read(path: &Path) -> Contents {
 }
 
 #[test]
-fn the_file_has_what_the_ledger_says() {
+fn the_file_agrees_with_the_ledger() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     let mut encoder = Encoder::new(sink(&path, FileOptions::default()), &[]);
@@ -193,7 +191,7 @@ fn the_file_has_what_the_ledger_says() {
 }
 
 #[test]
-fn an_older_recording_has_its_name_until_there_are_ticks() {
+fn an_older_recording_keeps_its_name_until_there_are_ticks() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     let record = |ticks: u64| {
@@ -201,7 +199,7 @@ fn an_older_recording_has_its_name_until_there_are_ticks() {
         feed(&mut Encoder::new(sink, &[]), ticks);
     };
     let samples = || read(&path).closed.unwrap().samples;
-    // Without an older one there is one that is empty.
+    // Without an older one there is an empty one.
     record(0);
     assert_eq!(samples(), 0);
     record(3);
@@ -210,7 +208,7 @@ fn an_older_recording_has_its_name_until_there_are_ticks() {
     assert_eq!(samples(), 3);
     record(2);
     assert_eq!(samples(), 2);
-    // And after that it has another name.
+    // Then it is renamed.
     let older = read(&folder.path().join("recording.old"));
     assert_eq!(older.closed.unwrap().samples, 3);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
@@ -274,7 +272,7 @@ fn client_encoder() -> Encoder<ClientSink> {
     Encoder::new(ClientSink::new(&RecordingInfo::default()), &[])
 }
 
-/// All that a client can read now.
+/// Everything that a client can read now.
 fn read_all(encoder: &mut Encoder<ClientSink>) -> Vec<u8> {
     let mut all = Vec::new();
     while let Some(bytes) = encoder.sink_mut().read(1000)
@@ -297,7 +295,7 @@ fn text(text: &str) -> SymbolText {
 }
 
 #[test]
-fn what_a_client_reads_is_a_recording() {
+fn a_clients_stream_is_a_recording() {
     let mut encoder = client_encoder();
     let mut bytes = read_all(&mut encoder);
     feed(&mut encoder, 5000);
@@ -348,7 +346,7 @@ fn modules_follow_the_kernel_and_wait_for_a_client_that_does_not_read() {
 }
 
 #[test]
-fn a_client_that_does_not_read_loses_samples_and_is_told() {
+fn a_client_that_does_not_read_loses_counted_samples() {
     let mut encoder = client_encoder();
     let (mut fed, mut lost_anyway) = (0, 0);
     while encoder.ledger().lost == lost_anyway {
@@ -368,7 +366,7 @@ fn a_client_that_does_not_read_loses_samples_and_is_told() {
 }
 
 #[test]
-fn a_block_for_which_there_is_no_room_by_far_is_thrown_away() {
+fn a_block_far_beyond_the_limit_is_discarded() {
     let mut encoder = client_encoder();
     let block: Arc<[u8]> = vec![0; 1 << 20].into();
     for _ in 0..40 {
@@ -378,11 +376,11 @@ fn a_block_for_which_there_is_no_room_by_far_is_thrown_away() {
     assert!((31 << 20..=32 << 20).contains(&waiting), "{waiting}");
 }
 
-/// Who doesn't read has no work done for parts that find no room: until there is room for one like the last, none is packed.
+/// A slow reader causes no work for parts without room: until there is room for one like the last, none is compressed.
 #[test]
-fn what_finds_no_room_is_not_packed_again_until_some_is_read() {
+fn a_block_without_room_is_compressed_once_until_data_is_read() {
     let mut sink = ClientSink::new(&RecordingInfo::default());
-    // Text that hardly packs.
+    // Text that hardly compresses.
     let mut seed = 1_u64;
     let mut symbols = |bytes: usize| {
         let digits = std::iter::repeat_with(|| {
@@ -400,7 +398,7 @@ fn what_finds_no_room_is_not_packed_again_until_some_is_read() {
     sink.put(QueuedBlock::Symbols(third.clone()), limit)
         .unwrap_err();
     assert!(!third.is_packed());
-    // Another limit is another matter, and so is the end.
+    // Another limit is independent, and so is the end.
     let small = symbols(100);
     sink.put(QueuedBlock::Symbols(small), 2 * limit).unwrap();
     sink.read(usize::MAX).unwrap();
@@ -412,7 +410,7 @@ fn what_finds_no_room_is_not_packed_again_until_some_is_read() {
     sink.put(QueuedBlock::Symbols(second), usize::MAX).unwrap();
 }
 
-/// Of all recordings together no more waits than the common room holds, beside what each may have for itself; one that is read on loses nothing.
+/// All recordings together keep no more unread bytes than the common limit and each one's own; one that is read loses nothing.
 #[test]
 fn recordings_that_nobody_reads_share_a_common_room() {
     const COMMON: usize = 4 << 20;
@@ -424,7 +422,7 @@ fn recordings_that_nobody_reads_share_a_common_room() {
     };
     let (mut unread, mut read) = ([(); 2].map(|()| new()), new());
     let (mut all, mut fed) = (Vec::new(), 0);
-    // Each of the samples that are fed comes with a lost tick.
+    // Each sample comes with a lost tick.
     while unread.iter().any(|encoder| encoder.ledger().lost == fed) {
         for encoder in unread.iter_mut().chain([&mut read]) {
             feed(encoder, STEP);
@@ -437,7 +435,7 @@ fn recordings_that_nobody_reads_share_a_common_room() {
     let block = 1 << 20;
     assert!((most - block..=most).contains(&waiting), "{waiting}");
     assert_eq!(read.ledger().lost, fed);
-    // All end with an account of all, and what is read is room for others.
+    // All end with a complete account, and reading frees room for others.
     for encoder in &mut unread {
         encoder.finish();
         let contents = contents(&read_all(encoder));
@@ -451,9 +449,9 @@ fn recordings_that_nobody_reads_share_a_common_room() {
     assert_eq!(room.left(), COMMON);
 }
 
-/// All recordings have the same bytes of what is the same in all of them.
+/// All recordings share the bytes of common data.
 #[test]
-fn recordings_share_what_they_have_in_common() {
+fn recordings_share_common_data() {
     let symbols = text("1000 t f\n");
     let block: Arc<[u8]> = vec![7; 1000].into();
     let mut sinks = [(); 2].map(|()| ClientSink::new(&RecordingInfo::default()));

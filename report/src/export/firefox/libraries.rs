@@ -95,7 +95,7 @@ mod tests {
     use crate::model::ModuleId;
 
     #[test]
-    fn debug_ids_are_those_that_symbol_servers_have() {
+    fn debug_ids_agree_with_symbol_servers() {
         fn library(build_id: &str) -> Library<'_> {
             Library(ModuleOf {
                 id: ModuleId::default(),

@@ -44,7 +44,7 @@ pub enum Detail {
 /// A thread's identity: pid, tid, and the vCPU if pid and tid don't distinguish threads.
 type ThreadKey = (i32, i32, Option<u16>);
 
-/// A thread and its process, as the profile shows them. Times are in ns since the recording's begin.
+/// A thread and its process, as the profile shows them. Times are in ns since the recording's start.
 #[derive(Debug)]
 pub struct Identity {
     pid: String,

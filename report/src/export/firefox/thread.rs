@@ -10,7 +10,7 @@ pub struct NewFrame<'a> {
     pub library: Option<(u32, &'a str)>,
     /// The address in the library.
     pub address: Option<u32>,
-    /// The begin of the function that the library has there.
+    /// The start of the function that the library has there.
     pub symbol: Option<(u32, &'a str)>,
     /// The source file and line.
     pub source: Option<(&'a str, u32)>,
@@ -46,7 +46,7 @@ pub struct Symbol {
     pub name: u32,
 }
 
-/// A sample, or consecutive ticks of a halted vCPU: the time in ns since the recording's begin, the number of its stack.
+/// A sample, or consecutive ticks of a halted vCPU: the time in ns since the recording's start, the number of its stack.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     pub time: u64,
@@ -55,7 +55,7 @@ pub struct Sample {
     is_busy: bool,
 }
 
-/// A thread's stay on a vCPU, in ns since the recording's begin.
+/// A thread's stay on a vCPU, in ns since the recording's start.
 #[derive(Clone, Copy, Debug)]
 pub struct Stay {
     pub vcpu: u16,
@@ -232,7 +232,7 @@ mod tests {
             ]),
             [10, 8, 12, 10]
         );
-        // What isn't known to be its own isn't; idle time is none.
+        // Time without a known owner isn't a thread's; idle time isn't either.
         assert_eq!(
             busy(&[
                 (5, 1, true),

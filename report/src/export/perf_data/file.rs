@@ -218,7 +218,7 @@ mod tests {
     use crate::profile::Quantity;
 
     #[test]
-    fn parts_are_as_long_as_they_say() {
+    fn parts_have_the_declared_length() {
         let time = Weight {
             per_tick: 1_000_000,
             quantity: Quantity::Time,

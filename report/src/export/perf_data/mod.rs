@@ -2,8 +2,8 @@
 //! sources; `include/uapi/linux/perf_event.h` has the records).
 //!
 //! An event is a tick: of the clock, `cpu-clock` with its period in ns, or by its own name with their number. Ticks of a halted vCPU are one event with their
-//! total period, in the function `[halted]` of the process that perf calls `swapper`. perf has no field for the mode:
-//! the context of the frames shows kernel and user, and an entry function among the frames shows interrupts.
+//! total period, in the function `[halted]` of the process that perf calls `swapper`. perf has no field for the mode: the context of the frames shows kernel
+//! and user, and an entry function among the frames shows interrupts.
 //!
 //! perf takes names from files in a folder beside the output: `kallsyms`, for perf's option of that name, and ELF files with symbols
 //! only, whose whole paths the mappings have: one that stands for each of the guest's files, with its name and build id, and one for each process's
@@ -107,7 +107,7 @@ struct Export<'a> {
     times: Option<(u64, u64)>,
 }
 
-/// The mappings of a process's files, by their begin, as long as it has the mappings of `set`.
+/// The mappings of a process's files, by their start, as long as it has the mappings of `set`.
 #[derive(Default)]
 struct Maps {
     set: MappingSet,
@@ -194,7 +194,7 @@ impl Export<'_> {
             self.known.remove(&pid);
         }
         self.known.entry(pid).or_default().insert(number);
-        // perf wants one function of an address: the one with the code.
+        // perf expects one function of an address: the one with the code.
         let frames = frames
             .iter()
             .filter(|frame| frame.address != 0 && !frame.is_inlined);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_tell_the_kernels_frames_from_the_users() {
+    fn chains_mark_kernel_and_user_frames() {
         let mut chain = Chain::default();
         for (is_kernel, address) in [(true, 1), (true, 2), (false, 3)] {
             chain.push(is_kernel, address);

@@ -77,7 +77,7 @@ impl Records {
             length: MAPPED,
             page_offset: address,
         };
-        self.mapping(KERNEL, (-1, 0, 0), range, name.as_bytes());
+        self.mapping(KERNEL, -1, 0, 0, range, name.as_bytes());
     }
 
     /// Maps the file at `path` at all addresses of the process of `thread`, from `time` on.
@@ -92,23 +92,17 @@ impl Records {
 
     /// Maps the file at `path` at `range` in the process of `thread`, from `time` on.
     pub fn file_mapping(&mut self, thread: &EventThread, time: u64, range: FileRange, path: &[u8]) {
-        self.mapping(USER, (thread.pid, thread.pid, time), range, path);
+        self.mapping(USER, thread.pid, thread.pid, time, range, path);
     }
 
-    fn mapping(
-        &mut self,
-        misc: u16,
-        (pid, tid, time): (i32, i32, u64),
-        range: FileRange,
-        name: &[u8],
-    ) {
+    fn mapping(&mut self, misc: u16, pid: i32, tid: i32, time: u64, range: FileRange, name: &[u8]) {
         self.record(kind::MMAP, misc, |bytes| {
             ids(bytes, pid, tid);
             for number in [range.begin, range.length, range.page_offset] {
                 push(bytes, number);
             }
             text(bytes, name);
-            sample_id(bytes, (pid, tid), time, 0);
+            sample_id(bytes, pid, tid, time, 0);
         });
     }
 
@@ -118,8 +112,7 @@ impl Records {
             ids(bytes, of.pid, of.tid);
             let name = of.comm.as_bytes();
             text(bytes, &name[..name.len().min(COMM_LENGTH - 1)]);
-            let thread = (of.pid, of.tid);
-            sample_id(bytes, thread, event.time, event.vcpu.into());
+            sample_id(bytes, of.pid, of.tid, event.time, event.vcpu.into());
         });
     }
 
@@ -193,7 +186,7 @@ fn text(bytes: &mut Vec<u8>, text: &[u8]) {
 }
 
 /// Appends the fields that `sample_id_all` adds to all records except samples.
-fn sample_id(bytes: &mut Vec<u8>, (pid, tid): (i32, i32), time: u64, cpu: u64) {
+fn sample_id(bytes: &mut Vec<u8>, pid: i32, tid: i32, time: u64, cpu: u64) {
     ids(bytes, pid, tid);
     push(bytes, time);
     push(bytes, cpu);

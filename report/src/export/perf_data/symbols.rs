@@ -220,7 +220,7 @@ fn file_name(name: &str) -> String {
     name
 }
 
-/// Adds the function of `frame`, which is at `address`; false if there is another one at its begin.
+/// Adds the function of `frame`, which is at `address`; false if there is another one at its start.
 fn add(functions: &mut Functions, frame: &Frame<'_>, address: u64) -> bool {
     let offset = frame.offset.unwrap_or_default();
     let begin = address.wrapping_sub(offset);

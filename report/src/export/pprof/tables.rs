@@ -1,4 +1,4 @@
-//! The tables of a profile in pprof's format, whatever it is made of. Their rows are numbered from 1.
+//! The tables of a profile in pprof's format, for any source. Their rows are numbered from 1.
 
 use super::message::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
 use crate::model::{Range, Table};
@@ -18,7 +18,7 @@ pub struct PprofTables {
 
 impl PprofTables {
     /// The values are ticks and what they measure, with its unit; a tick is `period` of these units.
-    pub fn measure(&mut self, (measured, unit): (&str, &str), period: u64) {
+    pub fn measure(&mut self, measured: &str, unit: &str, period: u64) {
         let types = [("samples", "count"), (measured, unit)].map(|(name, unit)| ValueType {
             r#type: self.string(name),
             unit: self.string(unit),

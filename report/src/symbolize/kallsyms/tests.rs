@@ -37,7 +37,7 @@ fn code_without_a_symbol_of_its_own_has_no_name() {
         (0x3020, 0x3030),
     ];
     assert_eq!(wanted, expected);
-    // An end replaces a begin, as any later symbol does.
+    // An end replaces a start, as any later symbol does.
     let mut symbols = Symbols::parse("1000 t old\n1020 t old2\n1040 ? [end]\n");
     symbols.add("1000 ? [end]\n1010 t new\n1040 ? [end]\n");
     assert_eq!(
@@ -73,7 +73,7 @@ fn later_symbols_replace_earlier_ones() {
 }
 
 #[test]
-fn a_samples_time_tells_which_module_was_there() {
+fn a_samples_time_selects_the_module() {
     let a = "since 100 0\n1000 t a1\t[a]\n1800 t a2\t[a]\n2000 ? [end]\t[a]\n\n";
     let b = "since 300 250\n1000 t b1\t[b]\n1900 ? [end]\t[b]\n\n";
     let mut symbols = Symbols::parse("500 T kernel\n540 ? [end]\n");
@@ -119,7 +119,7 @@ fn a_samples_time_tells_which_module_was_there() {
     );
     assert_eq!(name(600).as_deref(), Some("c+4 [c]"));
     assert_eq!(name(100).as_deref(), Some("a1+4 [a]"));
-    // What has gone for good has its name until then.
+    // A module that stays unloaded has its name until then.
     symbols.add("since 800 700\ngone 1000 1900\n");
     let name = |time| at(&symbols, 0x1004, time);
     assert_eq!(
@@ -135,7 +135,7 @@ fn a_samples_time_tells_which_module_was_there() {
 }
 
 #[test]
-fn a_guest_that_loads_modules_for_ever_fills_no_memory() {
+fn endless_module_loads_take_bounded_memory() {
     let mut symbols = Symbols::default();
     let (mut now, mut last) = (0, String::new());
     for number in 0..5000 {
@@ -157,7 +157,7 @@ fn a_guest_that_loads_modules_for_ever_fills_no_memory() {
 }
 
 #[test]
-fn lines_of_times_are_none_of_an_earlier_readers() {
+fn lines_with_times_are_ignored_by_earlier_readers() {
     for line in ["since 200 100", "gone 1000 2000"] {
         assert_eq!(KernelSymbol::parse(line.as_bytes()), None, "{line}");
     }
@@ -175,7 +175,7 @@ fn lines_of_times_are_none_of_an_earlier_readers() {
 }
 
 #[test]
-fn the_gap_between_two_parts_of_a_module_is_not_its() {
+fn the_gap_between_parts_of_a_module_is_not_in_it() {
     // b was loaded between the two parts of a, which was there first, and stays.
     let between = "3000 t b1\t[b]\n3800 t b2\t[b]\n\n";
     let around = "1000 t a1\t[a]\n1800 t a2\t[a]\n\n5000 t init_a\t[a]\n\n";
@@ -191,7 +191,7 @@ fn the_gap_between_two_parts_of_a_module_is_not_its() {
     // The last function of a doesn't extend over the gap to the other part.
     let mut symbols = Symbols::parse("1000 t a\t[a]\n\n90000 t init_a\t[a]\n\n");
     assert_eq!(symbols.find(0x1000 + LAST), None);
-    // The first part was loaded again at a lower address, and replaces what was there.
+    // The first part was loaded again at a lower address, and replaces the previous one.
     symbols.add("90000 t c\t[c]\n\n800 t a\t[a]\n1800 t a2\t[a]\n");
     let name = |address| symbols.find(address);
     assert_eq!(
@@ -200,9 +200,9 @@ fn the_gap_between_two_parts_of_a_module_is_not_its() {
     );
 }
 
-/// As one list of all functions would be, whatever is added in which order.
+/// The result equals one list of all functions, for any additions in any order.
 #[test]
-fn parts_are_as_one_list() {
+fn split_tables_equal_one_table() {
     // Knuth's MMIX generator.
     let mut random = 7_u64;
     let mut below = |end: u64| {
@@ -219,7 +219,7 @@ fn parts_are_as_one_list() {
             let mut taken = Vec::new();
             for number in 0..below(12) {
                 let address = 0x1000 + 0x1800 * below(64);
-                // In which order two are at one address isn't said.
+                // The order of two at one address is unspecified.
                 if taken.contains(&address) {
                     continue;
                 }
@@ -251,7 +251,7 @@ fn parts_are_as_one_list() {
 }
 
 #[test]
-fn kernels_share_what_they_have_in_common() {
+fn kernels_share_common_symbols() {
     let text = |kernel: u64, module: u64| {
         let kernel: String = (0..100)
             .map(|number| format!("{:x} T kernel{number}\n", kernel + 16 * number))
@@ -272,7 +272,7 @@ fn kernels_share_what_they_have_in_common() {
             .collect()
     };
     assert_eq!(are_shared(&other), [true, true]);
-    // What is loaded later changes nothing but what it replaces.
+    // Later loads change nothing except what they replace.
     other.add("ffffffffc0a00000 t new\t[n]\nffffffffc0a00020 t new2\t[n]\n");
     assert_eq!(are_shared(&other), [true, false]);
     assert_eq!(other.find(0xffff_ffff_c0a0_0018), Some("new"));

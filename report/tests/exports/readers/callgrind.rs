@@ -57,7 +57,7 @@ fn a_function_of_several_processes_is_one_row() {
     let samples = all
         .iter_mut()
         .filter_map(|(ticks, _)| ticks.sample.as_mut());
-    // Every second one of the server's is one of another process.
+    // Every second one of the server's belongs to another process.
     for sample in samples.filter(of_server).step_by(2) {
         sample.pid = 230;
     }

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{ROUNDS, exported, first, node, npm_readers, run};
 
-/// What the reader's background process is called.
+/// The name of the reader's background process.
 const NAME: &str = "kvmprof";
 
 /// A profile that the reader's background process has open.
@@ -22,7 +22,7 @@ struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Starts the background process itself: the reader's command `load` gives it half a second to be there, which is too little on a busy host.
+    /// Starts the background process itself: the reader's command `load` waits half a second for it, which is too short on a busy host.
     fn open(home: &'a Path, file: &Path) -> Self {
         let process = reader(home)
             .arg("--daemon")
@@ -32,7 +32,7 @@ impl<'a> Session<'a> {
             .spawn()
             .unwrap();
         let mut session = Self { home, process };
-        // Commands that come before it listens remove its socket.
+        // Commands before it listens remove its socket.
         let log = home.join(format!(".profiler-cli/{NAME}.log"));
         let mut said = String::new();
         while !said.contains("loaded successfully") {
@@ -42,7 +42,7 @@ impl<'a> Session<'a> {
                 "{end:?}: {said}"
             );
             thread::sleep(Duration::from_millis(10));
-            // It isn't there at first.
+            // It doesn't exist at first.
             said = fs::read_to_string(&log).unwrap_or_default();
         }
         session

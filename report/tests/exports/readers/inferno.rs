@@ -39,7 +39,7 @@ fn inferno_collapses_perf_script() {
     assert!(folded.lines().any(|line| line == of_worker), "{folded}");
 }
 
-/// Addresses in a file that no function is known at.
+/// Addresses without a function in a file.
 #[test]
 fn unknown_functions_of_a_file_stay_apart() {
     let mut all = ticks(1);

@@ -34,7 +34,7 @@ pub(super) fn perf(folder: &Path, command: &str, arguments: &[&str]) -> String {
         .current_dir("/"))
 }
 
-/// The output of perf, which has no use for symbols.
+/// The output of perf without symbol lookup.
 fn perf_without_symbols(folder: &Path, arguments: &[&str]) -> String {
     run(Command::new("perf")
         .args(arguments)
@@ -116,9 +116,9 @@ fn perf_report_reads_perf_data() {
     assert!(total.unwrap().contains(&format!("{share:.2}%")), "{totals}");
 }
 
-/// The guest's files are objects with their build ids, whoever has them mapped, and the header tells of the guest.
+/// The guest's files are objects with their build ids, for any process, and the header describes the guest.
 #[test]
-fn perf_sees_the_guests_files() {
+fn perf_lists_the_guests_files() {
     let (folder, _) = exported();
     let folder = folder.path();
     let objects = rows(folder, "dso,sym", &[]);
@@ -201,9 +201,9 @@ fn perf_script_reads_perf_data() {
     assert!(times.is_sorted(), "{times:?}");
 }
 
-/// The vCPUs' ticks are in the file in another order than in time.
+/// The file has the vCPUs' ticks in another order than by time.
 #[test]
-fn perf_knows_names_from_the_first_sample_on() {
+fn perf_has_names_from_the_first_sample() {
     let mut all = ticks(ROUNDS);
     all.sort_by_key(|(ticks, _)| ticks.vcpu);
     for (ticks, _) in all.iter_mut().filter(|(ticks, _)| ticks.vcpu == 0) {

@@ -1,4 +1,4 @@
-//! Reads the text of perf script as its readers do, and holds it against perf's own.
+//! Parses the text of perf script as its readers do, and compares it with perf's own.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::{PERIOD, ROUNDS};
 use crate::exports::export;
 use crate::exports::recording::{info, recording, ticks, write};
 
-/// A sample: what its head says, and its frames, innermost first.
+/// A sample: the fields of its head, and its frames, innermost first.
 struct Sample<'a> {
     comm: &'a str,
     tid: u32,
@@ -109,7 +109,7 @@ fn every_line_has_the_form_that_readers_take() {
             "{folded:#?}"
         );
     }
-    // No thread is another one's: neither is an unknown one an idle one.
+    // No thread is named after another one, and an unknown one isn't idle.
     let tids = |comm: &str| -> Vec<u32> {
         let samples = samples.iter().filter(|sample| sample.comm == comm);
         let mut tids: Vec<u32> = samples.map(|sample| sample.tid).collect();
@@ -123,7 +123,7 @@ fn every_line_has_the_form_that_readers_take() {
     assert!(samples.is_sorted_by(|left, right| left.time <= right.time));
 }
 
-/// Names of threads and files in which readers would see other things.
+/// Names of threads and files that readers could misparse.
 #[test]
 fn names_do_not_break_lines() {
     for name in [
@@ -156,8 +156,8 @@ fn names_do_not_break_lines() {
     }
 }
 
-/// A line without what perf says otherwise: it has a name of its own for pid 0, it knows the pid -1, files of symbols stand for those of the guest
-/// and for a process's other code, modules are the kernel, and notes are functions at addresses beyond all code.
+/// A line without the parts in which perf differs: it has its own name for pid 0, it knows the pid -1, symbol files replace those of the guest and
+/// of a process's other code, modules are the kernel, and notes are functions at addresses beyond all code.
 fn common(line: &str) -> String {
     let Some(frame) = line.strip_prefix('\t') else {
         assert!(!line.starts_with(' '), "{line}");

@@ -54,7 +54,8 @@ fn go_tool_pprof_reads_pprof() {
     assert!(peek.contains("ksys_read"), "{peek}");
 }
 
-/// What pprof finds in the guest's program, which is in the current folder, for an address in `outer` in `recording`, whatever name kvmprof knows.
+/// The function that pprof finds in the guest's program, in the current folder, for an address in `outer` in `recording`, whatever name kvmprof
+/// has.
 fn found(guest: &Guest, recording: &Path) -> String {
     let file = recording.with_extension("pb.gz");
     fs::write(&file, export(recording, &[], Format::Pprof)).unwrap();
@@ -65,7 +66,7 @@ fn found(guest: &Guest, recording: &Path) -> String {
         .current_dir(guest.program_file().parent().unwrap()))
 }
 
-/// The program is mapped where its file doesn't say, and the recording has no names of its functions.
+/// The program is mapped at another address than its file says, and the recording has no names of its functions.
 #[test]
 fn pprof_finds_functions_in_the_guests_file() {
     for options in [
@@ -91,8 +92,8 @@ fn pprof_finds_functions_in_the_guests_file() {
     }
 }
 
-/// Each segment of a file is a mapping, whatever processes have it where, with the file's addresses and build id; so is the kernel, with the
-/// addresses at which it was linked.
+/// Each segment of a file is one mapping for all processes, with the file's addresses and build id; so is the kernel, with its link-time
+/// addresses.
 #[test]
 fn mappings_are_those_of_files() {
     let guest = Guest::new();

@@ -17,7 +17,7 @@ use super::{PERIOD, ROUNDS, exported, first, node, npm_readers, run};
 const HEADING: &str = "Symbol Name";
 /// The name of a file of speedscope's own format.
 const NAME: &str = "exported.speedscope.json";
-/// How often a page is opened whose table has no rows yet.
+/// Maximum number of attempts to open a page with a filled table.
 const OPENINGS: usize = 10;
 
 #[test]

@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_goes_in_whole_with_its_modes_and_links() {
+    fn a_folder_is_packed_with_its_modes_and_links() {
         let folder = tempfile::tempdir().unwrap();
         let script = folder.path().join("inner/script");
         fs::create_dir(folder.path().join("inner")).unwrap();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_past_the_formats_bound_is_refused() {
+    fn a_file_beyond_the_formats_limit_is_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(1 << 32).unwrap();
         let error = add_host_file(&mut Archive::new(), file.path(), "/x").unwrap_err();

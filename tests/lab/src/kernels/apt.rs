@@ -133,14 +133,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failing_command_says_what_it_printed() {
+    fn errors_of_failing_commands_have_their_output() {
         let error = run(Command::new("sh").args(["-c", "echo broken >&2; exit 3"])).unwrap_err();
         let text = error.to_string();
         assert_eq!(text, "`sh -c echo broken >&2; exit 3` failed: broken");
     }
 
     #[test]
-    fn settings_become_options() {
+    fn settings_are_passed_as_options() {
         let command = Apt::of_machine().command("apt-get");
         let words: Vec<_> = command.get_args().collect();
         assert_eq!(words, ["--quiet", "--option", "APT::Sandbox::User=root"]);

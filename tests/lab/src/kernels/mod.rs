@@ -36,7 +36,7 @@ pub fn kernels() -> Result<Vec<Kernel>, LabError> {
 }
 
 fn debian(series: &str) -> Result<Kernel, LabError> {
-    let unpacked = packages::unpacked(&packages::Wanted::CloudKernel(series))?;
+    let unpacked = packages::unpacked(&packages::RequiredPackage::CloudKernel(series))?;
     let boot = unpacked.join("boot");
     let listing = std::fs::read_dir(&boot).map_err(LabError::file("list", &boot))?;
     let image = listing

@@ -10,7 +10,7 @@ use super::apt::{self, Apt, BACKPORTS, DEBIAN_12};
 use crate::LabError;
 
 /// A package that the lab needs.
-pub(super) enum Wanted<'a> {
+pub(super) enum RequiredPackage<'a> {
     /// The newest cloud kernel of a series such as `6.1`.
     CloudKernel(&'a str),
     /// Busybox, linked statically.
@@ -21,7 +21,7 @@ pub(super) enum Wanted<'a> {
     Backport(&'static str),
 }
 
-impl Wanted<'_> {
+impl RequiredPackage<'_> {
     /// Whether a package of this name is suitable.
     fn matches(&self, package: &str) -> bool {
         match self {
@@ -74,7 +74,7 @@ pub fn cache_folder() -> Result<PathBuf, LabError> {
 /// # Errors
 /// If apt doesn't know the package, or it cannot be fetched.
 pub fn busybox() -> Result<PathBuf, LabError> {
-    let root = unpacked(&Wanted::Busybox)?;
+    let root = unpacked(&RequiredPackage::Busybox)?;
     ["bin/busybox", "usr/bin/busybox"]
         .iter()
         .map(|place| root.join(place))
@@ -89,7 +89,7 @@ pub fn busybox() -> Result<PathBuf, LabError> {
 /// # Errors
 /// If apt doesn't know the package, or it cannot be fetched.
 pub fn passt() -> Result<PathBuf, LabError> {
-    let path = unpacked(&Wanted::Passt)?.join("usr/bin/passt");
+    let path = unpacked(&RequiredPackage::Passt)?.join("usr/bin/passt");
     if path.is_file() {
         return Ok(path);
     }
@@ -103,11 +103,11 @@ pub fn passt() -> Result<PathBuf, LabError> {
 /// # Errors
 /// If the package cannot be fetched.
 pub(crate) fn backport(package: &'static str) -> Result<PathBuf, LabError> {
-    unpacked(&Wanted::Backport(package))
+    unpacked(&RequiredPackage::Backport(package))
 }
 
 /// The folder into which the newest such package is unpacked.
-pub(super) fn unpacked(wanted: &Wanted) -> Result<PathBuf, LabError> {
+pub(super) fn unpacked(wanted: &RequiredPackage) -> Result<PathBuf, LabError> {
     let packages = cache_folder()?.join("packages");
     if let Some(found) = newest_cached(&packages, wanted) {
         return Ok(found);
@@ -124,7 +124,7 @@ pub(super) fn unpacked(wanted: &Wanted) -> Result<PathBuf, LabError> {
     }
 }
 
-fn newest_cached(packages: &Path, wanted: &Wanted) -> Option<PathBuf> {
+fn newest_cached(packages: &Path, wanted: &RequiredPackage) -> Option<PathBuf> {
     let names = fs::read_dir(packages).ok()?;
     let names = names
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
@@ -134,8 +134,8 @@ fn newest_cached(packages: &Path, wanted: &Wanted) -> Option<PathBuf> {
 }
 
 /// Fetches a package from the machine's own sources, or else from Debian 12.
-fn fetch(packages: &Path, wanted: &Wanted) -> Result<PathBuf, LabError> {
-    if let Wanted::Backport(_) = wanted {
+fn fetch(packages: &Path, wanted: &RequiredPackage) -> Result<PathBuf, LabError> {
+    if let RequiredPackage::Backport(_) = wanted {
         let backports = Apt::of_debian(&packages.join(".apt-backports"), BACKPORTS)?;
         return fetch_by(&backports, packages, wanted);
     }
@@ -149,7 +149,7 @@ fn fetch(packages: &Path, wanted: &Wanted) -> Result<PathBuf, LabError> {
 }
 
 /// Downloads and unpacks beside the final place, then renames, so that an interrupted download leaves nothing that looks complete.
-fn fetch_by(apt: &Apt, packages: &Path, wanted: &Wanted) -> Result<PathBuf, LabError> {
+fn fetch_by(apt: &Apt, packages: &Path, wanted: &RequiredPackage) -> Result<PathBuf, LabError> {
     let pattern = wanted.pattern();
     let package =
         newest(apt.search(&pattern)?, wanted).ok_or(LabError::PackageUnknown { pattern })?;
@@ -166,7 +166,7 @@ fn fetch_by(apt: &Apt, packages: &Path, wanted: &Wanted) -> Result<PathBuf, LabE
     Ok(place)
 }
 
-fn newest(names: Vec<String>, wanted: &Wanted) -> Option<String> {
+fn newest(names: Vec<String>, wanted: &RequiredPackage) -> Option<String> {
     names
         .into_iter()
         .filter(|name| wanted.matches(name))
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_series_is_matched_whole() {
-        let wanted = Wanted::CloudKernel("6.1");
+        let wanted = RequiredPackage::CloudKernel("6.1");
         assert!(wanted.matches("linux-image-6.1.0-50-cloud-amd64"));
         assert!(!wanted.matches("linux-image-6.12.1+deb12-cloud-amd64"));
         assert!(!wanted.matches("linux-image-6.1.0-50-cloud-amd64-unsigned"));
@@ -202,8 +202,11 @@ mod tests {
             let package = format!("linux-image-{name}-cloud-amd64");
             fs::create_dir(folder.path().join(package)).unwrap();
         }
-        let newest = newest_cached(folder.path(), &Wanted::CloudKernel("6.12")).unwrap();
+        let newest = newest_cached(folder.path(), &RequiredPackage::CloudKernel("6.12")).unwrap();
         assert!(newest.ends_with("linux-image-6.12.10+deb12-cloud-amd64"));
-        assert_eq!(newest_cached(folder.path(), &Wanted::Busybox), None);
+        assert_eq!(
+            newest_cached(folder.path(), &RequiredPackage::Busybox),
+            None
+        );
     }
 }

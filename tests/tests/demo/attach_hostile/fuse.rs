@@ -1,7 +1,7 @@
-//! Guests that have memory in a file of FUSE whose program doesn't answer.
+//! Guests with memory in a file of FUSE whose program doesn't answer.
 //!
-//! That program is this test program, started again, which speaks FUSE's protocol (`include/uapi/linux/fuse.h`). Its file is mounted at no place of the
-//! host: when the process ends, the file is gone, and whoever waits for it gets an error.
+//! That program is this test program, started again, which speaks FUSE's protocol (`include/uapi/linux/fuse.h`). Its file isn't mounted at any path
+//! of the host: when the process ends, the file is gone, and its waiters get an error.
 
 use std::env;
 use std::fs::File;
@@ -19,7 +19,7 @@ use rustix::mount::{
 use rustix::process::Signal;
 
 use super::vmm::{Answers, REPLACED, Vmm, answers_of, say};
-use super::{Attached, sampled};
+use super::{Attachment, sampled};
 
 /// Set in the process that is the file system.
 const IS_FILE_SYSTEM: &str = "KVMPROF_TEST_FUSE";
@@ -29,14 +29,14 @@ const VERSION: [u32; 2] = [7, 31];
 /// Bytes that the kernel may read ahead, and that it may write at once, which it doesn't.
 const READ_AHEAD: u32 = 128 << 10;
 const MAX_WRITE: u32 = 4096;
-/// Bytes of the buffer for requests, which are shorter by far.
+/// Bytes of the buffer for requests, which are much shorter.
 const REQUEST: usize = 64 << 10;
 /// The numbers of the root and of the file in it.
 const ROOT: u64 = 1;
 const FILE: u64 = 2;
-/// How long the kernel may rely on what it has been told of them, in seconds: for longer than a test takes.
+/// How long the kernel may cache attributes, in seconds: for longer than a test takes.
 const VALID: u64 = 1 << 20;
-/// Errors that say that FUSE isn't there, or not for this process.
+/// Errors for a missing FUSE, or one that this process may not use.
 const NO_FUSE: [i32; 6] = [
     libc::ENOENT,
     libc::ENODEV,
@@ -57,7 +57,7 @@ mod code {
     pub const BATCH_FORGET: u32 = 42;
 }
 
-/// The process that is the file system.
+/// The main function of the file system's process.
 #[test]
 fn the_file_system() {
     if env::var_os(IS_FILE_SYSTEM).is_none() {
@@ -76,7 +76,7 @@ fn the_file_system() {
     }
 }
 
-/// Mounts a file system nowhere. Its device, and its root.
+/// Mounts a file system at no path. Returns its device and its root.
 fn mount() -> io::Result<(File, OwnedFd)> {
     let device = File::options()
         .read(true)
@@ -99,7 +99,7 @@ fn mount() -> io::Result<(File, OwnedFd)> {
     Ok((device, root))
 }
 
-/// A request of the kernel: what for, by which number, and about what.
+/// A request of the kernel: its kind, number and inode.
 struct Request {
     code: u32,
     unique: u64,
@@ -138,13 +138,13 @@ fn attributes(node: u64) -> Vec<u8> {
     bytes
 }
 
-/// The file system, which answers all requests but reads.
+/// The file system, which answers all requests except reads.
 struct FileSystem {
     device: File,
 }
 
 impl FileSystem {
-    /// Serves until the test has ended. When it is told to, it takes no request any longer; it says when somebody reads.
+    /// Serves until the test has ended. On request, it stops taking requests; it reports reads.
     fn serve(&self) {
         let input = stdin();
         let (mut takes, mut watched) = (true, 2);
@@ -176,7 +176,7 @@ impl FileSystem {
         let mut bytes = vec![0; REQUEST];
         match (&self.device).read(&mut bytes) {
             Ok(length) => self.answer(&Request::decode(&bytes[..length])),
-            // Who made it doesn't wait any longer.
+            // Its caller no longer waits.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOENT)) => {}
             Err(error) => panic!("{error}"),
         }
@@ -185,7 +185,7 @@ impl FileSystem {
     fn answer(&self, request: &Request) {
         let body = match request.code {
             code::READ => return say("asked"),
-            // There is no answer to these.
+            // These have no answer.
             code::FORGET | code::BATCH_FORGET | code::INTERRUPT => return,
             code::INIT => {
                 let [major, minor] = VERSION;
@@ -206,12 +206,12 @@ impl FileSystem {
         let mut bytes = words([length, error.cast_unsigned()]);
         bytes.extend(longs([unique]));
         bytes.extend(body);
-        // It takes an answer as a whole, or not at all.
+        // It accepts a complete answer only.
         (&self.device).write_all(&bytes).unwrap();
     }
 }
 
-/// The file system's process, seen by a test. Dropped, it is killed.
+/// The file system's process as the test sees it, which is killed when this is dropped.
 struct FileServer {
     child: Child,
     input: ChildStdin,
@@ -221,7 +221,7 @@ struct FileServer {
 }
 
 impl FileServer {
-    /// Starts it. If there is no FUSE here, that is the error.
+    /// Starts it. Without FUSE, returns that error.
     fn start() -> Result<Self, String> {
         let test = "attach_hostile::fuse::the_file_system";
         let mut child = Command::new(env::current_exe().unwrap())
@@ -247,13 +247,13 @@ impl FileServer {
         }
     }
 
-    /// Has it take no request any longer.
+    /// Has it stop taking requests.
     fn stop_taking(&mut self) {
         writeln!(self.input, "stop").unwrap();
         assert_eq!(self.answers.next().as_deref(), Some("done"));
     }
 
-    /// Waits until somebody reads the file.
+    /// Waits until the file is being read.
     fn until_asked(&mut self) {
         assert_eq!(self.answers.next().as_deref(), Some("asked"));
     }
@@ -271,15 +271,15 @@ impl Drop for FileServer {
     }
 }
 
-/// kvmprof, which waits for the file, while the vCPU that it has stopped stands still.
-struct Waiting {
+/// kvmprof, which waits for the file while the vCPU that it has stopped doesn't run.
+struct BlockedAttachment {
     // Dropped first: until then nothing else may end.
     server: FileServer,
-    attached: Attached,
+    attached: Attachment,
     vmm: Vmm,
 }
 
-impl Waiting {
+impl BlockedAttachment {
     /// `None` without FUSE. The file system takes kvmprof's request, if it takes any, and doesn't answer it.
     fn start(takes: bool) -> Option<Self> {
         let (vmm, attached) = sampled("ptrace");
@@ -306,7 +306,7 @@ impl Waiting {
         Some(waiting)
     }
 
-    /// Waits until the vCPU has stood still for many looks, one after the other.
+    /// Waits until the vCPU hasn't run for many readings in a row.
     fn until_still(&self) {
         let (mut looks, mut last) = (0, 0);
         until("the vCPU stands still", || {
@@ -326,7 +326,7 @@ impl Waiting {
         });
     }
 
-    /// Waits until kvmprof has ended and the vCPU goes on.
+    /// Waits until kvmprof has ended and the vCPU runs again.
     fn until_over(&mut self) {
         let ran = self.attached.guest.wait();
         assert_eq!(ran.status, 1, "{ran:?}");
@@ -340,11 +340,11 @@ impl Waiting {
     }
 }
 
-/// As by a program that is stopped, or waits for something itself.
+/// Like a program that is stopped, or blocked itself.
 #[test]
-fn a_second_interrupt_ends_it_while_nobody_takes_its_request() {
+fn a_second_interrupt_ends_it_before_its_request_is_read() {
     on_kvm(|| {
-        let Some(mut waiting) = Waiting::start(false) else {
+        let Some(mut waiting) = BlockedAttachment::start(false) else {
             return;
         };
         waiting.interrupt();
@@ -352,11 +352,11 @@ fn a_second_interrupt_ends_it_while_nobody_takes_its_request() {
     });
 }
 
-/// kvmprof ends all the same. The host's kernel doesn't end its thread that waits, in the process that traces, which keeps the vCPU.
+/// kvmprof ends nevertheless. The host's kernel doesn't end its blocked thread in the tracer, which keeps the vCPU stopped.
 #[test]
-fn a_request_that_was_taken_is_waited_for() {
+fn a_request_that_was_read_is_waited_for() {
     on_kvm(|| {
-        let Some(mut waiting) = Waiting::start(true) else {
+        let Some(mut waiting) = BlockedAttachment::start(true) else {
             return;
         };
         waiting.interrupt();

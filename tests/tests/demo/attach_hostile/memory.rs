@@ -29,12 +29,12 @@ impl Memory {
         }
     }
 
-    /// By the file, which is there whatever became of the mapping.
+    /// By the file, which exists whatever has become of the mapping.
     pub fn write(&self, at: u64, bytes: &[u8]) {
         self.file.write_all_at(bytes, at).unwrap();
     }
 
-    /// Puts the start of another file in place of a part of the mapping.
+    /// Replaces a part of the mapping by the start of another file.
     pub fn replace(&self, at: u64, length: usize, other: &File) {
         let both = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;

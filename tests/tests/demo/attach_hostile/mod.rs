@@ -1,4 +1,4 @@
-//! VMMs that lie, and do at the worst moment what a VMM may do: `kvmprof attach` reports nonsense about them at most.
+//! Hostile VMMs, which do at the worst time what a VMM may do: at most, `kvmprof attach` reports wrong data about them.
 
 mod fuse;
 mod memory;
@@ -32,12 +32,12 @@ fn the_vmm() {
 }
 
 /// kvmprof, attached to the guest of a VMM and recording.
-struct Attached {
+struct Attachment {
     guest: Guest,
     folder: TempDir,
 }
 
-impl Attached {
+impl Attachment {
     fn start(vmm: &Vmm, capture: &str) -> Self {
         Self::start_with(vmm, capture, [])
     }
@@ -54,7 +54,7 @@ impl Attached {
         self.guest.status().clock.ledger.sampled
     }
 
-    /// How many ticks there were; `None` once it has ended.
+    /// The number of ticks; `None` once it has ended.
     fn ticks(&self) -> Option<u64> {
         let connection = Connection::connect(&self.guest.socket()).ok()?;
         let document = connection.snapshot(device::STATUS, MAX_STATUS).ok()?;
@@ -75,7 +75,7 @@ impl Attached {
         });
     }
 
-    /// Waits for its end; its recording is whole. What it has said, and the samples.
+    /// Waits for its end; its recording is complete. Returns its messages and the samples.
     fn wait(&mut self) -> (Ran, Vec<Sample>) {
         let ran = self.guest.wait().without_slow_looks();
         assert_eq!(ran.status, 0, "{ran:?}");
@@ -93,10 +93,10 @@ impl Attached {
     }
 }
 
-/// A VMM, and kvmprof that is attached to its guest and has taken some samples.
-fn sampled(capture: &str) -> (Vmm, Attached) {
+/// A VMM, and a kvmprof attached to its guest that has taken some samples.
+fn sampled(capture: &str) -> (Vmm, Attachment) {
     let vmm = Vmm::start();
-    let attached = Attached::start(&vmm, capture);
+    let attached = Attachment::start(&vmm, capture);
     attached.until_sampled(100);
     (vmm, attached)
 }
@@ -105,17 +105,17 @@ fn sampled(capture: &str) -> (Vmm, Attached) {
 fn check_samples(samples: &[Sample]) {
     assert!(samples.len() >= 20, "{}", samples.len());
     let right = samples.iter().filter(|sample| sample.pid == PID);
-    // The first ones may come before it is known where processes are.
+    // The first ones may be taken before the location of processes is known.
     assert!(right.count() * 10 >= samples.len() * 9);
 }
 
-/// What the other tests take for granted.
+/// Preconditions of the other tests.
 #[test]
-fn the_synthetic_guest_is_known_by_its_memory() {
+fn the_synthetic_guest_is_recognised_by_its_memory() {
     on_kvm(|| {
         let vmm = Vmm::start();
         for capture in CAPTURES {
-            let attached = Attached::start(&vmm, capture);
+            let attached = Attachment::start(&vmm, capture);
             attached.until_sampled(100);
             let linux = attached.guest.status().machine.linux.unwrap();
             assert_eq!(linux.release, "6.99.0-test");
@@ -126,9 +126,9 @@ fn the_synthetic_guest_is_known_by_its_memory() {
     });
 }
 
-/// `--kernel` with the guest's own kernel is as good as its memory, and is refused with another one.
+/// `--kernel` with the guest's own kernel gives the same as its memory, and another kernel is refused.
 #[test]
-fn a_kernels_file_is_compared_with_what_runs() {
+fn a_kernels_file_is_compared_with_the_running_kernel() {
     on_kvm(|| {
         let vmm = Vmm::start();
         let folder = tempfile::tempdir().unwrap();
@@ -137,7 +137,7 @@ fn a_kernels_file_is_compared_with_what_runs() {
         fs::write(&path, &file).unwrap();
         let options = ["--kernel", path.to_str().unwrap()];
         for capture in CAPTURES {
-            let attached = Attached::start_with(&vmm, capture, options);
+            let attached = Attachment::start_with(&vmm, capture, options);
             attached.until_sampled(100);
             let (ran, samples) = attached.stop();
             assert_eq!(ran.stderr, "");
@@ -189,7 +189,7 @@ fn a_vmm_that_executes_another_program_has_ended() {
     });
 }
 
-/// Slots are removed, added and moved all the time, as by a balloon and by hotplug.
+/// Slots are removed, added and moved continuously, as by a balloon and by hotplug.
 #[test]
 fn slots_may_change_while_it_is_attached() {
     on_kvm(|| {
@@ -204,12 +204,13 @@ fn slots_may_change_while_it_is_attached() {
     });
 }
 
-/// Memory that can't be read any more is an unknown process, and no signal for kvmprof.
+/// Memory that becomes unreadable is an unknown process, and causes no signal in kvmprof.
 #[test]
 fn memory_may_go_away_while_it_is_attached() {
     on_kvm(|| {
         for capture in CAPTURES {
-            // What the VMM itself may not read can still be read through /proc, and of the second the kernel's image alone is lost.
+            // Memory that the VMM itself can't read is still readable through /proc; of the second guest only the kernel's image is
+            // lost.
             for (way, is_known) in [
                 ("protect", capture == "ptrace"),
                 ("cut 4194304", true),
@@ -221,7 +222,7 @@ fn memory_may_go_away_while_it_is_attached() {
                 attached.until_ticks(500);
                 let (ran, samples) = attached.stop();
                 assert_eq!(ran.stderr, "", "{way}");
-                // Those before it went away.
+                // Those before it was removed.
                 check_samples(&samples[..50]);
                 let last = samples.last().unwrap();
                 assert_eq!(last.pid == PID, is_known, "{way}: {last:?}");
@@ -231,7 +232,7 @@ fn memory_may_go_away_while_it_is_attached() {
     });
 }
 
-/// A vCPU's thread that ends, a vCPU that is closed, and a guest of which one is left.
+/// A vCPU's thread that ends, a vCPU that is closed, and a guest with one remaining vCPU.
 #[test]
 fn a_vcpu_may_go_away_while_it_is_attached() {
     on_kvm(|| {
@@ -275,13 +276,13 @@ fn a_guest_may_end_while_nobody_counts_its_ticks() {
     });
 }
 
-/// What the host's kernel refuses for a while is tried again, and said once.
+/// A temporary refusal of the host's kernel is retried, and reported once.
 #[test]
 fn a_vcpu_may_be_another_file_for_a_while() {
     on_kvm(|| {
         let (mut vmm, attached) = sampled("kernel");
         vmm.tell("hide");
-        // The program that samples is made anew with the slots.
+        // The sampling program is rebuilt with the slots.
         vmm.tell("move-slots 1");
         let refused = "Ticks of vCPU 0 are lost";
         until("it is refused", || {
@@ -297,7 +298,7 @@ fn a_vcpu_may_be_another_file_for_a_while() {
     });
 }
 
-/// Nobody samples a vCPU that is added later, and that is said once.
+/// A vCPU that is added later isn't sampled, and that is reported once.
 #[test]
 fn a_vcpu_may_be_added_while_it_is_attached() {
     on_kvm(|| {
@@ -316,9 +317,9 @@ fn a_vcpu_may_be_added_while_it_is_attached() {
     });
 }
 
-/// Terminals, tables and walks stand what a process calls itself, how many descriptors it has, and what it pretends.
+/// Terminals, tables and walks handle any process name, number of descriptors, and false data.
 #[test]
-fn names_and_descriptors_are_only_shown() {
+fn names_and_descriptors_are_only_displayed() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let evil = "\u{1b}[31mevil\n\u{7}";
@@ -341,7 +342,7 @@ fn names_and_descriptors_are_only_shown() {
         let mut guests = document["guests"].as_array().unwrap().iter();
         let guest = guests.find(|guest| guest["pid"] == vmm.pid()).unwrap();
         assert_eq!(guest["name"], evil);
-        let attached = Attached::start(&vmm, "ptrace");
+        let attached = Attachment::start(&vmm, "ptrace");
         attached.until_sampled(50);
         let (_, samples) = attached.stop();
         check_samples(&samples);

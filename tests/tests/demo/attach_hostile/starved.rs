@@ -1,4 +1,4 @@
-//! A VMM whose vCPU's thread has no more stack: what is written there waits for pages that nobody brings (userfaultfd(2)).
+//! A VMM whose vCPU's thread has no stack left: writes there wait for pages that are never filled (userfaultfd(2)).
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::vmm::Vmm;
 use crate::jail::{children, name};
 
-/// Whether this host has userfaultfd. The page is nobody's.
+/// Whether this host has userfaultfd.
 fn has_userfault() -> bool {
     let (access, flags) = (
         libc::PROT_READ | libc::PROT_WRITE,
@@ -66,7 +66,7 @@ fn one_signal_ends_a_start_that_waits_for_memory() {
         until("its other process has ended, too", || {
             (name(tracer) != "kvmprof-tracer").then_some(())
         });
-        // The VMM goes on.
+        // The VMM continues.
         until("the vCPU's thread is its own", || {
             (!vmm.is_traced()).then_some(())
         });

@@ -1,18 +1,18 @@
-//! Threads of vCPUs that may do anything when they are stopped, and be anything when they are looked at next.
+//! Threads of vCPUs in any state when they are stopped, and in any other one at the next sample.
 
 use kvmprof_tests::{on_kvm, until};
 
 use super::vmm::Vmm;
-use super::{Attached, CAPTURES, check_samples, sampled};
+use super::{Attachment, CAPTURES, check_samples, sampled};
 
-/// The program that has the thread's number then isn't made to do anything.
+/// No system call is made in the program that has the thread's number then.
 #[test]
 fn a_vmm_whose_main_thread_is_a_vcpu_executes_another_program() {
     on_kvm(|| {
         for capture in CAPTURES {
             let mut vmm = Vmm::start();
             vmm.tell("main-thread");
-            let mut attached = Attached::start(&vmm, capture);
+            let mut attached = Attachment::start(&vmm, capture);
             attached.until_sampled(100);
             vmm.begin("exec sleep 1000");
             let (ran, samples) = attached.wait();
@@ -23,9 +23,10 @@ fn a_vmm_whose_main_thread_is_a_vcpu_executes_another_program() {
     });
 }
 
-/// A signal that comes while the thread does what kvmprof has it do waits until the thread has its own registers back: no handler ever runs with others.
+/// A signal that arrives during kvmprof's system calls in the thread waits until the thread has its own registers back: no handler ever runs with
+/// others.
 #[test]
-fn a_signals_handler_sees_nothing_of_a_look() {
+fn a_signals_handler_does_not_notice_a_stop() {
     on_kvm(|| {
         for capture in CAPTURES {
             let (mut vmm, attached) = sampled(capture);
@@ -34,14 +35,14 @@ fn a_signals_handler_sees_nothing_of_a_look() {
             let (ran, samples) = attached.stop();
             assert_eq!(ran.stderr, "");
             check_samples(&samples);
-            // Each signal has come, and no handler has seen anything.
+            // Each signal has arrived, and no handler has noticed a stop.
             vmm.tell("pried");
             assert!(vmm.is_running() && !vmm.is_traced());
         }
     });
 }
 
-/// KVM tells nothing of a vCPU that another thread runs: kvmprof stops waiting for it. When KVM answers at last, the thread goes on as if nothing
+/// KVM doesn't answer for a vCPU that another thread runs: kvmprof stops waiting for it. When KVM answers at last, the thread continues as if nothing
 /// had happened.
 #[test]
 fn another_thread_may_run_the_vcpu() {
@@ -57,7 +58,7 @@ fn another_thread_may_run_the_vcpu() {
     });
 }
 
-/// What the thread waits for ends as it would without kvmprof, and all signals reach it.
+/// The thread's waits end as without kvmprof, and all signals reach it.
 #[test]
 fn a_vcpus_thread_may_sleep_and_wait() {
     on_kvm(|| {
@@ -72,7 +73,7 @@ fn a_vcpus_thread_may_sleep_and_wait() {
     });
 }
 
-/// A vCPU's thread that can't be stopped for long isn't kept when it stops at last, though nothing says any more that the guest runs.
+/// A vCPU's thread that stops late isn't kept, even if nothing shows any more that the guest runs.
 #[test]
 fn a_vcpu_may_be_slow_to_stop() {
     on_kvm(|| {

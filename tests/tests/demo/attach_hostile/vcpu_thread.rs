@@ -1,4 +1,4 @@
-//! What the thread of the VMM's vCPU does.
+//! The thread of the VMM's vCPU.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -21,28 +21,28 @@ const KVM_GET_SREGS: i64 = 0x8138_ae83;
 /// `REG_RSI` (`sys/ucontext.h`).
 const RSI: usize = 9;
 
-/// What the vCPU's thread does between two runs.
+/// An order to the vCPU's thread between two runs.
 pub enum Order {
-    /// Go on with these registers.
+    /// Continue with these registers.
     Registers(Box<(kvm_regs, kvm_sregs)>),
-    /// Wait in the kernel, where no signal interrupts it, until somebody opens the pipe of this name for writing.
+    /// Wait in the kernel, uninterruptibly, until the pipe of this name is opened for writing.
     Block(CString),
-    /// Sleep and wait so many times, and count what doesn't end as it should.
+    /// Sleep and wait this many times, and count results that differ from the expected ones.
     Work(u64),
-    /// Put something else in place of the vCPU's descriptor, or the vCPU again.
+    /// Replace the vCPU's descriptor by something else, or restore the vCPU.
     Hide,
     Show,
     /// Leave the vCPU to the main thread.
     HandOver,
-    /// Go on, with a stack of which no more pages come.
+    /// Continue, with a stack whose missing pages are never filled.
     Starve,
-    /// Close the vCPU and go on without it.
+    /// Close the vCPU and continue without it.
     Close,
     /// End the thread.
     End,
 }
 
-/// Whether nobody else sends signals any more, rounds of work that are over, what didn't end as it should, and signals that came.
+/// Whether no other thread sends signals any more, finished rounds of work, wrong results, and received signals.
 pub static WORK_BEGINS: AtomicBool = AtomicBool::new(false);
 pub static WORKED: AtomicU64 = AtomicU64::new(0);
 pub static ERRORS: AtomicU64 = AtomicU64::new(0);
@@ -52,10 +52,9 @@ pub extern "C" fn count_signal(_: i32) {
     SIGNALS.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Waits in ways that the kernel restarts by itself in three manners, if it is interrupted by no handler of a signal: the thread doesn't see that it was
-/// stopped.
+/// Waits in three ways that the kernel restarts by itself if no signal handler interrupts them: the thread doesn't notice that it was stopped.
 fn work(rounds: u64) {
-    // The signals that have had it take the order are behind it then.
+    // The signals that made it take the order are handled then.
     while !WORK_BEGINS.load(Ordering::SeqCst) {
         thread::yield_now();
     }
@@ -89,7 +88,7 @@ fn work(rounds: u64) {
     writer.join().unwrap();
 }
 
-/// How often a handler has run in the place of what only kvmprof has the thread do.
+/// Number of times that a handler has run with the registers of kvmprof's system calls.
 pub static SEEN: AtomicU64 = AtomicU64::new(0);
 
 pub extern "C" fn pry(signal: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
@@ -101,7 +100,7 @@ pub extern "C" fn pry(signal: i32, _: *mut libc::siginfo_t, context: *mut libc::
     count_signal(signal);
 }
 
-/// The vCPU that the main thread runs, and how often that has returned.
+/// The vCPU that the main thread runs, and the number of times that it has returned.
 static HANDED_OVER: AtomicI32 = AtomicI32::new(-1);
 pub static RUNS: AtomicU64 = AtomicU64::new(0);
 
@@ -113,13 +112,13 @@ pub extern "C" fn run_handed_over(_: i32) {
     }
 }
 
-/// The life of the vCPU's thread: whatever the guest does, it goes on.
+/// The main function of the vCPU's thread: it continues whatever the guest does.
 pub fn run(vcpu: VcpuFd, orders: &Receiver<(Order, Sender<()>)>) {
     let mut vcpu = Some(vcpu);
     let mut hidden = None;
     loop {
         match vcpu.as_mut() {
-            // What it does has no effect, and neither have failures; its thread is as busy as it would be.
+            // The guest's exits have no effect, and neither have failures; its thread is as busy as a real one.
             Some(vcpu) => {
                 let _ = vcpu.run();
             }
@@ -138,7 +137,7 @@ pub fn run(vcpu: VcpuFd, orders: &Receiver<(Order, Sender<()>)>) {
                     continue;
                 }
                 (Order::Work(rounds), _) => {
-                    // Signals come until then.
+                    // Signals arrive until then.
                     done.send(()).unwrap();
                     work(rounds);
                     continue;
@@ -170,14 +169,14 @@ pub fn run(vcpu: VcpuFd, orders: &Receiver<(Order, Sender<()>)>) {
     }
 }
 
-/// Runs the vCPU for good, without a stack below this function's own. What is written there waits for a page.
+/// Runs the vCPU forever, without a stack below this function's own. Writes there wait for a page.
 #[inline(never)]
 fn starve(vcpu: &VcpuFd) {
     const PAGE: usize = 4096;
     const BELOW: usize = 64 * PAGE;
     let here = 0_u8;
     let address = (&raw const here).addr();
-    // Its own frame and those of what it calls until then are above the page's end, and little else is.
+    // Its own frame and those of its callees until then are above the page's end, and little else is.
     if !(1200..1800).contains(&(address % PAGE)) {
         let more = std::hint::black_box([0_u8; 64]);
         starve(vcpu);
@@ -208,7 +207,7 @@ pub fn duplicate(original: &impl AsRawFd) -> File {
     unsafe { File::from_raw_fd(copy) }
 }
 
-/// Makes the descriptor of `place` one of what `other` is.
+/// Makes the descriptor `place` a duplicate of `other`.
 fn replace(place: &impl AsRawFd, other: &File) {
     // SAFETY: both are open, and stay so; who uses `place` stands it.
     let result = unsafe { libc::dup3(other.as_raw_fd(), place.as_raw_fd(), libc::O_CLOEXEC) };
@@ -223,7 +222,7 @@ pub fn make_pipe(path: &str) -> CString {
     path
 }
 
-/// Starts a program whose input is `pipe`, and waits for that in posix_spawn(3), as vfork(2) does, until somebody opens the other end.
+/// Starts a program whose input is `pipe`, and waits in posix_spawn(3), as vfork(2) does, until the other end is opened.
 fn wait_for_child(pipe: &CStr) {
     let program = c"/bin/true";
     let arguments = [program.as_ptr().cast_mut(), std::ptr::null_mut()];

@@ -1,4 +1,4 @@
-//! A VMM that does what it is told, in a process of its own: this test program, started again.
+//! A VMM that obeys a test, in a separate process: this test program, started again.
 //!
 //! Its guest is one vCPU in the kernel of a synthetic Linux guest, in an endless loop.
 
@@ -30,22 +30,22 @@ use super::vcpu_thread::{
     pry, run, run_handed_over,
 };
 
-/// Set in the process that is the VMM.
+/// Set in the VMM's process.
 const IS_VMM: &str = "KVMPROF_TEST_VMM";
-/// What lines for the test begin with.
+/// The prefix of lines for the test.
 const MARK: &str = "says: ";
-/// Bytes of the guest's tasks and of its CPUs' data, which another file can have.
+/// Bytes of the guest's tasks and of its CPUs' data, which can be in another file.
 pub const REPLACED: u64 = IMAGE - TASKS;
 /// A jump to itself.
 const LOOP: [u8; 2] = [0xeb, 0xfe];
 
-/// Whether signals are to come again and again.
+/// Whether signals are to be sent continuously.
 static PRIES: AtomicBool = AtomicBool::new(false);
 
-/// What another process says to the test.
+/// Reports of another process to the test.
 pub type Answers = Box<dyn Iterator<Item = String>>;
 
-/// What `child` says, which is this program, started again.
+/// The reports of `child`, which is this program, started again.
 pub fn answers_of(child: &mut Child) -> Answers {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     Box::new(lines.map_while(Result::ok).filter_map(|line| {
@@ -54,7 +54,7 @@ pub fn answers_of(child: &mut Child) -> Answers {
     }))
 }
 
-/// The VMM, seen by a test. Dropped, it is killed.
+/// The VMM as the test sees it, which is killed when this is dropped.
 pub struct Vmm {
     child: Child,
     input: ChildStdin,
@@ -96,13 +96,13 @@ impl Vmm {
         self.child.id()
     }
 
-    /// Has it do something, and waits until it has.
+    /// Has it execute an order, and waits for its completion.
     pub fn tell(&mut self, command: &str) {
         self.begin(command);
         assert_eq!(self.answers.next().as_deref(), Some("done"), "{command}");
     }
 
-    /// Has it do something that it doesn't come back from.
+    /// Has it execute an order without an end.
     pub fn begin(&mut self, command: &str) {
         writeln!(self.input, "{command}").unwrap();
     }
@@ -121,7 +121,7 @@ impl Vmm {
         })
     }
 
-    /// How long its vCPU's thread has run, in ns.
+    /// The run time of its vCPU's thread, in ns.
     pub fn vcpu_time(&self) -> u64 {
         let mut times = self.tasks().filter_map(|task| {
             let name = fs::read_to_string(task.join("comm")).ok()?;
@@ -145,12 +145,12 @@ impl Drop for Vmm {
     }
 }
 
-/// The life of the process that is the VMM; nothing in any other one.
+/// The main function of the VMM's process; does nothing in any other one.
 pub fn be_vmm() {
     if env::var_os(IS_VMM).is_none() {
         return;
     }
-    // In a shared memory file, so that the file can be cut short under the guest.
+    // In a shared memory file, so that the file can be truncated under the guest.
     let memory = Memory::new(MEMORY);
     memory.write(0, &image());
     let mut host = Host::new(memory);
@@ -162,7 +162,7 @@ pub fn be_vmm() {
     }
 }
 
-/// Says this to the test.
+/// Reports this to the test.
 pub fn say(word: &str) {
     println!("\n{MARK}{word}");
 }
@@ -179,7 +179,7 @@ fn image() -> Vec<u8> {
     bytes
 }
 
-/// Ends KVM_RUN in the main thread for a moment, again and again.
+/// Interrupts KVM_RUN in the main thread repeatedly.
 fn kick_main(pause: Duration) {
     let main = std::process::id();
     thread::spawn(move || {
@@ -263,7 +263,7 @@ impl Host {
             "protect" => self.memory.protect(libc::PROT_NONE),
             "unmap" => self.memory.unmap(),
             "cut" => {
-                // What keeps the time would make it longer again.
+                // Advancing the clock would make the file longer again.
                 *self.jiffies.lock().unwrap() = None;
                 self.memory.file.set_len(number(1)).unwrap();
             }
@@ -298,7 +298,7 @@ impl Host {
         }
     }
 
-    /// The vCPU is reset, as by a keyboard controller; nothing is taken out of memory.
+    /// The vCPU is reset, as by a keyboard controller; memory keeps its contents.
     fn reboot(&self) {
         *self.jiffies.lock().unwrap() = None;
         let vcpu = Kvm::new().unwrap().create_vm().unwrap();
@@ -307,7 +307,7 @@ impl Host {
         self.order(Order::Registers(Box::new(reset)));
     }
 
-    /// Has the vCPU's thread sleep and wait, first without signals, and then with one after the other, none of which may be lost.
+    /// Has the vCPU's thread sleep and wait, first without signals, and then with consecutive ones, none of which may be lost.
     fn work(&self, rounds: u64) {
         self.order(Order::Work(rounds));
         WORK_BEGINS.store(true, Ordering::SeqCst);
@@ -328,7 +328,7 @@ impl Host {
         assert_eq!(SIGNALS.load(Ordering::SeqCst), rounds);
     }
 
-    /// Sends the vCPU's thread a signal again and again, whose handler looks for registers of what only kvmprof has the thread do.
+    /// Sends the vCPU's thread signals repeatedly, whose handler looks for registers of kvmprof's system calls.
     fn pry(&self) {
         // SAFETY: 0 is a value of this structure, whose fields are set; the handler only calls what handlers may call.
         unsafe {
@@ -349,7 +349,7 @@ impl Host {
         });
     }
 
-    /// Has the main thread run the vCPU from now on, as VMMs do that have no other thread. It is in a handler of a signal then, for good.
+    /// Has the main thread run the vCPU from now on, like a VMM without other threads. It stays in a signal handler then.
     fn run_on_main_thread(&self) {
         self.order(Order::HandOver);
         let handler: extern "C" fn(i32) = run_handed_over;
@@ -361,12 +361,12 @@ impl Host {
             // SAFETY: a process's main thread has its number; both signals have handlers.
             unsafe { libc::syscall(libc::SYS_tgkill, main, main, signal) };
             thread::sleep(Duration::from_millis(10));
-            // Once it runs the vCPU this ends that for a moment.
+            // While it runs the vCPU, this interrupts it.
             signal = libc::SIGUSR1;
         }
     }
 
-    /// Takes all memory from the guest and gives it back, and has other slots come and go, so many times.
+    /// Removes all memory of the guest and restores it, and removes and adds other slots, this many times.
     fn move_slots(&self, times: u64) {
         let vm = self.vm.as_ref().unwrap();
         let (address, length) = (self.memory.address, self.memory.length as u64);
@@ -379,7 +379,7 @@ impl Host {
         }
     }
 
-    /// So many more slots, each of one page, far above the guest's memory.
+    /// This many additional slots, each of one page, far above the guest's memory.
     fn make_slots(&self, count: u64) {
         let vm = self.vm.as_ref().unwrap();
         for number in 0..count {
@@ -394,7 +394,7 @@ impl Host {
         }
     }
 
-    /// Slots over other parts of this process: its stack, and what isn't mapped at all.
+    /// Slots over other parts of this process: its stack, and unmapped addresses.
     fn alias(&self) {
         let vm = self.vm.as_ref().unwrap();
         let own = std::ptr::from_ref(self) as u64 & !0xfff;
@@ -403,7 +403,7 @@ impl Host {
         set_slot(vm, 10, 4 << 32, 0x7000_0000_0000, 1 << 40);
     }
 
-    /// So many more descriptors of the guest.
+    /// This many additional descriptors of the guest.
     fn copy(&mut self, count: u64) {
         let vm = self.vm.as_ref().unwrap();
         for _ in 0..count {
@@ -424,7 +424,7 @@ fn set_slot(vm: &VmFd, slot: u32, guest: u64, host: u64, bytes: u64) {
     unsafe { vm.set_user_memory_region(region).unwrap() };
 }
 
-/// A signal for the vCPU's thread is to do nothing but end its system call.
+/// A signal for the vCPU's thread only has to end its system call.
 fn catch_signal() {
     extern "C" fn nothing(_: i32) {}
     let handler: extern "C" fn(i32) = nothing;

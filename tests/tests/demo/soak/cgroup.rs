@@ -10,7 +10,7 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// `None` where groups can't be made.
+    /// `None` if groups can't be made.
     pub fn new(bytes: u64) -> Option<Self> {
         let root = Path::new("/sys/fs/cgroup");
         let name = format!("kvmprof-soak-{}", std::process::id());
@@ -33,7 +33,7 @@ impl Cgroup {
         None
     }
 
-    /// Puts a process into it, if that can be.
+    /// Puts a process into it, if possible.
     pub fn take(&self, pid: u32) -> bool {
         fs::write(self.folder.join("cgroup.procs"), pid.to_string()).is_ok()
     }
@@ -41,7 +41,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Whoever is in it goes back first. If that fails, the group stays.
+        // Its processes are moved back first. If that fails, the group stays.
         let inside = fs::read_to_string(self.folder.join("cgroup.procs")).unwrap_or_default();
         for pid in inside.lines() {
             let _ = fs::write(self.parent.join("cgroup.procs"), pid);

@@ -1,4 +1,4 @@
-//! What disturbs a guest that goes on.
+//! Disturbances of a guest that continues.
 
 use std::cell::Cell;
 use std::fs;
@@ -17,12 +17,12 @@ use super::Soak;
 use super::cgroup::Cgroup;
 use crate::kills::{KINDS, Victims};
 
-/// Threads that send signals at the same time: kvmprof is to bear 50,000 a second, and one alone came to 29,000. Whether these reach that is the
-/// host's matter, which runs the vCPUs beside them: the soak prints the rate, and asserts none.
+/// Threads that send signals at the same time: kvmprof has to handle 50,000 a second, and one thread alone sent 29,000. Whether these reach that
+/// depends on the host, which runs the vCPUs beside them: the soak prints the rate, and asserts none.
 const SENDERS: usize = 4;
-/// Between two looks at what pcs has meanwhile.
+/// Time between two readings of pcs.
 const READING: Duration = Duration::from_millis(2);
-/// Longest random time, in ms.
+/// Maximum random time, in ms.
 const MOMENT: u64 = 200;
 
 /// pcs, gathering everything.
@@ -43,7 +43,7 @@ fn moment(soak: &mut Soak) -> Duration {
     Duration::from_millis(soak.below(MOMENT))
 }
 
-/// Nobody reads until samples are lost, and then somebody reads all that is left.
+/// There is no reader until samples are lost; then all remaining data is read.
 pub fn stalled_reader(soak: &mut Soak) -> Option<&'static str> {
     let pcs = gathering(soak);
     pcs.stall_until("samples are lost", |ledger| ledger.lost > 200);
@@ -52,7 +52,7 @@ pub fn stalled_reader(soak: &mut Soak) -> Option<&'static str> {
     None
 }
 
-/// Somebody reads now and then.
+/// Reads at intervals.
 pub fn slow_reader(soak: &mut Soak) -> Option<&'static str> {
     let mut pcs = gathering(soak);
     for _ in 0..20 {
@@ -94,7 +94,7 @@ pub fn killed_reader(soak: &mut Soak) -> Option<&'static str> {
     None
 }
 
-/// A recorder is killed when there is something in its file, which can be read up to there.
+/// A recorder is killed when its file has data, which can be read up to there.
 pub fn killed_recorder(soak: &mut Soak) -> Option<&'static str> {
     let output = soak.guest.folder().join("recording");
     let record = start(soak, &["record"], &output);
@@ -110,7 +110,7 @@ pub fn killed_recorder(soak: &mut Soak) -> Option<&'static str> {
     None
 }
 
-/// Waits until the end of a client is noticed.
+/// Waits until kvmprof has noticed the end of a client.
 fn without_recorders(soak: &Soak) {
     until("nobody records", || {
         let recorders = soak.guest.status().recorders().count();
@@ -128,7 +128,7 @@ fn run(program: &str, words: &[&str]) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-/// A recorder fills its file system, says so, and fails.
+/// A recorder fills its file system, reports that, and fails.
 pub fn full_disk(soak: &mut Soak) -> Option<&'static str> {
     let folder = soak.guest.folder().join("small");
     fs::create_dir_all(&folder).unwrap();
@@ -148,7 +148,7 @@ pub fn full_disk(soak: &mut Soak) -> Option<&'static str> {
     None
 }
 
-/// kvmprof stands still while a reader waits.
+/// kvmprof is stopped while a reader waits.
 pub fn stop(soak: &mut Soak) -> Option<&'static str> {
     let mut pcs = gathering(soak);
     let before = pcs.status().ledger.ticks;
@@ -161,7 +161,7 @@ pub fn stop(soak: &mut Soak) -> Option<&'static str> {
     None
 }
 
-/// Signals that say nothing come all the time, to the process and as kicks to each vCPU's thread, as fast as several threads can send them.
+/// Signals without a request are sent continuously, to the process and as kicks to each vCPU's thread, as fast as several threads can send them.
 pub fn signals(soak: &mut Soak) -> Option<&'static str> {
     let mut pcs = gathering(soak);
     let begin = Instant::now();
@@ -181,9 +181,9 @@ pub fn signals(soak: &mut Soak) -> Option<&'static str> {
     None
 }
 
-/// Sends some thousand signals. Returns how many the host's kernel has taken; of the process's, those that say the same become one while they wait.
+/// Sends some thousand signals. Returns the number that the host's kernel has queued; equal ones of the process become one while they are pending.
 fn send_signals(guest: &Guest) -> u32 {
-    let kicked = Kicked::new(guest.pid());
+    let kicked = KickedThreads::new(guest.pid());
     let mut sent = 0;
     for _ in 0..20 {
         for _ in 0..50 {
@@ -200,13 +200,13 @@ fn send_signals(guest: &Guest) -> u32 {
 }
 
 /// The threads of vCPUs, which are kicked in turn.
-struct Kicked {
+struct KickedThreads {
     process: libc::pid_t,
     threads: Vec<libc::pid_t>,
     next: Cell<usize>,
 }
 
-impl Kicked {
+impl KickedThreads {
     fn new(pid: u32) -> Self {
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
         let is_vcpu = |folder: &Path| {
@@ -232,7 +232,7 @@ impl Kicked {
         }
     }
 
-    /// Kicks the next one; false if as many signals wait as may.
+    /// Kicks the next one; false if the maximum number of signals is pending.
     fn kick(&self) -> bool {
         let next = self.next.get();
         self.next.set(next + 1);
@@ -243,7 +243,7 @@ impl Kicked {
     }
 }
 
-/// kvmprof gets no more descriptors while clients come.
+/// kvmprof gets no more descriptors while clients connect.
 pub fn no_descriptors(soak: &mut Soak) -> Option<&'static str> {
     let mut pcs = gathering(soak);
     let process = Pid::from_raw(i32::try_from(soak.guest.pid()).unwrap());
@@ -254,7 +254,7 @@ pub fn no_descriptors(soak: &mut Soak) -> Option<&'static str> {
         ..limits
     };
     let usual = prlimit(process, Resource::Nofile, few).unwrap();
-    // Those who are let in, and those who would have to wait: they go away again.
+    // Clients that are accepted, and clients that would have to wait: they disconnect.
     let others: Vec<_> = (0..16)
         .map(|_| std::os::unix::net::UnixStream::connect(soak.guest.socket()).unwrap())
         .collect();
@@ -280,7 +280,7 @@ pub fn kills(soak: &mut Soak) -> Option<&'static str> {
     None
 }
 
-/// A recorder has little memory for its file's pages and for what it keeps.
+/// A recorder has little memory for its file's pages and for its own data.
 pub fn little_memory(soak: &mut Soak) -> Option<&'static str> {
     let Some(group) = Cgroup::new(24 << 20) else {
         return Some("no cgroup can be made");
@@ -304,8 +304,8 @@ pub fn little_memory(soak: &mut Soak) -> Option<&'static str> {
     None
 }
 
-/// kvmprof itself has little memory beside a program that fills what there is with a file's pages. Its guest's memory can't be taken from it,
-/// all else of it can, and it goes on.
+/// kvmprof itself has little memory beside a program that fills the page cache. Its guest's memory can't be reclaimed, all its other memory can,
+/// and it continues.
 pub fn little_memory_for_all(soak: &mut Soak) -> Option<&'static str> {
     let Some(group) = Cgroup::new(96 << 20) else {
         return Some("no cgroup can be made");

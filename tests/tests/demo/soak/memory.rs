@@ -1,27 +1,27 @@
-//! Memory that doesn't grow.
+//! Checks that memory doesn't grow.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use kvmprof_tests::Guest;
 
-/// Bytes by which memory may differ between looks: buffers that a client is given and that the allocator keeps.
+/// Bytes by which memory may differ between readings: buffers for a client, and memory that the allocator keeps.
 const NOISE: u64 = 8 << 20;
-/// Looks from which on a slope can be told.
+/// Minimum number of readings for a slope.
 const ENOUGH: usize = 8;
-/// Time from which on it is judged: before that the noise is more than what is looked for.
+/// Time from which on the slope is checked: before that, the noise exceeds it.
 const LONG: Duration = Duration::from_secs(3600);
-/// The slope that is none, in bytes an hour.
+/// The limit of the slope, in bytes an hour.
 const MAX_SLOPE: f64 = 1e6;
 
-/// What kvmprof had after each round.
+/// kvmprof's memory after each round.
 pub struct Memory {
     begin: Instant,
-    /// When, since the begin, and how many bytes.
+    /// The time since the start, and bytes.
     looks: Vec<(Duration, u64)>,
 }
 
-/// A line through the looks, but for the first quarter, which warms up.
+/// A line through the readings, except for the first quarter, which is the warm-up.
 struct Slope {
     /// Bytes an hour.
     bytes: f64,
@@ -30,7 +30,7 @@ struct Slope {
 }
 
 impl Memory {
-    /// Nobody has looked yet.
+    /// There is no reading yet.
     pub fn new() -> Self {
         Self {
             begin: Instant::now(),
@@ -44,7 +44,7 @@ impl Memory {
         self.looks.push((time, guest.resident_bytes()));
     }
 
-    /// The most of the second and of the last quarter. The first warms up.
+    /// The maximum of the second and of the last quarter. The first is the warm-up.
     fn quarters(&self) -> Option<(u64, u64)> {
         let quarter = self.looks.len() / 4;
         let most = |part: &[(Duration, u64)]| part.iter().map(|(_, bytes)| *bytes).max();
@@ -55,7 +55,7 @@ impl Memory {
         Some((second, most(&self.looks[self.looks.len() - quarter..])?))
     }
 
-    /// By the least squares.
+    /// By least squares.
     #[expect(
         clippy::cast_precision_loss,
         reason = "memory has far fewer than 2^53 bytes"
@@ -91,10 +91,10 @@ impl Memory {
         })
     }
 
-    /// It hasn't grown. After a few rounds nobody can tell, and how much it grows in an hour only after an hour.
+    /// It hasn't grown. A few rounds show nothing, and the growth an hour shows only after an hour.
     ///
     /// # Panics
-    /// It has.
+    /// If it has grown.
     pub fn check(&self) {
         if let Some((second, last)) = self.quarters() {
             assert!(last <= second + NOISE, "memory grows: {:?}", self.looks);

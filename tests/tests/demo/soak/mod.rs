@@ -1,8 +1,7 @@
-//! Everything that can go wrong beside a guest, again and again: readers that stall, are slow or are killed, full disks, stops,
-//! signals, no descriptors, little memory, steps of the wall clock, and the sudden end of kvmprof itself. The ledgers are exact all the time, memory doesn't
-//! grow, and nothing hangs.
+//! All disturbances of a guest, repeatedly: readers that stall, are slow or are killed, full disks, stops, signals, no descriptors, little memory,
+//! steps of the wall clock, and kills of kvmprof itself. The ledgers are always exact, memory doesn't grow, and nothing hangs.
 //!
-//! The test is two rounds of it. `tests/soak MINUTES` has it go on for so long, by `KVMPROF_SOAK_MINUTES`.
+//! The test is two rounds. `tests/soak MINUTES` continues for this time, by `KVMPROF_SOAK_MINUTES`.
 
 mod cgroup;
 mod disturbances;
@@ -22,7 +21,7 @@ use memory::Memory;
 /// Rounds without `KVMPROF_SOAK_MINUTES`.
 const ROUNDS: u32 = 2;
 
-/// A disturbance: what it is, and what does it. `Some` says why it can't be had here.
+/// A disturbance: its name, and its function. `Some` says why it isn't possible here.
 type Disturbance = (&'static str, fn(&mut Soak) -> Option<&'static str>);
 
 const DISTURBANCES: [Disturbance; 11] = [
@@ -39,16 +38,16 @@ const DISTURBANCES: [Disturbance; 11] = [
     ("VMMs and clients are killed", disturbances::kills),
 ];
 
-/// The guest that is disturbed, and who looks on.
+/// The disturbed guest, and its observers.
 struct Soak {
     guest: Guest,
     witness: Connection,
     random: Random,
-    /// Signals that were sent each second of the slowest storm of them.
+    /// Signals sent each second in the slowest storm of them.
     signal_rate: f64,
 }
 
-/// What became of a disturbance.
+/// The results of a disturbance.
 #[derive(Default)]
 struct Row {
     times: u64,
@@ -88,7 +87,7 @@ impl Soak {
         accounts
     }
 
-    /// Carries out `disturb` and enters what it cost.
+    /// Executes `disturb` and adds its results.
     fn try_one(&mut self, disturb: fn(&mut Self) -> Option<&'static str>, row: &mut Row) {
         let before = self.accounts().clock;
         row.not_tried = disturb(self);
@@ -100,7 +99,7 @@ impl Soak {
     }
 }
 
-/// How long `tests/soak` wants it to go on.
+/// The time requested by `tests/soak`.
 fn minutes() -> Option<Duration> {
     let text = env::var("KVMPROF_SOAK_MINUTES").ok()?;
     let minutes: u64 = text.parse().expect("KVMPROF_SOAK_MINUTES is a number");
@@ -108,7 +107,7 @@ fn minutes() -> Option<Duration> {
 }
 
 #[test]
-fn nothing_is_lost_but_what_is_counted() {
+fn only_counted_ticks_are_lost() {
     on_kvm(|| {
         let (begin, limit) = (Instant::now(), minutes());
         let mut soak = Soak::new();
@@ -137,8 +136,8 @@ fn nothing_is_lost_but_what_is_counted() {
     });
 }
 
-/// The wall clock is stepped back and forth by hours, in the lab, where it is nobody else's. What tells time by it is wrong then; the
-/// profiling clock isn't moved by it.
+/// The wall clock is stepped back and forth by hours, in the lab, where no other program uses it. Times by it are wrong then; the profiling clock
+/// isn't affected.
 #[test]
 fn steps_of_the_wall_clock_move_no_tick() {
     on_kvm_of_lab(|| {
@@ -176,7 +175,7 @@ fn steps_of_the_wall_clock_move_no_tick() {
     });
 }
 
-/// kvmprof ends well, and has complained of nothing but clients that it had no descriptors for.
+/// kvmprof ends without errors, and its only messages are about clients that it had no descriptors for.
 fn end(mut guest: Guest) {
     guest.signal(Signal::TERM);
     let ran = guest.wait();

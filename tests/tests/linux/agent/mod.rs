@@ -11,11 +11,11 @@ const ADDRESS: u64 = 0x40_0000;
 
 kvmprof_tests::in_each_kernel! {
     nodes_behave
-    reads_of_any_size_give_what_is_there
+    reads_of_any_size_return_available_data
     each_side_has_its_own_pcs
 }
 
-/// A guest of that series of kernels that has run all its checks.
+/// A guest with that series of kernels that has run all its checks.
 fn run(series: &str) -> Finished {
     once(&format!("agent-{series}"), || {
         let kernel = debian(series);
@@ -42,7 +42,7 @@ fn run(series: &str) -> Finished {
 }
 
 fn each_side_has_its_own_pcs(run: &Finished) {
-    // A host that is too slow for the rate is told of before.
+    // A host that is too slow for the rate is reported before.
     let beside = run.text("beside");
     assert_eq!(beside.lines().last(), Some("status 0"), "{beside}");
     let guest = run.console("guest");
@@ -57,7 +57,7 @@ fn each_side_has_its_own_pcs(run: &Finished) {
 /// Kills of pcsd without `KVMPROF_KILLS`.
 const KILLS: &str = "2";
 
-/// The same nodes on the host itself, by kvmprof's socket; then pcsd is killed at any moment.
+/// The same nodes on the host itself, by kvmprof's socket; then pcsd is killed at random times.
 fn run_over_a_socket() -> Finished {
     once("agent-socket", || {
         let kills = env::var("KVMPROF_KILLS").unwrap_or_else(|_| KILLS.to_owned());
@@ -94,7 +94,7 @@ fn nodes_behave_over_a_socket() {
     assert!(text.contains("agent_pcs: ") && text.contains(" 0 failed"));
 }
 
-/// Each check that the guest made has a line of its own.
+/// Each check in the guest has a line of its own.
 fn nodes_behave(run: &Finished) {
     let console = run.console("guest");
     let text = console.text();
@@ -115,13 +115,13 @@ fn nodes_behave(run: &Finished) {
     assert!(text.contains("pcsd: 6 nodes for 2 vCPUs at 100 Hz"));
 }
 
-fn reads_of_any_size_give_what_is_there(run: &Finished) {
+fn reads_of_any_size_return_available_data(run: &Finished) {
     let console = run.console("guest");
     for (size, bytes) in [(1, 3), (333, 999), (1024, 3072)] {
         assert_eq!(console.number(&format!("dd {size} ")), bytes);
     }
     for size in [1000, 4097, 200_000] {
-        // A read gives what is there, and may end with a buffer.
+        // A read returns the available data, and may end with a buffer.
         let bytes = console.number(&format!("dd {size} "));
         assert!(bytes > 0 && bytes <= 3 * size, "{bytes} of dd by {size}");
     }

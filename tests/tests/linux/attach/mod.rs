@@ -1,5 +1,5 @@
-//! Guests of other VMMs, attached to while they run: kvmprof's own in another process, and QEMU's. What they run is found in
-//! their memory alone. KASLR is on.
+//! Running guests of other VMMs, attached to: kvmprof's own in another process, and QEMU's. Their kernels are found in their memory only. KASLR is
+//! on.
 
 mod nested;
 mod perf;
@@ -36,9 +36,9 @@ kvmprof_tests::in_each_kernel! {
     a_halted_guest_stays_halted
     guests_are_listed_with_their_vcpus_and_memory
     a_reboot_ends_what_is_attached
-    guests_go_on_and_their_end_is_noticed
+    guests_continue_and_their_end_is_noticed
     kernel_stacks_are_whole
-    what_the_vmm_does_is_below_the_guests_stacks
+    host_stacks_are_below_the_guests_stacks
     user_stacks_are_whole
     the_kernels_functions_are_those_of_its_file
     user_samples_name_their_process
@@ -53,7 +53,7 @@ fn guests(series: &str) -> &'static [Guest] {
     }
 }
 
-/// What was seen of guests with that series of kernels.
+/// The results of guests with that series of kernels.
 struct Run {
     finished: Finished,
     series: String,
@@ -93,17 +93,17 @@ impl Run {
         (contents, samples)
     }
 
-    /// What kvmprof attach has said.
+    /// The messages of kvmprof attach.
     fn said(&self, name: &str) -> String {
         self.finished.text(&format!("{name}.attach"))
     }
 
-    /// The pid of a process, as the guest's shell says it first.
+    /// The pid of a process, as the guest's shell first prints it.
     fn pid(&self, guest: &str, process: &str) -> i32 {
         *self.pids(guest, process).first().unwrap()
     }
 
-    /// The same each time that the guest has started.
+    /// The same at each start of the guest.
     fn pids(&self, guest: &str, process: &str) -> Vec<i32> {
         let console = self.finished.console(guest).text();
         let prefix = format!("pid {process} ");
@@ -149,7 +149,7 @@ fn captures(run: &Run) -> impl Iterator<Item = (&'static str, String)> {
     })
 }
 
-/// A program counter tells whose it is by where the programs were linked to.
+/// A program counter identifies its program by the link addresses.
 fn user_samples_name_their_process(run: &Run) {
     for (guest, name) in captures(run) {
         let (_, samples) = run.recording(&name);
@@ -179,7 +179,7 @@ fn user_samples_name_their_process(run: &Run) {
             known.count(),
         );
         println!("{name}: {known} of {all} of the part-time process have a pid");
-        // The host's kernel doesn't wait for memory that isn't there.
+        // The host's kernel doesn't wait for absent memory.
         let least = if name == guest { 100 } else { 99 };
         assert!(all > 0 && known * 100 >= all * least);
     }
@@ -210,7 +210,7 @@ fn kernel_stacks_are_whole(run: &Run) {
 }
 
 /// Recordings of `--capture kernel` have them, by `--host-stacks`. KVM is a module of the host's kernel.
-fn what_the_vmm_does_is_below_the_guests_stacks(run: &Run) {
+fn host_stacks_are_below_the_guests_stacks(run: &Run) {
     for (guest, ..) in run.guests() {
         let (contents, samples) = run.recording(&format!("{guest}.kernel"));
         let stacks = host_stacks(&samples, &contents);
@@ -231,7 +231,7 @@ fn what_the_vmm_does_is_below_the_guests_stacks(run: &Run) {
                 .iter()
                 .find(|stack| stack.iter().any(|frame| frame.1 == "[host:kvm]"))
         );
-        // Ticks in exits are a few of a hundred. Each of their stacks goes down to the VMM's program, or says that it is cut short.
+        // Ticks in exits are a few percent. Each of their stacks reaches the VMM's program, or is marked as truncated.
         assert!(stacks.len() >= 5 && stacks.len() < samples.len());
         let ends = stacks.iter().filter(|stack| {
             let is_of = |frame: &HostFrame| frame.1 == program || frame.1 == "[host]";
@@ -242,7 +242,8 @@ fn what_the_vmm_does_is_below_the_guests_stacks(run: &Run) {
     }
 }
 
-/// Checks that the stacks of these samples of a program are whole, from when each vCPU's thread has the program's unwind information, which takes a while.
+/// Checks that the stacks of these samples of a program are complete, from when each vCPU's thread has the program's unwind information, which takes
+/// a while.
 fn check_whole_stacks(recording: &str, program: &str, mut samples: Vec<&Sample>) {
     let is_whole = |sample: &Sample| sample.stack.user_end == StackEnd::Complete;
     let mut informed = BTreeSet::new();
@@ -256,7 +257,7 @@ fn check_whole_stacks(recording: &str, program: &str, mut samples: Vec<&Sample>)
     let all = samples.len();
     println!("{recording}: {whole} of {all} user stacks of {program} are whole");
     assert!(whole * 100 >= all * 95);
-    // On a host that has much else to do, the time of the recording may be over by then.
+    // On a busy host, the time of the recording may be over by then.
     if all < 30 {
         not_run(&format!("{recording}: only {all} user stacks of {program}"));
     }
@@ -284,7 +285,7 @@ fn user_stacks_are_whole(run: &Run) {
     }
 }
 
-/// Nobody has told where the kernel is, nor which one it is.
+/// The kernel's address and file weren't given.
 fn the_kernels_functions_are_those_of_its_file(run: &Run) {
     let kernel = debian(&run.series);
     let knowledge = kernel_knowledge(&kernel);
@@ -342,7 +343,7 @@ fn the_kernels_functions_are_those_of_its_file(run: &Run) {
     }
 }
 
-/// While a guest is halted its ticks are idle, and most of them wake nobody up.
+/// While a guest is halted its ticks are idle, and most of them cause no wake-up.
 fn a_halted_guest_stays_halted(run: &Run) {
     for (guest, ..) in run.guests() {
         let (contents, samples) = run.recording(&format!("{guest}.halted"));
@@ -357,13 +358,13 @@ fn a_halted_guest_stays_halted(run: &Run) {
             "{guest}: {halted} of {} samples are idle, {account:?}",
             samples.len()
         );
-        // The end of the guest is in it.
+        // It includes the end of the guest.
         assert!((halted + account.idle) * 100 >= (account.ticks - unseen) * 70);
-        assert!(account.idle > halted, "a halted vCPU is left alone");
+        assert!(account.idle > halted, "a halted vCPU isn't woken up");
     }
 }
 
-/// Samples of the kernel that runs after a reboot don't get into a recording of the one before, which is whole.
+/// Samples of the kernel that runs after a reboot don't get into the recording of the previous one, which is complete.
 fn a_reboot_ends_what_is_attached(run: &Run) {
     const KERNEL: Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_c000_0000;
     let kernel = debian(&run.series);
@@ -406,7 +407,7 @@ fn a_reboot_ends_what_is_attached(run: &Run) {
             pids.len()
         );
         assert_eq!(elsewhere, 0, "{name}");
-        // In an interrupt the host's kernel doesn't wait for a page of the VMM's that isn't there just then: such a sample has no process.
+        // In an interrupt the host's kernel doesn't wait for an absent page of the VMM: such a sample has no process.
         let known = pids.iter().filter(|pid| **pid != -1).count();
         assert!(pids.len() >= 10 && known * 100 >= pids.len() * 80, "{name}");
         assert!(right * 100 >= known * 99, "{name}: {pids:?}");
@@ -414,7 +415,7 @@ fn a_reboot_ends_what_is_attached(run: &Run) {
     assert_eq!(slides[0], slides[1]);
 }
 
-fn guests_go_on_and_their_end_is_noticed(run: &Run) {
+fn guests_continue_and_their_end_is_noticed(run: &Run) {
     for (guest, ..) in run.guests() {
         for name in [
             guest.to_owned(),

@@ -1,5 +1,5 @@
-//! A guest of QEMU's that runs a guest itself, the demo guest in kvmprof, beside a program of its own. It is attached to by ptrace and by the
-//! host's kernel at once.
+//! A guest of QEMU that runs a guest itself, the demo guest in kvmprof, beside a program of its own. It is attached to by ptrace and by the
+//! host's kernel simultaneously.
 
 use kvmprof_recording::{Mode, Sample, StackEnd, StackSummary};
 use kvmprof_tests::linux::{
@@ -32,7 +32,7 @@ fn run() -> Finished {
     })
 }
 
-/// The pid of a process of the attached guest, as that says it.
+/// The pid of a process of the attached guest, as that prints it.
 fn pid(run: &Finished, process: &str) -> i32 {
     run.console("qemu").number(&format!("pid {process} "))
 }
@@ -104,13 +104,13 @@ fn no_address_of_a_nested_guest_is_recorded() {
             assert_eq!(of_nested, None, "{name}: {sample:x?} {frames:x?}");
             through_kvm += usize::from(frames.iter().any(is_in_kvm));
         }
-        // What the attached guest's kernel does for its guest is as what it does for others.
+        // The attached guest's kernel functions for its guest are like those for other work.
         println!("{name}: {through_kvm} stacks of the VMM lead through the attached guest's KVM");
         assert!(through_kvm > 0, "{name}");
     }
 }
 
-/// On the same vCPU, in turns with the nested guest.
+/// On the same vCPU, alternating with the nested guest.
 #[test]
 fn the_guests_own_program_keeps_its_pid_and_its_stacks() {
     let run = run();

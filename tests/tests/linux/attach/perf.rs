@@ -1,5 +1,5 @@
-//! A guest of QEMU's side by side with the host's `perf kvm`: the kernel's functions have the same shares. Which process of the guest
-//! ran, and how it came there, perf doesn't know.
+//! A guest of QEMU side by side with the host's `perf kvm`: the kernel's functions have the same shares. perf doesn't have the guest's
+//! processes and stacks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,22 +9,22 @@ use kvmprof_tests::linux::{
 };
 use kvmprof_tests::{share, standard_error};
 
-/// Where Debian's package linux-perf has it.
+/// Its path in Debian's package linux-perf.
 const PERF: &str = "/usr/bin/perf";
 const SERIES: &str = "6.12";
 const PAGE: &str = include_str!("../../../../docs/attach.md");
-/// Where the kernel's addresses begin.
+/// The start of the kernel's addresses.
 const KERNEL: u64 = 1 << 63;
-/// What perf's records call the processor's mode (perf_event_open(2)): samples of the guest, in its kernel or in user mode. Which of the
-/// two is often wrong on hosts before 6.9.
+/// The processor's mode in perf's records (perf_event_open(2)): samples of the guest, in its kernel or in user mode. On hosts before 6.9
+/// the mode is often wrong.
 const OF_GUEST: [&str; 2] = ["0x4", "0x5"];
-/// Each sets the timer, which is an exit: what the host does then is the guest's for kvmprof, and the host's for perf.
+/// Each sets the timer, which is an exit: the host's time for it is the guest's for kvmprof, and the host's for perf.
 const EXITS: [&str; 2] = ["native_write_msr", "native_apic_msr_eoi"];
-/// Functions that take a smaller part of the kernel's time aren't compared.
+/// Functions with a smaller part of the kernel's time aren't compared.
 const LEAST: f64 = 0.05;
-/// How far shares may be apart beside four standard errors.
+/// Maximum difference of shares in addition to four standard errors.
 const MARGIN: f64 = 0.02;
-/// What each side has to have in the kernel.
+/// Minimum number of samples of each side in the kernel.
 const LEAST_SAMPLES: u64 = 300;
 
 /// The commands of the page for the first flame graph of a running guest.
@@ -58,14 +58,14 @@ fn run() -> Finished {
         ))
 }
 
-/// A sample of perf's: the process, the program counter, and how many frames of a stack there are.
+/// A sample of perf: the process, the program counter, and the number of frames of a stack.
 struct PerfSample {
     pid: i32,
     pc: u64,
     frames: u64,
 }
 
-/// What perf has sampled in the guest, as `perf report -D` shows it.
+/// perf's samples of the guest, as `perf report -D` prints them.
 fn by_perf(run: &Finished) -> Vec<PerfSample> {
     let text = run.text("perf.dump");
     let records = text.split("PERF_RECORD_SAMPLE(IP, ").skip(1);
@@ -92,7 +92,7 @@ fn by_perf(run: &Finished) -> Vec<PerfSample> {
     samples
 }
 
-/// The shares of the kernel's functions in those of the program counters that are the kernel's, and how many those are.
+/// The shares of the kernel's functions in those program counters that are the kernel's, and the number of those.
 fn shares(counters: impl Iterator<Item = u64>) -> (BTreeMap<String, f64>, u64) {
     let knowledge = kernel_knowledge(&debian(SERIES));
     let symbols = knowledge.linux().unwrap().symbols();
@@ -123,7 +123,7 @@ fn check_page(run: &Finished) {
 }
 
 #[test]
-fn perf_in_the_host_agrees_and_knows_neither_processes_nor_stacks() {
+fn perf_in_the_host_agrees_but_lacks_processes_and_stacks() {
     let run = run();
     let perf = by_perf(&run);
     let (known, all) = shares(perf.iter().map(|sample| sample.pc));
@@ -156,7 +156,7 @@ fn perf_in_the_host_agrees_and_knows_neither_processes_nor_stacks() {
             compared += 1;
         }
         assert!(compared >= 3, "{known:?}");
-        // What perf lacks.
+        // The data that perf lacks.
         let console = run.console("db1").text();
         let pid = |process: &str| -> i32 {
             let prefix = format!("pid {process} ");
@@ -178,7 +178,7 @@ fn perf_in_the_host_agrees_and_knows_neither_processes_nor_stacks() {
     check_page(&run);
     let vmm: i32 = run.text("vmm.pid").trim().parse().unwrap();
     assert!(perf.iter().all(|sample| sample.pid == vmm));
-    // The mode's mark, and the program counter once more.
+    // The mark of the mode, and the program counter again.
     let frames = perf.iter().map(|sample| sample.frames).max();
     assert_eq!(frames, Some(2));
 }

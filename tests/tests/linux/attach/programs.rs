@@ -1,4 +1,4 @@
-//! The programs that sample in the host's kernel, on the kernels of hosts that Debian has.
+//! The sampling programs in the host's kernel, on Debian's kernels for hosts.
 
 use kvmprof_attach::sampling::testing::load_programs;
 use kvmprof_tests::on_kvm_of_lab_with;

@@ -1,5 +1,5 @@
-//! A guest of QEMU's whose memory slots change while it is attached to, by ptrace and by the host's kernel at once: memory is
-//! plugged in, a balloon takes pages away, and the memory is unplugged again. The first memory is a file, what is plugged in are huge pages.
+//! A guest of QEMU whose memory slots change while it is attached to, by ptrace and by the host's kernel simultaneously: memory is plugged
+//! in, a balloon takes pages away, and the memory is unplugged again. The first memory is a file, the plugged-in memory is huge pages.
 
 use std::ops::Range;
 
@@ -29,7 +29,7 @@ fn run() -> Finished {
     })
 }
 
-/// How much memory the host sees the guest have, in bytes.
+/// The guest's memory as the host sees it, in bytes.
 fn listed(run: &Finished, name: &str) -> u64 {
     let list = run.json(&format!("{name}.list.json"));
     let guests = list["guests"].as_array().unwrap().iter();
@@ -43,7 +43,7 @@ fn listed(run: &Finished, name: &str) -> u64 {
 }
 
 #[test]
-fn memory_that_comes_and_goes_is_seen() {
+fn added_and_removed_memory_is_noticed() {
     let run = run();
     println!("{}", run.console("qemu").text());
     println!("{}", run.text("qmp"));
@@ -51,9 +51,9 @@ fn memory_that_comes_and_goes_is_seen() {
     assert_eq!((grown, shrunk), (before + MORE, before));
 }
 
-/// The second process lies in the memory that was plugged in: its page tables say so, and its stack is there.
+/// The second process is in the plugged-in memory, by its page tables, and has its stack there.
 #[test]
-fn samples_are_right_whatever_becomes_of_the_slots() {
+fn samples_are_right_while_slots_change() {
     let run = run();
     let console = run.console("qemu");
     let pid = |name: &str| -> i32 { console.after(&format!("pid {name} ")).parse().unwrap() };
@@ -88,7 +88,7 @@ fn samples_are_right_whatever_becomes_of_the_slots() {
     }
 }
 
-/// The third process reads a disk that a module keeps, whose functions are where the guest's kernel says.
+/// The third process reads a disk of a module, whose functions are at the addresses that the guest's kernel prints.
 #[test]
 fn functions_of_modules_have_their_names() {
     let run = run();
@@ -124,7 +124,7 @@ fn functions_of_modules_have_their_names() {
     }
 }
 
-/// What was plugged in has been taken from the host's huge pages, or set aside of them.
+/// The plugged-in memory was taken from the host's huge pages, or reserved in them.
 #[test]
 fn some_memory_is_in_huge_pages() {
     let run = run();
@@ -139,7 +139,7 @@ fn some_memory_is_in_huge_pages() {
 }
 
 #[test]
-fn the_guest_ends_well() {
+fn the_guest_ends_without_errors() {
     let run = run();
     assert_eq!(run.status("qemu"), 0, "{}", run.text("qemu.stderr"));
     assert!(

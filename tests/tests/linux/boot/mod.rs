@@ -1,4 +1,4 @@
-//! Boots of a Debian kernel, whose initcalls take as long as the kernel itself says (`initcall_debug`).
+//! Boots of a Debian kernel, whose times of initcalls agree with the kernel's own (`initcall_debug`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -10,9 +10,9 @@ use kvmprof_tests::linux::{Finished, Scenario, debian, guest_init, kernel_knowle
 use kvmprof_tests::{kvmprof, run_command};
 use serde_json::Value;
 
-/// How often the kernel is booted.
+/// Number of boots.
 const BOOTS: usize = 3;
-/// Initcalls that are held against the kernel's own measure take more than so many ns.
+/// Minimum time in ns of initcalls that are compared with the kernel's own measurement.
 const LEAST_NS: u64 = 5_000_000;
 
 fn run() -> Finished {
@@ -25,20 +25,20 @@ fn run() -> Finished {
     })
 }
 
-/// The levels of the kernel's initcalls, which its image has.
+/// The levels of the kernel's initcalls in its image.
 fn levels() -> Levels {
     let knowledge = kernel_knowledge(&debian("6.12"));
     Levels::from_symbols(knowledge.symbols().unwrap().names_with(INITCALL_PREFIX))
 }
 
-/// The boot of that number, from 1.
+/// The boot with this number, from 1.
 fn boot(run: &Finished, number: usize) -> Boot {
     let path = run.path(&format!("boots/boot-{number}.kvmprof"));
     let source = Source::open(&path, &[]).unwrap();
     Boot::read(&source, &levels(), &Unobserved).unwrap()
 }
 
-/// What the kernel of each boot has measured, in ns, of the initcalls that it has made since it has a clock.
+/// The kernel's own times of each boot, in ns, for the initcalls since it has a clock.
 fn measured(run: &Finished) -> Vec<BTreeMap<String, u64>> {
     let text = run.text("boot.stdout");
     let (mut boots, mut has_clock) = (vec![BTreeMap::new()], false);
@@ -51,7 +51,7 @@ fn measured(run: &Finished) -> Vec<BTreeMap<String, u64>> {
         if line.contains("Switched to clocksource") && !std::mem::replace(&mut has_clock, true) {
             boots.last_mut().unwrap().clear();
         }
-        // The one that makes the kernel switch has begun by one clock and ends by another.
+        // The initcall during which the kernel switches clocks starts by one clock and ends by another.
         if line.contains("initcall clocksource_done_booting") {
             continue;
         }
@@ -71,28 +71,28 @@ fn measured(run: &Finished) -> Vec<BTreeMap<String, u64>> {
             .entry(name.to_owned())
             .or_insert(0) += time * 1000;
     }
-    // What comes after the last boot is the command's own table.
+    // After the last boot comes the command's own table.
     assert!(boots.len() > BOOTS, "{} boots were measured", boots.len());
     boots.truncate(BOOTS);
     boots
 }
 
-/// The call of the initcall `name`, if it was seen.
+/// The call of the initcall `name`, if it was sampled.
 fn call<'a>(boot: &'a Boot, name: &str) -> Option<&'a Call> {
     let mut calls = boot.calls.iter();
     calls.find(|call| call.kind == CallKind::Initcall && call.function == name)
 }
 
-/// The kernel takes the time a little before the first instruction and after the last one, by another clock; and a busy host reads the time of
-/// a sample late.
+/// The kernel reads the time slightly before the first instruction and after the last one, by another clock; and a busy host reads the time of a
+/// sample late.
 fn tolerance(measured: u64, tick: u64) -> u64 {
     tick + measured / 100
 }
 
-/// All are, but for a few samples whose time the host has read late because it was busy: by more than a tick, but by no more than the longest time
-/// without a sample.
+/// All are, except for a few samples whose time a busy host has read late: by more than a tick, but by no more than the longest time without a
+/// sample.
 #[test]
-fn what_the_kernel_says_of_an_initcall_is_within_its_bounds() {
+fn the_kernels_time_of_an_initcall_is_within_its_bounds() {
     let run = run();
     let (mut held, mut late, mut hidden) = (0, 0, 0);
     for (index, measured) in measured(&run).iter().enumerate() {
@@ -124,9 +124,9 @@ fn what_the_kernel_says_of_an_initcall_is_within_its_bounds() {
     assert!(held >= 5 * BOOTS && held >= 9 * late, "{held} and {late}");
 }
 
-/// Of three boots, and where samples were as close as that: on a busy host, many are missing.
+/// Of three boots, and only with samples that are close enough: on a busy host, many are missing.
 #[test]
-fn initcalls_take_as_long_as_the_kernel_says() {
+fn times_of_initcalls_agree_with_the_kernel() {
     let run = run();
     let measured = measured(&run);
     let boots: Vec<Boot> = (1..=BOOTS).map(|number| boot(&run, number)).collect();
@@ -188,7 +188,7 @@ fn a_boot_has_its_phases_in_order() {
     }
 }
 
-/// What the command has printed itself, and what it says of its recordings later.
+/// The command's own output, and its later reports of the recordings.
 #[test]
 fn the_command_prints_phases_and_initcalls_with_their_levels() {
     let run = run();

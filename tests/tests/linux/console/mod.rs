@@ -3,7 +3,7 @@
 use kvmprof_lab::{InitramfsBuilder, Kernel};
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_program, once};
 
-/// The reply to a hello, but for what the host's clock and processors are: header, version.
+/// The reply to a hello without the host's clock and processors: header, version.
 const GREETED: &str = "20000000010000000180000000000000010001000100";
 /// The replies to an open: header with tag 2 and the errno, and the handle if it is 0.
 const OPENED: &str = "04000000020000000280000000000000";
@@ -19,7 +19,7 @@ fn init(kernel: &Kernel, script: &str) -> Vec<u8> {
         .unwrap()
 }
 
-/// All guests, one after the other. On the other kernel the agent's tests use the ports.
+/// All guests, one after the other. The agent's tests use the ports on the other kernel.
 fn run() -> Finished {
     once("console", || {
         let kernel = debian("6.12");

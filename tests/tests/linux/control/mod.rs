@@ -1,4 +1,4 @@
-//! Control of a Linux guest: its power button, pauses that its watchdog doesn't see, and resets.
+//! Control of a Linux guest: its power button, pauses that its watchdog doesn't notice, and resets.
 
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, once};
 
@@ -66,9 +66,9 @@ fn a_pause_makes_no_ticks_and_no_lockups() {
     assert!(console.contains("lockups 0"), "{console}");
 }
 
-/// After each reset the kernel is found anew, and the recording names its functions.
+/// After each reset the kernel is searched again, and the recording names its functions.
 #[test]
-fn a_recording_goes_on_over_resets() {
+fn a_recording_continues_over_resets() {
     let run = run();
     let (contents, samples) = run.recording("control.kvmprof");
     assert_eq!(contents.closed, Some(contents.account));

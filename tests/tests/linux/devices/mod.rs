@@ -4,7 +4,7 @@ use kvmprof_recording::status::MachineStatus;
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, guest_program, once};
 
 const MODULES: [&str; 3] = ["virtio_mmio", "vmw_vsock_virtio_transport", "ptp_kvm"];
-/// Where the program lies that connects sockets.
+/// The link address of the program that connects sockets.
 const PROGRAM: u64 = 0x4000_0000;
 
 fn run() -> Finished {
@@ -33,7 +33,7 @@ fn bytes_go_both_ways_over_sockets() {
     let console = run.console("guest");
     println!("{}", console.text());
     let sum = |file: &str| run.text(&format!("{file}.sum")).trim().to_owned();
-    // Made by the guest, and to it; the sides end their directions one after the other.
+    // Connections by the guest, and to it; the sides close their directions one after the other.
     assert_eq!(console.after("in "), sum("file"));
     assert_eq!(console.after("out "), sum("taken"));
     assert_eq!(console.after("served "), sum("file"));

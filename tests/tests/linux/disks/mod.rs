@@ -1,5 +1,5 @@
-//! Disks of Debian's kernels: file systems that the host has made, in both formats, are mounted, written and read by the guest;
-//! the host then finds in the images what the guest wrote.
+//! Disks of Debian's kernels: the guest mounts, writes and reads file systems that the host has made, in both formats; the host
+//! then finds the guest's data in the images.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use kvmprof_report::profile::Symbols;
 use kvmprof_tests::linux::{Console, Finished, Scenario, debian, guest_builder, once};
 use kvmprof_tests::{DiskImage, disk_content, fill_qcow2, make_qcow2, make_raw};
 
-/// What ext4 needs for its checksums is found by name only.
+/// ext4 finds the modules for its checksums by name only.
 const MODULES: [&str; 4] = ["crc32c_generic", "virtio_mmio", "virtio_blk", "ext4"];
 const BYTES: u64 = 16 << 20;
 const CONSTANT_BYTES: u64 = 1 << 20;
@@ -24,7 +24,7 @@ struct Run {
 kvmprof_tests::in_each_kernel! {
     a_readonly_disk_is_as_it_was
     a_recording_has_the_drivers_functions
-    the_guest_ends_well
+    the_guest_ends_without_errors
     the_guest_finds_its_disks
     the_guest_reads_what_the_host_has_written
     the_host_reads_what_the_guest_has_written
@@ -58,7 +58,7 @@ fn boot(series: &str) -> Finished {
         .run(include_str!("driver.sh"))
 }
 
-/// What the disk has that isn't written.
+/// The disk's sectors that weren't written.
 fn constant() -> Vec<u8> {
     let bytes = usize::try_from(CONSTANT_BYTES).unwrap();
     (0..bytes).map(|at| (at / 4096).to_le_bytes()[0]).collect()
@@ -98,7 +98,7 @@ fn checksums(folder: &Path) -> BTreeMap<String, String> {
 }
 
 impl Run {
-    /// The checksums that the guest has said of files in `folder` of its file system at `place`, after `word`.
+    /// The guest's checksums of files in `folder` of its file system at `place`, after `word`.
     fn said(&self, word: &str, place: &str, folder: &str) -> BTreeMap<String, String> {
         let text = self.console.text();
         let lines = text.lines().filter_map(|line| {
@@ -110,7 +110,7 @@ impl Run {
         lines.collect()
     }
 
-    /// The images as the guest has left them: where they were mounted, and a raw copy.
+    /// The images after the guest's end: where they were mounted, and a raw copy.
     fn left(&self, folder: &Path) -> [(&'static str, DiskImage); 2] {
         let raw = DiskImage {
             path: self.finished.path("raw.img"),
@@ -128,7 +128,7 @@ impl Run {
     }
 }
 
-fn the_guest_ends_well(run: &Run) {
+fn the_guest_ends_without_errors(run: &Run) {
     assert!(run.console.has("both are unmounted"));
     assert_eq!(run.finished.status("guest"), SUCCESS);
     assert_eq!(run.finished.text("guest.stderr"), "");

@@ -1,4 +1,4 @@
-//! How guests end, and guests that can't begin.
+//! Ends of guests, and guests that can't start.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ fn a_panic_has_a_status_of_its_own() {
 }
 
 #[test]
-fn a_panic_is_seen_where_nobody_looked_before() {
+fn a_panic_is_noticed_without_earlier_samples() {
     check_end("unseen", GUEST_PANIC, "sysrq triggered crash");
 }
 
@@ -42,14 +42,14 @@ fn a_guest_can_be_stopped() {
 }
 
 #[test]
-fn a_guest_of_which_nothing_is_to_be_known_can_be_run() {
+fn a_guest_without_introspection_can_be_run() {
     check_end("blind", SUCCESS, "");
 }
 
-/// A kernel without BTF, ORC and names of variables: who runs is known by its code. The guest says which process uses the
-/// processor.
+/// A kernel without BTF, ORC and names of variables: its code gives the running task. The guest prints which process uses
+/// the processor.
 #[test]
-fn processes_of_a_kernel_that_does_not_describe_itself_are_known() {
+fn processes_of_a_kernel_without_btf_are_known() {
     check_end("undescribed", SUCCESS, "");
     let run = run();
     let console = run.text("undescribed.console");
@@ -79,7 +79,7 @@ fn processes_of_a_kernel_that_does_not_describe_itself_are_known() {
         let found = stream.of_kind(kind).any(|sample| sample.pid == pid);
         assert!(found, "no sample of kind {kind}");
     }
-    // The status, the end of a recording, and its report say what isn't known.
+    // The status, the end of a recording, and its report name the missing facts.
     for place in ["told", "recorded", "reported"] {
         let said = run.text(&format!("undescribed.{place}"));
         assert!(said.contains("No perf maps: "), "{place}: {said}");
@@ -87,7 +87,7 @@ fn processes_of_a_kernel_that_does_not_describe_itself_are_known() {
     }
 }
 
-/// The status, and one line that says what happened unless all is well.
+/// The status, and one line that names the cause of an error.
 fn check_end(name: &str, status: u8, words: &str) {
     let run = run();
     let said = run.text(&format!("{name}.stderr"));
@@ -101,9 +101,9 @@ fn check_end(name: &str, status: u8, words: &str) {
     );
 }
 
-/// KASLR puts each boot of a kernel elsewhere, and the status says where.
+/// KASLR moves each boot of a kernel, and the status has the address.
 #[test]
-fn each_boot_is_elsewhere() {
+fn each_boot_has_another_address() {
     let run = run();
     let slides = ["reboot", "panic", "stopped"].map(|name| {
         let (_, slide) = run.placement(&format!("{name}.placement"));
@@ -113,9 +113,9 @@ fn each_boot_is_elsewhere() {
     assert!(different.len() > 1, "{slides:x?}");
 }
 
-/// Samples flow even if nothing is known of the guest.
+/// Samples are taken without introspection of the guest.
 #[test]
-fn samples_flow_without_knowledge() {
+fn samples_are_taken_without_introspection() {
     let run = run();
     let stream = run.stream("blind.s");
     stream.check_accounts();

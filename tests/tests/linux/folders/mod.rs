@@ -7,12 +7,12 @@ use kvmprof_lab::{Kernel, virtiofsd};
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, guest_program, once};
 
 const CALLS: u64 = 0x1000_0000;
-/// More than lies below the hole at 3 GiB.
+/// More than fits below the hole at 3 GiB.
 const MEMORY: &str = "3584M";
-/// For that, and for what the lab's own machine needs.
+/// For that, and for the lab's own machine.
 const LAB_MEMORY_MIB: u64 = 5120;
 
-/// Only what the root needs: a whole folder of modules would be most of the lab's memory.
+/// Only the modules that the root needs: the whole folder would fill most of the lab's memory.
 fn modules(kernel: &Kernel) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let names = ["virtio_mmio", "virtio_console", "virtiofs", "overlay"];
@@ -46,7 +46,7 @@ fn run() -> Finished {
     })
 }
 
-/// The program's functions have their names in the report of a recording, which it ran through the folder for.
+/// The program's functions have their names in the report of a recording of its run in the folder.
 fn has_functions_of_calls(run: &Finished, name: &str) {
     let report = run.json(&format!("{name}.json"));
     let functions = report["functions"].as_array().unwrap();
@@ -67,7 +67,8 @@ fn a_guest_reads_and_writes_a_folder_also_after_a_reset() {
         .text()
         .matches(&format!("sum {}", sum.trim()))
         .count();
-    // Both folders before and after the reset, one when the other's daemon is gone, and that with a new one.
+    // Both folders before and after the reset, one after the end of the other's daemon, and that with a new
+    // one.
     assert_eq!(said, 6);
     assert!(console.has("written") && console.has("mounted again"));
     assert_eq!(run.text("moved"), "from the guest\n");
@@ -85,7 +86,7 @@ fn a_readonly_folder_stays_as_it_is() {
 }
 
 #[test]
-fn a_guest_goes_on_when_what_serves_its_folder_is_gone() {
+fn a_guest_continues_after_the_end_of_virtiofsd() {
     let run = run();
     assert!(run.console("folder").has("goes on"));
     let said = run.text("folder.stderr");
@@ -97,10 +98,10 @@ fn a_guest_goes_on_when_what_serves_its_folder_is_gone() {
 }
 
 #[test]
-fn requests_fail_that_nobody_answers_until_the_driver_begins_anew() {
+fn unanswered_requests_fail_until_the_driver_restarts() {
     let run = run();
     let console = run.console("folder");
-    // One that was made before, and one that came after.
+    // One from before, and one from after.
     for request in ["asked: ", "later: "] {
         let said = console.after(request);
         assert!(said.contains("Input/output error"), "{request}{said}");
@@ -139,7 +140,7 @@ fn requests_fail_that_nobody_answers_until_the_driver_begins_anew() {
 #[test]
 fn programs_of_folders_have_their_functions_names() {
     let run = run();
-    // Out of the page cache, then of that of a file below an overlay, and of the folder itself.
+    // From the page cache, then from that of a file below an overlay, and from the folder itself.
     for name in ["folder", "root", "shell"] {
         has_functions_of_calls(&run, name);
     }
@@ -163,14 +164,14 @@ fn a_shell_is_on_the_console() {
     let run = run();
     let console = run.console("shell");
     println!("{}", console.text());
-    // As typed, it is there.
+    // A typed file exists.
     assert!(console.text().lines().all(|line| line.trim() != "not here"));
     assert_eq!(run.status("shell"), 0, "{}", run.text("shell.stderr"));
     assert_eq!(run.text("by-guest"), "by the guest\n");
 }
 
 #[test]
-fn what_serves_a_folder_ends_with_kvmprof() {
+fn virtiofsd_ends_with_kvmprof() {
     // The machine's script waits for that.
     assert!(!run().text("daemons").trim().is_empty());
 }

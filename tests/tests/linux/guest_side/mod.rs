@@ -12,7 +12,7 @@ const HOG: u64 = 0x1000_0000;
 const BRIEF: u64 = 0x3000_0000;
 const PRF_CPUS: u64 = 0x40_0000;
 
-/// What dd does: the kernel's read of /dev/zero, by whichever way it clears memory.
+/// The function of dd: the kernel's read of /dev/zero, with any of its ways to clear memory.
 pub const ZEROING: [&str; 5] = [
     "read_zero",
     "rep_stos_alternative",
@@ -21,8 +21,7 @@ pub const ZEROING: [&str; 5] = [
     "clear_user_original",
 ];
 
-/// How far two pictures of what a process does may be apart, which are taken one after the other, beside what chance does
-/// to their few samples.
+/// Maximum difference between two consecutive measurements of a process, in addition to the chance of their few samples.
 const APART: f64 = 0.15;
 
 struct Run {
@@ -49,7 +48,7 @@ fn boot(series: &str, init: &str, driver: &str, programs: &[(&str, &Program)]) -
         .run(driver)
 }
 
-/// A guest of that series of kernels that profiles itself.
+/// A guest with that series of kernels that profiles itself.
 fn run(series: &str) -> Run {
     let hog = guest_program("spin.c", HOG, &[]);
     let brief = guest_program("brief.c", BRIEF, &[]);
@@ -81,11 +80,11 @@ kvmprof_tests::in_each_kernel! {
     both_sides_see_the_same
     each_cpus_counts_are_within_those_of_all
     only_the_groups_processes_are_recorded
-    the_guest_ends_well
+    the_guest_ends_without_errors
     the_workloads_functions_are_named
 }
 
-fn the_guest_ends_well(run: &Run) {
+fn the_guest_ends_without_errors(run: &Run) {
     assert_eq!(run.finished.status("guest"), 0);
 }
 
@@ -95,7 +94,7 @@ fn each_cpus_counts_are_within_those_of_all(run: &Run) {
     }
 }
 
-/// The guest opens what it may, and no more.
+/// The guest opens allowed devices only.
 #[test]
 fn the_host_decides_what_the_guest_opens() {
     check_access(&boot(
@@ -114,8 +113,8 @@ pub fn report_of(console: &Console, name: &str) -> Value {
     report
 }
 
-/// What a report says of one process: its share of all hits that aren't idle, of its own hits those in user mode and
-/// those in the kernel, and twice the largest standard error that these may have.
+/// A process in a report: its share of all hits that aren't idle, of its own hits those in user mode and those in the
+/// kernel, and twice the largest possible standard error of these.
 pub fn process(report: &Value, pid: i32) -> [f64; 4] {
     let hits = |value: &Value| value.as_f64().unwrap_or(0.0);
     let types = &report["types"];
@@ -136,8 +135,8 @@ pub fn process(report: &Value, pid: i32) -> [f64; 4] {
     ]
 }
 
-/// Both sides see the same processes do the same. How much of the time each had isn't compared: they run on
-/// vCPUs of their own, which the lab machine runs now and then.
+/// Both sides see the same activity of the same processes. Their shares of the time aren't compared: they run on
+/// separate vCPUs, which the lab machine runs irregularly.
 fn both_sides_see_the_same(run: &Run) {
     let [one, copy, idle] =
         ["one is ", "copy is ", "idle is "].map(|name| run.console.number(name));
@@ -164,7 +163,7 @@ fn both_sides_see_the_same(run: &Run) {
     }
 }
 
-/// Only processes of the group are recorded, whose members come and go.
+/// Only processes of the group are recorded; its members start and end.
 fn only_the_groups_processes_are_recorded(run: &Run) {
     let report = report_of(&run.console, "group ");
     let types = report["types"].as_object().unwrap();
@@ -211,7 +210,7 @@ pub fn profile_share(console: &Console, names: &[&str]) -> f64 {
         .sum()
 }
 
-/// prfpr names the functions that the workload spends its time in.
+/// prfpr names the functions in which the workload spends its time.
 fn the_workloads_functions_are_named(run: &Run) {
     let zeroing = profile_share(&run.console, &ZEROING);
     // cat: /proc/kallsyms is decompressed and printed.

@@ -1,4 +1,4 @@
-//! What kvmprof reads out of a kernel's code, compared with what the same kernel's BTF, symbols and ORC say.
+//! The facts that kvmprof reads from a kernel's code, compared with those of the same kernel's BTF, symbols and ORC.
 //!
 //! `KVMPROF_TEST_KERNELS` names further kernel files, separated by colons, with BTF, all symbols and ORC.
 
@@ -11,7 +11,7 @@ use kvmprof_tests::linux::unpacked;
 use super::kernels;
 
 /// Facts that only some kernels have: lists of areas before 6.1 and trees of them since then; the owners of locks and
-/// whether they run, where locks are no real-time mutexes.
+/// whether they run, unless locks are real-time mutexes.
 const NOT_EVERYWHERE: [&str; 9] = [
     "mm_struct.mmap",
     "vm_area_struct.vm_next",
@@ -35,7 +35,7 @@ const WITHOUT_SYMBOLS: [&str; 6] = [
     "__per_cpu_offset",
 ];
 
-/// The names and the unpacked files of all kernels at hand.
+/// The names and the unpacked files of all available kernels.
 fn files() -> Vec<(String, Vec<u8>)> {
     let fetched = kernels().into_iter();
     let fetched = fetched.map(|kernel| (kernel.version.clone(), unpacked(&kernel)));
@@ -51,7 +51,7 @@ fn files() -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn the_code_tells_what_btf_and_symbols_say() {
+fn code_agrees_with_btf_and_symbols() {
     for (name, elf) in files() {
         let facts = compare(&elf, true).unwrap();
         for fact in &facts {
@@ -67,7 +67,7 @@ fn the_code_tells_what_btf_and_symbols_say() {
 }
 
 #[test]
-fn without_symbols_the_code_still_tells_who_runs() {
+fn without_symbols_the_code_gives_the_running_task() {
     for (name, elf) in files() {
         for fact in compare(&elf, false).unwrap() {
             let is_right = fact.told == fact.described && fact.told.is_some();

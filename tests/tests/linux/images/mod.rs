@@ -1,4 +1,4 @@
-//! What kvmprof learns from Debian's kernel images before anything runs, and from damaged ones.
+//! The facts that kvmprof gets from Debian's kernel images before they run, and from damaged ones.
 
 mod code;
 mod running;
@@ -27,7 +27,7 @@ fn error(image: &[u8]) -> String {
 }
 
 #[test]
-fn a_kernel_tells_its_release_and_symbols_but_not_where_it_will_run() {
+fn a_kernels_image_has_release_and_symbols_but_no_address() {
     for kernel in kernels() {
         let knowledge = kernel_knowledge(&kernel);
         let linux = knowledge.linux().unwrap();
@@ -41,7 +41,7 @@ fn a_kernel_tells_its_release_and_symbols_but_not_where_it_will_run() {
             symbols.function_at(entry + 1),
             Some(("entry_SYSCALL_64", 1))
         );
-        // Where x86-64 kernels are linked to.
+        // The link address of x86-64 kernels.
         assert_eq!(symbols.address_of("_text"), Some(0xffff_ffff_8100_0000));
     }
 }
@@ -74,7 +74,7 @@ fn the_unwind_table_covers_the_functions() {
 }
 
 #[test]
-fn the_unpacked_kernel_tells_the_same() {
+fn the_unpacked_kernel_gives_the_same_facts() {
     for kernel in kernels() {
         let (packed, elf) = (kernel_knowledge(&kernel), unpacked(&kernel));
         let knowledge = GuestKnowledge::from_kernel_image(&elf).unwrap();
@@ -87,9 +87,9 @@ fn the_unpacked_kernel_tells_the_same() {
     }
 }
 
-/// What is missing is said, and it is only what no recipe finds.
+/// Missing facts are named, and they are only those without a recipe.
 #[test]
-fn a_kernel_that_does_not_describe_itself_is_understood_by_its_code() {
+fn a_kernel_without_btf_is_analysed_by_its_code() {
     for kernel in kernels() {
         let knowledge = GuestKnowledge::from_kernel_image(&undescribed(&kernel)).unwrap();
         let linux = knowledge.linux().unwrap();
@@ -136,7 +136,7 @@ fn a_damaged_payload_is_refused() {
     for kernel in kernels() {
         let mut image = fs::read(&kernel.image).unwrap();
         let middle = image.len() / 2;
-        // Debian's 6.1 is packed by lz4, which has no checksum: a few bytes may be a part of what is only copied.
+        // Debian's 6.1 is packed by lz4, which has no checksum: a few bytes may be in literals.
         image[middle..middle + (64 << 10)].fill(0xa5);
         let said = error(&image);
         assert_eq!(said.lines().count(), 1, "{said}");

@@ -1,4 +1,4 @@
-//! Debian's kernels, laid out in memory as they run, tell what their files tell.
+//! Debian's kernels, laid out in memory as they run, give the same facts as their files.
 
 use kvmprof_introspection::{GuestKnowledge, LinuxKnowledge};
 use kvmprof_tests::linux::{RunningGuest, unpacked};
@@ -11,7 +11,7 @@ const MEMORY: usize = 192 << 20;
 const SLIDES: [u64; 2] = [0, 0x3a00_0000];
 
 #[test]
-fn a_running_kernel_tells_what_its_file_tells() {
+fn a_running_kernel_gives_the_same_facts_as_its_file() {
     for kernel in kernels() {
         let elf = unpacked(&kernel);
         for slide in SLIDES {
@@ -35,7 +35,7 @@ fn a_running_kernel_tells_what_its_file_tells() {
     }
 }
 
-/// Checks that what was learned from memory and from the file is the same.
+/// Checks that the facts from memory and from the file are the same.
 fn agree(memory: &LinuxKnowledge, image: &LinuxKnowledge, what: &str) {
     assert_eq!(memory.release(), image.release(), "{what}");
     assert_eq!(memory.build_id(), image.build_id(), "{what}");
@@ -62,7 +62,7 @@ fn agree(memory: &LinuxKnowledge, image: &LinuxKnowledge, what: &str) {
     assert!(memory.modules().can_be_found(), "{what}");
 }
 
-/// The addresses of variables and the offsets in structures that were learned, as text.
+/// The addresses of variables and the offsets in structures, as text.
 fn layouts(linux: &LinuxKnowledge) -> String {
     let text = format!("{linux:?}");
     let mut found = String::new();

@@ -5,40 +5,40 @@ use kvmprof_tests::linux::{
     without_pvh,
 };
 
-/// A guest of the scenario, and what it should see of itself.
-struct Expected {
+/// A guest of the scenario, and its expected configuration.
+struct ExpectedGuest {
     name: &'static str,
     cpus: i32,
     memory_mib: i32,
-    /// How much of it the kernel may keep for itself, in MiB.
+    /// Maximum memory that the kernel reserves for itself, in MiB.
     kept_mib: i32,
-    /// Whether KASLR moves the kernel: it does so as it unpacks itself.
+    /// Whether KASLR moves the kernel: it does so while it unpacks itself.
     moved: bool,
 }
 
-const GUESTS: [Expected; 4] = [
-    Expected {
+const GUESTS: [ExpectedGuest; 4] = [
+    ExpectedGuest {
         name: "elf",
         cpus: 1,
         memory_mib: 128,
         kept_mib: 70,
         moved: false,
     },
-    Expected {
+    ExpectedGuest {
         name: "pvh",
         cpus: 4,
         memory_mib: 5120,
         kept_mib: 300,
         moved: false,
     },
-    Expected {
+    ExpectedGuest {
         name: "image",
         cpus: 2,
         memory_mib: 512,
         kept_mib: 100,
         moved: true,
     },
-    Expected {
+    ExpectedGuest {
         name: "shallow",
         cpus: 1,
         memory_mib: 256,
@@ -47,7 +47,7 @@ const GUESTS: [Expected; 4] = [
     },
 ];
 
-/// The machine in which the guest `name` was run: `tests/run` needs none of those that only the profile `all` looks at.
+/// The machine that has run the guest `name`: `tests/run` leaves out those that only the profile `all` checks.
 fn run(name: &str) -> Finished {
     let guests = match name {
         "pvh" | "image" => "pvh image",
@@ -79,7 +79,7 @@ macro_rules! tests {
     ($($guest:ident)*) => {
         $(mod $guest {
             #[test]
-            fn is_as_ordered() {
+            fn machines_are_as_configured() {
                 let name = stringify!($guest);
                 super::check_machine(&super::run(name), super::expected(name));
             }
@@ -95,11 +95,11 @@ macro_rules! tests {
 
 tests! { elf pvh image shallow }
 
-fn expected(name: &str) -> &'static Expected {
+fn expected(name: &str) -> &'static ExpectedGuest {
     GUESTS.iter().find(|guest| guest.name == name).unwrap()
 }
 
-fn check_machine(run: &Finished, expected: &Expected) {
+fn check_machine(run: &Finished, expected: &ExpectedGuest) {
     let name = expected.name;
     assert_eq!(
         run.status(name),
@@ -123,7 +123,7 @@ fn check_machine(run: &Finished, expected: &Expected) {
     assert!(expected.moved || slide == 0, "{name}: {slide:#x}");
 }
 
-/// What the busy process executes is said to be its own.
+/// Samples in the busy process's code have its pid.
 fn check_samples(run: &Finished, name: &str) {
     let text = hog().text;
     let stream = run.stream(&format!("{name}.s"));
@@ -151,9 +151,10 @@ fn check_samples(run: &Finished, name: &str) {
     );
 }
 
-/// With five levels, since the processor has them, where the kernel unpacks itself, which is when it takes the fifth, and isn't told not to.
+/// With five levels, since the processor has them, if the kernel unpacks itself, which is when it enables the fifth, and has no option
+/// against it.
 #[test]
-fn page_tables_are_as_deep_as_ordered() {
+fn page_tables_have_the_configured_depth() {
     let levels = |name| run(name).console(name).number("levels ");
     assert_eq!(run("image").text("host-levels").trim(), "5");
     assert_eq!(levels("image"), 5);

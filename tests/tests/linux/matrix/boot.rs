@@ -4,10 +4,10 @@ use kvmprof_tests::linux::pcs_kind;
 
 use super::{Run, debian, kernel_knowledge};
 
-/// Where the kernel's own mapping begins (Linux, `Documentation/arch/x86/x86_64/mm.rst`).
+/// The start of the kernel's own mapping (Linux, `Documentation/arch/x86/x86_64/mm.rst`).
 const KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
 
-/// The decompressor, of which no task is known; the kernel on its own; its first process.
+/// The decompressor, whose task is unknown; the kernel on its own; its first process.
 pub fn check_order(run: &Run) {
     let stream = run.stream("boot");
     let first = stream.samples.first().expect("samples");
@@ -35,7 +35,7 @@ pub fn check_order(run: &Run) {
         unpacking > 0 && alone > 0,
         "{unpacking} samples without a task, {alone} of pid 0"
     );
-    // Once the boot CPU's task is known it is known for good.
+    // Once the boot CPU's task is known it stays known.
     let forgotten = stream
         .samples
         .iter()
@@ -46,10 +46,10 @@ pub fn check_order(run: &Run) {
         .of_kind(pcs_kind::USER)
         .filter(|sample| sample.pid <= 0)
         .count();
-    assert_eq!(idle_pid, 0, "nobody's user mode");
+    assert_eq!(idle_pid, 0, "user mode without a process");
 }
 
-/// No pid that the guest never gave.
+/// No pid that the guest never used.
 pub fn check_pids(run: &Run) {
     let stream = run.stream("boot");
     let listed = run.console.ps();
@@ -61,8 +61,8 @@ pub fn check_pids(run: &Run) {
             .get(&sample.pid)
             .unwrap_or_else(|| panic!("no name: {sample:x?}"));
         assert!(!name.is_empty(), "{sample:x?}");
-        // /proc adds the work queue to a kernel worker's name. A process that was last seen before
-        // its exec(2) has its shell's name, and a busybox applet takes its own name late.
+        // /proc adds the work queue to a kernel worker's name. A process that was last sampled
+        // before its exec(2) has its shell's name, and a busybox applet takes its own name late.
         if let Some((_, comm)) = listed.get(&sample.pid) {
             // A thread of the kernel starts with the name of the one that made it.
             let early = ["init", "exe", "swapper/0", "kthreadd"].contains(&name.as_str());
@@ -79,7 +79,7 @@ pub fn check_pids(run: &Run) {
     );
 }
 
-/// The kernel's program counters lie in its functions, once the slide is taken off.
+/// The kernel's program counters are in its functions, after subtracting the slide.
 pub fn check_symbols(run: &Run) {
     let stream = run.stream("boot");
     let knowledge = kernel_knowledge(&debian(run.case.series));
@@ -105,7 +105,7 @@ pub fn check_symbols(run: &Run) {
         (text.contains(&linked) || init.contains(&linked)) && symbols.function_at(linked).is_some()
     });
     let resolved = resolved.count() as u64;
-    // Generated code has no symbol; one sample of it mustn't decide over a short boot.
+    // Generated code has no symbol; one sample of it must not decide the result of a short boot.
     let all = kernel.len() as u64;
     assert!(resolved + 2 + all / 100 >= all, "{resolved} of {all}");
 }

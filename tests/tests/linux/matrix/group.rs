@@ -1,4 +1,4 @@
-//! A process group whose members come and go.
+//! A process group whose members start and end.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ pub fn check(run: &Run) {
             "not of the group: {sample:x?}"
         );
     }
-    // Its members run a program that nobody else runs.
+    // Only its members run this program.
     let brief = stream
         .samples
         .iter()

@@ -35,7 +35,7 @@ struct Case {
     options: &'static str,
 }
 
-/// What it left behind.
+/// Its results.
 struct Run {
     case: Case,
     finished: Finished,
@@ -107,7 +107,7 @@ impl Run {
         }
     }
 
-    /// The status as of the end of a stream; every account in it balances.
+    /// The status at the end of a stream; every account in it balances.
     fn check_status(&self, name: &str) {
         let status = self
             .finished
@@ -119,10 +119,10 @@ impl Run {
         }
         let sum: ClockLedger = clock.vcpus.iter().copied().sum();
         assert_eq!(clock.ledger, sum);
-        assert!(!clock.running, "nobody listens any more");
+        assert!(!clock.running, "there is no client any more");
     }
 
-    /// How far the kernel was moved, as the status shows it.
+    /// The kernel's slide in the status.
     fn slide(&self) -> u64 {
         let (release, slide) = self.finished.placement("guest.boot.status");
         assert_eq!(release, debian(self.case.series).version);
@@ -142,14 +142,14 @@ fn the_end(run: &Run) {
     assert!(end.pstat.status.ledger.ticks > 0);
 }
 
-/// The accounts in the status at the end of each stream balance. After the guest's end nobody answers any more.
+/// The accounts in the status at the end of each stream balance. After the guest's end there is no status.
 fn the_accounts(run: &Run) {
     for stream in ["boot", "work", "group"] {
         run.check_status(stream);
     }
 }
 
-/// What drives the clock is what was asked for, once processes run.
+/// The clock has the requested source, once processes run.
 fn the_clock(run: &Run) {
     let working = run.finished.status_document("guest.work.working");
     let options: Vec<&str> = run.case.options.split(' ').collect();
@@ -193,7 +193,7 @@ const LINUX_6_12_WITH_TWO_VCPUS: Case = Case {
     options: "",
 };
 
-/// The process group isn't in records of the host's kernel, nor is the guest's start: exits go on there.
+/// The host kernel's records have neither the process group nor the guest's start: exits are used there.
 const LINUX_6_12_BY_THE_HOSTS_KERNEL: Case = Case {
     name: "6.12-kernel",
     series: "6.12",
@@ -261,7 +261,7 @@ tests! {
     work_leaves_a_sleeper_out: work::check_sleeper;
 }
 
-/// What the host's kernel has copied of stacks while the guest ran on leads to their outermost frames.
+/// The host kernel's copies of stacks, taken while the guest ran on, lead to their outermost frames.
 #[test]
 fn recordings_by_the_hosts_kernel_have_whole_stacks() {
     let run = Run::of(LINUX_6_12_BY_THE_HOSTS_KERNEL);

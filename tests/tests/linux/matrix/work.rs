@@ -26,7 +26,7 @@ pub fn check_sleeper(run: &Run) {
     assert_eq!(sleeping, 0);
 }
 
-/// User samples in `text`, and how many of them are said to be of `pid`.
+/// User samples in `text`, and how many of them have the pid `pid`.
 fn named(stream: &Stream, text: &Range<u64>, pid: i32) -> (u64, u64) {
     let inside = || {
         stream
@@ -37,7 +37,7 @@ fn named(stream: &Stream, text: &Range<u64>, pid: i32) -> (u64, u64) {
     (inside().count() as u64, right as u64)
 }
 
-/// Only this process has its instructions there, whatever we think its pid is.
+/// Only this process has its instructions there, whatever pid kvmprof reports.
 fn check_hog(run: &Run, name: &str, said: &str, program: &Program) {
     let (stream, pid) = (run.stream("work"), run.console.number(said));
     let (inside, right) = named(&stream, &program.text, pid);
@@ -47,7 +47,7 @@ fn check_hog(run: &Run, name: &str, said: &str, program: &Program) {
         "{right} of {inside} samples of {name}"
     );
     assert_eq!(stream.names.get(&pid).map(String::as_str), Some(name));
-    // The other way round: before its exec(2) the new process runs the shell.
+    // Vice versa: before its exec(2) the new process runs the shell.
     let own = stream
         .of_kind(pcs_kind::USER)
         .filter(|sample| sample.pid == pid);
@@ -60,11 +60,11 @@ fn check_hog(run: &Run, name: &str, said: &str, program: &Program) {
     );
 }
 
-/// Beside four standard errors: samples go on for a moment when the guest has looked, and its own account of its time, which
-/// goes by its own clock ticks, is as blurred in the lab as ours.
+/// In addition to four standard errors: sampling continues for a moment after the guest has read its account, and that
+/// account, in its own clock ticks, is as inexact in the lab as kvmprof's.
 const MARGIN: f64 = 0.05;
 
-/// Each busy process's share of the time of all of them is the one that the guest's kernel says.
+/// Each busy process's share of the time of all of them equals the guest kernel's.
 pub fn check_shares(run: &Run) {
     let stream = run.stream("work");
     let pids = ["one is ", "two is ", "threads are "].map(|said| run.console.number(said));
@@ -86,7 +86,7 @@ pub fn check_shares(run: &Run) {
     }
 }
 
-/// Both threads are of one process; its id is the first one's.
+/// Both threads belong to one process; its id is the first one's.
 pub fn check_threads(run: &Run) {
     let stream = run.stream("work");
     let pid = run.console.number("threads are ");
@@ -108,7 +108,7 @@ pub fn check_threads(run: &Run) {
     }
 }
 
-/// The guest's own list of its processes and ours.
+/// The guest's own list of its processes, and kvmprof's.
 pub fn check_ps(run: &Run) {
     let stream = run.stream("work");
     let accounts = ["before", "after", "later"].map(|name| run.console.accounts(name));
@@ -123,7 +123,7 @@ pub fn check_ps(run: &Run) {
             || accounts
                 .iter()
                 .any(|accounts| accounts.processes.contains_key(&sample.pid));
-        // Processes come and go between the lists; those have names.
+        // Processes start and end between the lists; those have names.
         let named = stream
             .names
             .get(&sample.pid)
@@ -132,8 +132,8 @@ pub fn check_ps(run: &Run) {
     }
 }
 
-/// Idle time is what the guest's kernel says it is. Its accounts were taken shortly after the stream
-/// began and shortly before it ended, and outside of it: it has to lie in between.
+/// Idle time agrees with the guest kernel's. Its accounts were read shortly after the stream began and shortly before
+/// it ended, and outside of it: the result has to be between them.
 pub fn check_idle(run: &Run) {
     let stream = run.stream("work");
     let [boot, before, after, later] =

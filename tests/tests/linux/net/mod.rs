@@ -6,9 +6,9 @@ use kvmprof_tests::linux::{Console, Finished, Scenario, debian, once};
 
 const COMMON: &str = include_str!("common.sh");
 
-/// Bytes of the file that goes there and back.
+/// Bytes of the file that goes to the peer and back.
 const FILE: u64 = 1 << 20;
-/// Bytes of the file that is fetched while the peer goes.
+/// Bytes of the file that is fetched while the peer ends.
 const LONG: u64 = 48 << 20;
 
 /// A guest's user space with the drivers' modules.
@@ -39,7 +39,7 @@ fn network(run: &Finished, name: &str) -> NetworkStatus {
     run.status_document(name).machine.networks.remove(0)
 }
 
-/// What goes over the network arrives as it was, in both directions, and is the same at a second time. The link goes down with the peer.
+/// Data over the network arrives unchanged, in both directions, and again at a second time. The link goes down with the peer.
 fn check_transfers(run: &Finished, name: &str) -> Console {
     let console = run.console(name);
     println!("{}", console.text());
@@ -62,7 +62,7 @@ fn check_transfers(run: &Finished, name: &str) -> Console {
     console
 }
 
-/// Whether the driver and the device have agreed on this feature.
+/// Whether the driver and the device have negotiated this feature.
 fn has(console: &Console, feature: usize) -> bool {
     console.after("features ").as_bytes()[feature] == b'1'
 }
@@ -74,7 +74,7 @@ const OFFLOADS: [usize; 4] = [0, 1, 7, 11];
 fn a_guest_has_a_network_by_passt() {
     let run = run();
     let console = check_transfers(&run, "passt");
-    // The second transfer went on when passt had gone and come back.
+    // The second transfer continued after passt's restart.
     assert!(console.has("interrupted"), "the transfer was over before");
     assert_eq!(network(&run, "passt.end.json").link_losses, 1);
     assert_eq!(console.after("address "), "10.0.2.15");
@@ -88,12 +88,12 @@ fn a_guest_has_a_network_by_a_tap() {
     let console = check_transfers(&run, "tap");
     assert_eq!(console.after("mac "), "02:00:00:00:00:07");
     assert!(OFFLOADS.iter().all(|feature| has(&console, *feature)));
-    // Work was left to the other side: frames are longer than packets of the link.
+    // Segmentation was left to the other side: frames are longer than packets of the link.
     let end = network(&run, "tap.end.json");
     let [sent, received] = [end.sent, end.received].map(|counts| counts.bytes / counts.frames);
     println!("{sent} and {received} bytes a frame, sent and received");
     assert!(received > 1514);
-    // It went away for good, though there was a tap of that name again.
+    // It stayed down, though there was a tap of that name again.
     let gone = network(&run, "tap.gone.json");
     assert_eq!((gone.up, gone.link_losses), (false, 1), "{gone:?}");
     let said = run.text("tap.stderr");

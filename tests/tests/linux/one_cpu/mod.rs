@@ -1,14 +1,14 @@
-//! A host with one processor, which a guest keeps busy: the threads of kvmprof that read the guest's kernel get their share of it only after a while. No
-//! sample is taken before.
+//! A host with one processor, which a guest keeps busy: the threads of kvmprof that read the guest's kernel run only after a while. No sample is
+//! taken before.
 
 use kvmprof_recording::{Mode, Sample};
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_init, guest_program, once};
 
 use super::attach::COMMON;
 
-/// Where the busy program is linked to.
+/// The link address of the busy program.
 const ONE: u64 = 0x1000_0000;
-/// Addresses of the kernel begin here. Its first instructions run below.
+/// The start of the kernel's addresses. Its first instructions run below.
 const KERNEL: u64 = 1 << 63;
 
 fn run() -> Finished {
@@ -17,14 +17,14 @@ fn run() -> Finished {
         let init = guest_init(include_str!("init.sh"), &[("one", &one)]);
         Scenario::new()
             .cpus(1)
-            // Its guest needn't unpack it, so that it is soon as far as to have processes.
+            // Its guest needn't unpack it, so that it has processes sooner.
             .unpacked_kernel("vmlinux", &debian("6.12"))
             .file("guest.cpio", init)
             .run(&format!("{COMMON}\n{}", include_str!("driver.sh")))
     })
 }
 
-/// The samples of a recording, which is complete, and how many of them have no process.
+/// The samples of a recording, which is complete, and the number of those without a process.
 fn samples(run: &Finished, name: &str) -> (Vec<Sample>, usize) {
     let (contents, samples) = run.recording(&format!("{name}.kvmprof"));
     let account = contents.account;
@@ -51,14 +51,14 @@ fn a_recording_from_the_start_has_all_processes() {
     let is_early = |one: &&Sample| one.mode == Mode::Kernel && one.pc < KERNEL;
     let early = samples.iter().filter(is_early).count();
     println!("{early} samples are of its first instructions");
-    // It has no tasks until it has set up where they are found, which takes no longer than a tick.
+    // It has no tasks until it has set up their location, which takes no longer than a tick.
     assert!(unknown <= early + 1);
     let pid = run.console("own").number("pid one ");
     assert!(of_program(&samples).count() >= 5);
     assert!(of_program(&samples).all(|one| one.pid == pid));
 }
 
-/// Both captures come to their samples, and the first one has its process, too.
+/// Both captures get samples, and the first one has its process, too.
 #[test]
 fn attached_guests_have_all_processes() {
     let run = run();
@@ -68,7 +68,7 @@ fn attached_guests_have_all_processes() {
         let status = run.text(&format!("{name}.attach.status"));
         assert_eq!(status.trim(), "0", "{said}");
         let (samples, unknown) = samples(&run, name);
-        // The host's kernel doesn't wait for a page that isn't there, and counts it.
+        // The host's kernel doesn't wait for an absent page, and counts it.
         let unread = run
             .status_document(&format!("{name}.json"))
             .clock

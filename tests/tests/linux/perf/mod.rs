@@ -1,8 +1,8 @@
-//! What is seen from outside agrees with what the guest's own perf sees at the same time, on Debian's kernels.
+//! kvmprof's view from outside agrees with that of the guest's own perf at the same time, on Debian's kernels.
 //!
-//! There is no PMU: perf's clock is a timer of the guest's, which waits while interrupts are off. So samples with interrupts
-//! off, and those in interrupts, are left out of what is seen from outside. What perf finds at the first instruction after,
-//! where a system call turns interrupts on, is left out on both sides.
+//! There is no PMU: perf's clock is a timer of the guest, which waits while interrupts are off. So kvmprof's samples with
+//! interrupts off, and those in interrupts, are excluded. perf's samples at the first instruction after, where a system call
+//! turns interrupts on, are excluded on both sides.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
@@ -14,17 +14,17 @@ use kvmprof_report::profile::Symbols;
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, print_losses};
 use kvmprof_tests::standard_error;
 
-/// Where Debian's package linux-perf has it.
+/// Its path in Debian's package linux-perf.
 const PERF: &str = "/usr/bin/perf";
-/// The process that both look at.
+/// The process that both sample.
 const NAME: &[u8] = b"dd\0";
 /// Where a system call turns interrupts on, in 6.1 and in 6.12.
 const INTERRUPTS_ON: [&str; 2] = ["syscall_enter_from_user_mode", "do_syscall_64"];
-/// Functions that take a smaller part of the kernel's time aren't compared.
+/// Functions with a smaller part of the kernel's time aren't compared.
 const LEAST: f64 = 0.05;
-/// How far shares may be apart beside four standard errors: what else interrupts that are off change.
+/// Maximum difference of shares in addition to four standard errors: for other effects of interrupts that are off.
 const MARGIN: f64 = 0.06;
-/// What each side has to have.
+/// Minimum number of samples of each side.
 const LEAST_SAMPLES: u64 = 300;
 
 /// Parts of the kernel's samples: of those in the function itself, and of those with it on the stack.
@@ -34,7 +34,7 @@ struct Shares {
     total: f64,
 }
 
-/// What one side has seen: the kernel's functions, by name.
+/// One side's result: the kernel's functions, by name.
 #[derive(Debug, Default)]
 struct KernelProfile {
     functions: BTreeMap<String, Shares>,
@@ -51,7 +51,7 @@ fn perf_in_linux_6_12_agrees() {
     check("6.12");
 }
 
-/// Runs Debian's kernel of `series` and compares what perf in it and kvmprof have seen.
+/// Runs Debian's kernel of `series` and compares the results of perf in it and kvmprof.
 fn check(series: &str) {
     let mut guest = guest_builder(include_str!("init.sh"), &[]).add(PERF, "/bin/perf");
     for (library, place) in shared_libraries(Path::new(PERF)) {
@@ -101,7 +101,7 @@ fn compare(name: &str, inside: &KernelProfile, outside: &KernelProfile) -> bool 
 }
 
 impl KernelProfile {
-    /// Of stacks, innermost function first, and how many samples had each.
+    /// Stacks, innermost function first, and their number of samples.
     fn new<'a>(stacks: impl IntoIterator<Item = (u64, Vec<&'a str>)>) -> Self {
         let mut seen = Self::default();
         let stacks = stacks.into_iter();
@@ -127,7 +127,7 @@ impl KernelProfile {
     }
 }
 
-/// What perf printed in the guest.
+/// perf's output in the guest.
 fn by_perf(run: &Finished) -> KernelProfile {
     let console = run.console("guest").text();
     println!("{console}");
@@ -141,7 +141,7 @@ fn by_perf(run: &Finished) -> KernelProfile {
     }))
 }
 
-/// The same out of the recording.
+/// The same from the recording.
 fn by_kvmprof(run: &Finished) -> KernelProfile {
     let recording = Recording::open(&run.path("guest.kvmprof")).unwrap();
     let mut stacks = Vec::new();

@@ -1,5 +1,5 @@
-//! prf on a real kernel, from the host: its symbols are found where KASLR has put them, those of modules too. Then modules
-//! come and go, and are recorded.
+//! prf on a real kernel, from the host: its symbols are found at the addresses by KASLR, those of modules too. Then
+//! modules are loaded and unloaded, and recorded.
 
 mod modules;
 
@@ -22,7 +22,7 @@ const MAX_SYMBOLS: usize = 64 << 20;
 /// Ticks that the client counts.
 const TICKS: u64 = 400;
 
-/// The client, which runs in the lab: it is no test of its own.
+/// The client, which runs in the lab: it is not a test by itself.
 #[test]
 #[ignore = "runs in the lab, as a part of the other test"]
 fn client() {
@@ -92,19 +92,19 @@ macro_rules! tests {
 }
 
 tests! {
-    functions_are_where_the_kernel_says
-    nobody_knew_where_the_kernel_is
+    functions_are_at_the_kernels_addresses
+    the_kernels_address_was_unknown
     stacks_through_modules_are_whole
 }
 
-fn nobody_knew_where_the_kernel_is(run: &Finished, release: &str) {
+fn the_kernels_address_was_unknown(run: &Finished, release: &str) {
     // The kernel's file may have been read by then, or not.
     let status = run.status_document(&format!("{release}.early"));
     assert!(status.machine.vcpus > 0, "{status:?}");
     assert_eq!(status.machine.linux.and_then(|linux| linux.slide), None);
 }
 
-/// While others come and go.
+/// While others are loaded and unloaded.
 fn stacks_through_modules_are_whole(run: &Finished, release: &str) {
     let console = run.console(release).text();
     let of_module: Vec<(&str, u64)> = said(&console)
@@ -115,7 +115,7 @@ fn stacks_through_modules_are_whole(run: &Finished, release: &str) {
     modules::check(run, release, &of_module);
 }
 
-/// Where the kernel itself says that functions are.
+/// The addresses of functions by the kernel itself.
 fn said(text: &str) -> Vec<(&str, u64)> {
     let said: Vec<(&str, u64)> = text
         .lines()
@@ -126,8 +126,8 @@ fn said(text: &str) -> Vec<(&str, u64)> {
     said
 }
 
-/// Every function is where the kernel itself says.
-fn functions_are_where_the_kernel_says(run: &Finished, release: &str) {
+/// Every function is at the address that the kernel itself prints.
+fn functions_are_at_the_kernels_addresses(run: &Finished, release: &str) {
     let symbols = run.text(&format!("{release}.symbols"));
     let console = run.console(release).text();
     assert!(symbols.lines().count() > 10_000, "{symbols}");

@@ -1,4 +1,4 @@
-//! Stacks through modules, and the names of their functions, while others come and go.
+//! Stacks through modules, and the names of their functions, while others are loaded and unloaded.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use kvmprof_recording::{Sample, StackEnd};
 use kvmprof_report::profile::Symbols;
 use kvmprof_tests::linux::{Finished, print_losses};
 
-/// One that stays, and two that come and go.
+/// One that stays, and two that are loaded and unloaded.
 pub const MODULES: [&str; 3] = ["brd", "raid6_pq", "nlmon"];
 
 /// A sample, and the names of its frames, innermost first.
@@ -23,14 +23,14 @@ impl NamedSample {
         self.frames.iter().any(|frame| frame.ends_with(&suffix))
     }
 
-    /// Whether the stack leads to the system call that it began with.
+    /// Whether the stack reaches its system call.
     fn is_whole(&self) -> bool {
         self.sample.stack.kernel_end == StackEnd::Complete
             && self.frames.iter().any(|frame| frame == "do_syscall_64")
     }
 }
 
-/// What was recorded of `release`; `said` are functions of the module that stays, by the kernel's own word.
+/// The recording of `release`; `said` are functions of the module that stays, as the kernel prints them.
 pub fn check(run: &Finished, release: &str, said: &[(&str, u64)]) {
     let recording = Recording::open(&run.path(&format!("{release}.kvmprof"))).unwrap();
     let mut samples = Vec::new();
@@ -62,13 +62,13 @@ pub fn check(run: &Finished, release: &str, said: &[(&str, u64)]) {
         })
         .collect();
     println!("{release}: {} samples", seen.len());
-    // While one comes or goes, the other may be in doubt for a moment.
+    // While one is being loaded or unloaded, the other may be unknown for a moment.
     check_stacks(release, &seen, MODULES[0], 85);
-    // Its first samples are what makes kvmprof look for it.
+    // Its first samples make kvmprof read its symbols.
     check_stacks(release, &seen, MODULES[1], 70);
 }
 
-/// The functions of modules in the symbols of a recording: `function [module]`, by address. Modules lie above everything else.
+/// The functions of modules in the symbols of a recording: `function [module]`, by address. Modules are above everything else.
 pub fn functions(symbols: &str) -> BTreeMap<u64, String> {
     symbols
         .lines()
@@ -80,7 +80,7 @@ pub fn functions(symbols: &str) -> BTreeMap<u64, String> {
         .collect()
 }
 
-/// At least `percent` of the stacks through `module` are whole.
+/// At least `percent` of the stacks through `module` are complete.
 fn check_stacks(release: &str, seen: &[NamedSample], module: &str, percent: usize) {
     let all: Vec<&NamedSample> = seen.iter().filter(|seen| seen.is_in(module)).collect();
     let (whole, cut): (Vec<&NamedSample>, Vec<&NamedSample>) =

@@ -1,5 +1,5 @@
-//! profil, pcsample and pmc in Debian's kernels: programs from the manual pages alone, with libkvmprof. The hypervisor stores into their
-//! memory and counts; they themselves say what they have done.
+//! profil, pcsample and pmc in Debian's kernels: programs from the manual pages, with libkvmprof. The hypervisor stores into their
+//! memory and counts; they print their own counts.
 
 use kvmprof_library::{STATIC, headers};
 use kvmprof_tests::linux::{
@@ -17,20 +17,20 @@ const PROGRAMS: [&str; 5] = [
     "profil_inherit",
     "pmc_life",
 ];
-/// How far a share may be from the truth, beside four standard errors.
+/// Maximum difference of a share from the truth, in addition to four standard errors.
 const APART: f64 = 0.03;
 /// Samples of each program, at least, of which some are outside its two functions.
 const SAMPLES: f64 = 200.0;
 /// Processes of `profil_life` that are profiled while the host looks: a parent and its children.
 const FAMILY: usize = 51;
-/// Counts of each child, at least.
+/// Minimum number of counts of each child.
 const OWN: u64 = 4;
 
 kvmprof_tests::in_each_kernel! {
     forked_processes_have_accounts_of_their_own
-    nobody_needs_a_system_call_to_be_sampled
+    processes_are_sampled_without_system_calls
     shares_are_those_of_the_programs_own_count
-    the_pages_sentences_hold
+    documented_behaviour_holds
 }
 
 /// A program of `tests/guests`, with the static library.
@@ -40,7 +40,7 @@ fn program(source: &str) -> Program {
     guest_program(source, ADDRESS, &[&include, own, STATIC])
 }
 
-/// A guest of that series of kernels in which all programs have run.
+/// A guest with that series of kernels in which all programs have run.
 fn run(series: &str) -> Finished {
     once(&format!("profil-{series}"), || {
         let kernel = debian(series);
@@ -58,14 +58,14 @@ fn run(series: &str) -> Finished {
     })
 }
 
-/// What a program says after a word.
+/// A program's text after a word.
 fn numbers(run: &Finished, start: &str) -> Vec<f64> {
     let console = run.console("guest");
     let words = console.after(start).split_whitespace();
     words.filter_map(|word| word.parse().ok()).collect()
 }
 
-/// The share of the first of two functions is that of its turns.
+/// The share of the first of two functions equals its share of turns.
 #[track_caller]
 fn check_share(name: &str, [light, heavy]: [f64; 2], turns: [f64; 2]) {
     let samples = light + heavy;
@@ -93,17 +93,17 @@ fn shares_are_those_of_the_programs_own_count(run: &Finished) {
     }
 }
 
-fn nobody_needs_a_system_call_to_be_sampled(run: &Finished) {
+fn processes_are_sampled_without_system_calls(run: &Finished) {
     for name in SHARES {
         let said = numbers(run, &format!("shares {name} "));
         assert_eq!(said.last(), Some(&0.0), "{name}");
     }
-    // What counts them sees one, before and after it.
+    // The counting client sees one, before and after it.
     assert_eq!(numbers(run, "shares control ").last(), Some(&2.0));
 }
 
-/// Each check that a program made has a line of its own.
-fn the_pages_sentences_hold(run: &Finished) {
+/// Each check of a program has a line of its own.
+fn documented_behaviour_holds(run: &Finished) {
     let console = run.console("guest");
     let text = console.text();
     println!("{text}");
@@ -118,7 +118,7 @@ fn the_pages_sentences_hold(run: &Finished) {
     }
     let series = run.text("series");
     assert!(console.after("release ").starts_with(&format!("{series}.")));
-    // Other nodes have the permissions that pcsd is told.
+    // Other nodes have the permissions that are given to pcsd.
     let modes: Vec<&str> = text
         .lines()
         .filter(|line| line.ends_with("/dev/profil") || line.ends_with("/dev/pcs"))
@@ -128,7 +128,7 @@ fn the_pages_sentences_hold(run: &Finished) {
     assert!(text.contains("without pcsd: errno 19"));
 }
 
-/// Each of the forked processes has an account, in which every tick is.
+/// Each of the forked processes has an account with all its ticks.
 fn forked_processes_have_accounts_of_their_own(run: &Finished) {
     let parent = run.console("guest").number("parent ");
     let status = run.status_document("children.status");

@@ -1,5 +1,5 @@
-//! `kvmprof profil` and `kvmprof pcsample` for processes of Debian's kernels, which know nothing of it: names and shares,
-//! and what ends them. KASLR is on.
+//! `kvmprof profil` and `kvmprof pcsample` for processes of Debian's kernels, without their help: names and shares, and
+//! the causes of their end. KASLR is on.
 
 use kvmprof_tests::linux::{
     Finished, Program, Scenario, SharedProgram, debian, guest_builder, guest_program, once,
@@ -11,19 +11,19 @@ const FIXED: u64 = 0x6000_0000;
 const AFTER: u64 = 0x7000_0000;
 /// Each function begins in a count of its own.
 const ALIGNED: &str = "-falign-functions=64";
-/// How far a share may be from the truth, beside four standard errors.
+/// Maximum difference of a share from the truth, in addition to four standard errors.
 const APART: f64 = 0.03;
-/// The least number of ticks for a share.
+/// Minimum number of ticks for a share.
 const TICKS: u64 = 300;
 
 kvmprof_tests::in_each_kernel! {
-    a_process_that_is_not_there_is_told
-    an_end_is_noticed_with_all_that_came_before
-    an_exec_is_noticed_and_nothing_of_the_new_program_counts
+    a_missing_process_is_reported
+    the_end_is_noticed_with_all_earlier_ticks
+    an_exec_ends_counting
     functions_have_the_shares_that_the_programs_count
 }
 
-/// It is linked to its addresses.
+/// It is linked to fixed addresses.
 fn fixed() -> Program {
     guest_program("shares.c", FIXED, &[ALIGNED])
 }
@@ -33,7 +33,7 @@ fn pie() -> SharedProgram {
     shared_program("shares.c", &[ALIGNED])
 }
 
-/// A guest of that series of kernels whose processes were profiled.
+/// A guest with that series of kernels whose processes were profiled.
 fn run(series: &str) -> Finished {
     once(&format!("profil-command-{series}"), || {
         let kernel = debian(series);
@@ -52,18 +52,18 @@ fn run(series: &str) -> Finished {
     })
 }
 
-/// What a command has written.
-struct Profiled {
+/// A command's output.
+struct CommandOutput {
     text: String,
     stderr: String,
     status: u8,
 }
 
-impl Profiled {
+impl CommandOutput {
     fn of(run: &Finished, name: &str) -> Self {
         let profiled = Self {
             text: run.text(&format!("{name}.stdout")),
-            // It may have told that it waits for the process.
+            // It may have reported that it waits for the process.
             stderr: run
                 .text(&format!("{name}.stderr"))
                 .lines()
@@ -79,7 +79,7 @@ impl Profiled {
         profiled
     }
 
-    /// One that has ended well.
+    /// One that has succeeded.
     #[track_caller]
     fn good(run: &Finished, name: &str, said: &str) -> Self {
         let profiled = Self::of(run, name);
@@ -114,7 +114,7 @@ impl Profiled {
     }
 }
 
-/// The part of its turns that the light function of `program` has had.
+/// The share of turns of the light function of `program`.
 fn truth(run: &Finished, program: &str) -> f64 {
     let console = run.console("guest");
     let turns = ["light", "heavy"].map(|name| {
@@ -143,7 +143,7 @@ fn functions_have_the_shares_that_the_programs_count(run: &Finished) {
         ("fixed_samples", "fixed"),
         ("pie_samples", "pie"),
     ] {
-        let profiled = Profiled::good(run, name, "");
+        let profiled = CommandOutput::good(run, name, "");
         let [light, heavy] = ["light", "heavy"].map(|function| profiled.ticks_of(function));
         check_share(name, light, light + heavy, truth(run, program));
         let (all, stored) = profiled.account(" stored");
@@ -155,14 +155,14 @@ fn functions_have_the_shares_that_the_programs_count(run: &Finished) {
         );
     }
     for name in ["fixed_samples", "pie_samples"] {
-        assert_eq!(Profiled::of(run, name).account(" stored"), (400, 400));
+        assert_eq!(CommandOutput::of(run, name).account(" stored"), (400, 400));
     }
 }
 
-/// The last tick that counts is of the program before.
-fn an_exec_is_noticed_and_nothing_of_the_new_program_counts(run: &Finished) {
+/// The last counted tick belongs to the previous program.
+fn an_exec_ends_counting(run: &Finished) {
     let said = "kvmprof: ended early: the process has executed another program";
-    let profiled = Profiled::good(run, "after", said);
+    let profiled = CommandOutput::good(run, "after", said);
     let (all, stored) = profiled.account(" stored");
     assert!(all >= 50 && stored > 0);
     for function in ["light", "heavy"] {
@@ -176,7 +176,7 @@ fn an_exec_is_noticed_and_nothing_of_the_new_program_counts(run: &Finished) {
     for row in rows {
         assert!(row.contains(" busybox "), "{row}");
     }
-    let raw = Profiled::good(run, "after_raw", said);
+    let raw = CommandOutput::good(run, "after_raw", said);
     let after = guest_program("shares.c", AFTER, &[]).text;
     let samples = raw.text.lines().map(|line| {
         let digits = line.strip_prefix("0x").unwrap();
@@ -187,14 +187,14 @@ fn an_exec_is_noticed_and_nothing_of_the_new_program_counts(run: &Finished) {
     assert!(!samples.iter().any(|pc| after.contains(pc)));
 }
 
-/// Also in a guest that does nothing else; this one's table is a document.
-fn an_end_is_noticed_with_all_that_came_before(run: &Finished) {
+/// Also in a guest without other activity; this one's table is a document.
+fn the_end_is_noticed_with_all_earlier_ticks(run: &Finished) {
     let said = "kvmprof: ended early: the process has ended";
     for name in ["leaving", "leaving_samples"] {
-        let (all, stored) = Profiled::good(run, name, said).account(" stored");
+        let (all, stored) = CommandOutput::good(run, name, said).account(" stored");
         assert!(all >= 50 && stored > 0, "{name}");
     }
-    let last = Profiled::good(run, "last", said);
+    let last = CommandOutput::good(run, "last", said);
     let document: serde_json::Value = serde_json::from_str(&last.text).unwrap();
     assert_eq!(document["ended"], "ended");
     let count = |member: &str| document[member].as_u64().unwrap();
@@ -204,7 +204,7 @@ fn an_end_is_noticed_with_all_that_came_before(run: &Finished) {
     assert_eq!(document["rows"][0]["module"], "busybox");
 }
 
-fn a_process_that_is_not_there_is_told(run: &Finished) {
+fn a_missing_process_is_reported(run: &Finished) {
     for (name, expected) in [
         (
             "nobody",
@@ -215,7 +215,7 @@ fn a_process_that_is_not_there_is_told(run: &Finished) {
             "Process 30000 has ended before a tick found it",
         ),
     ] {
-        let profiled = Profiled::of(run, name);
+        let profiled = CommandOutput::of(run, name);
         assert_eq!((profiled.status, profiled.text.as_str()), (1, ""));
         assert!(profiled.stderr.contains(expected));
     }

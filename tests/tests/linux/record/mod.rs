@@ -1,4 +1,5 @@
-//! Recordings of Debian's kernels: stacks in the kernel and out of it, names, the account. KASLR is on.
+//! Recordings of Debian's kernels: stacks in the kernel and across its entry, names, the account. KASLR
+//! is on.
 //!
 //! Each kernel is booted once; each check of its recording is a test.
 
@@ -26,7 +27,7 @@ const SUCCESS: u8 = 0;
 pub struct NamedSample {
     pub sample: Sample,
     pub frames: Vec<String>,
-    /// The file that the innermost frame in user mode is in, if it is known.
+    /// The file of the innermost frame in user mode, if it is known.
     file: String,
 }
 
@@ -50,23 +51,23 @@ struct Run {
 
 kvmprof_tests::in_each_kernel! {
     an_exec_changes_the_functions
-    interrupted_programs_lead_to_main
-    interrupts_lead_to_what_they_interrupted
-    kernel_threads_lead_to_their_beginning
-    system_calls_lead_to_their_entry
-    the_guest_is_ended_and_all_is_accounted_for
+    stacks_of_interrupted_programs_reach_main
+    stacks_cross_interrupts
+    stacks_of_kernel_threads_reach_their_start
+    stacks_of_system_calls_reach_their_entry
+    the_guest_ends_and_all_ticks_are_accounted
     the_lab_reads_its_own_recording
-    the_programs_are_there_by_name
-    the_programs_are_there_for_a_late_recorder
-    the_shares_are_the_programs_own
-    threads_are_told_apart
+    the_programs_have_their_names
+    a_late_recorder_has_the_programs
+    shares_agree_with_the_programs_counts
+    threads_are_distinguished
     twisted_stacks_are_marked
     user_stacks_of_a_shared_program_are_whole
     user_stacks_with_frame_pointers_are_whole
     user_stacks_without_frame_pointers_are_whole
 }
 
-/// A guest of that series of kernels.
+/// A guest with that series of kernels.
 fn run(series: &str) -> Run {
     // The newer one has page tables of their own for user mode.
     let words = if series == "6.12" { "pti=on" } else { "" };
@@ -86,7 +87,7 @@ fn boot(series: &str, words: &str) -> Finished {
         ("threads", &guest_program("threads.c", THREADS, &[])),
         (
             "twisted",
-            // Nothing but frame pointers leads out of it.
+            // Only frame pointers unwind it.
             &guest_program(
                 "twisted.c",
                 TWISTED,
@@ -119,7 +120,7 @@ impl Run {
     }
 }
 
-fn the_guest_is_ended_and_all_is_accounted_for(run: &Run) {
+fn the_guest_ends_and_all_ticks_are_accounted(run: &Run) {
     let run = &run.finished;
     println!("{}", run.text("guest.status.json"));
     assert_eq!(run.status("guest"), SUCCESS, "{}", run.text("guest.stderr"));
@@ -144,7 +145,7 @@ fn the_lab_reads_its_own_recording(run: &Run) {
     assert!(functions.iter().any(|row| row["name"] == "do_syscall_64"));
 }
 
-/// What a recording has, and all samples.
+/// A recording's contents, and all samples.
 pub fn read(run: &Finished, name: &str) -> (Contents, Vec<NamedSample>) {
     let (contents, samples) = run.recording(name);
     let account = contents.account;
@@ -167,7 +168,7 @@ pub fn read(run: &Finished, name: &str) -> (Contents, Vec<NamedSample>) {
     (contents, seen)
 }
 
-/// Prints how many of `seen` are as they should be, and a few that aren't; at least `percent` have to be.
+/// Prints how many of `seen` are right, and a few that aren't; at least `percent` have to be.
 pub fn most(
     what: &str,
     seen: &[&NamedSample],
@@ -190,9 +191,9 @@ pub fn most(
 }
 
 /// The kernel's stacks of a process that does nothing but system calls.
-fn system_calls_lead_to_their_entry(run: &Run) {
+fn stacks_of_system_calls_reach_their_entry(run: &Run) {
     let seen = run.seen();
-    // Interrupts came from user mode, or belong to somebody else.
+    // Interrupts came from user mode, or belong to other work.
     let kernel: Vec<&NamedSample> = seen
         .iter()
         .filter(|seen| seen.name() == "dd" && seen.sample.mode == Mode::Kernel)
@@ -244,8 +245,8 @@ fn check_user_stacks(seen: &[NamedSample], program: &str) {
     );
 }
 
-/// Interrupts of programs' own code lead back to their beginning.
-fn interrupted_programs_lead_to_main(run: &Run) {
+/// Interrupted code of programs unwinds to the programs' start.
+fn stacks_of_interrupted_programs_reach_main(run: &Run) {
     let seen = run.seen();
     let interrupted: Vec<&NamedSample> = seen
         .iter()
@@ -267,7 +268,7 @@ fn interrupted_programs_lead_to_main(run: &Run) {
 }
 
 /// Stacks in interrupts show what was interrupted.
-fn interrupts_lead_to_what_they_interrupted(run: &Run) {
+fn stacks_cross_interrupts(run: &Run) {
     let seen = run.seen();
     let is_entry = |frame: &String| {
         frame.starts_with("asm_sysvec") || frame.starts_with("asm_common_interrupt")
@@ -281,8 +282,8 @@ fn interrupts_lead_to_what_they_interrupted(run: &Run) {
     assert!(crossed > 0);
 }
 
-/// Stacks of the kernel's own threads end where these begin.
-fn kernel_threads_lead_to_their_beginning(run: &Run) {
+/// Stacks of the kernel's own threads end at their start.
+fn stacks_of_kernel_threads_reach_their_start(run: &Run) {
     let seen = run.seen();
     let own: Vec<&NamedSample> = seen
         .iter()
@@ -296,16 +297,16 @@ fn kernel_threads_lead_to_their_beginning(run: &Run) {
     assert!(all > 0 && whole * 100 >= all * 95);
 }
 
-fn the_programs_are_there_by_name(run: &Run) {
+fn the_programs_have_their_names(run: &Run) {
     check_binaries(&read(&run.finished, "guest.kvmprof").0);
 }
 
-/// A recorder that starts late is told of processes that have been there for long.
-fn the_programs_are_there_for_a_late_recorder(run: &Run) {
+/// A recorder that starts late gets the earlier processes.
+fn a_late_recorder_has_the_programs(run: &Run) {
     check_binaries(&read(&run.finished, "late.kvmprof").0);
 }
 
-/// Every program is there by its path, with its functions, and the kernel by its build id.
+/// Every program has its path and functions, and the kernel its build id.
 fn check_binaries(contents: &Contents) {
     for binary in &contents.binaries {
         let info = &binary.info;
@@ -324,7 +325,7 @@ fn check_binaries(contents: &Contents) {
             .find(|binary| binary.info.file == file);
         found.unwrap_or_else(|| panic!("{file} isn't there"))
     };
-    // On the host is what plain was stripped of, and another program by the name of calls.
+    // The host has the symbols stripped from plain, and another program with the name of calls.
     for (program, source) in [
         ("/bin/calls", "page cache"),
         ("/bin/plain", "sysroot"),
@@ -356,7 +357,7 @@ fn check_binaries(contents: &Contents) {
 }
 
 /// Both threads of a process are in its file, each in a function of its own.
-fn threads_are_told_apart(run: &Run) {
+fn threads_are_distinguished(run: &Run) {
     let seen = run.seen();
     for function in ["spin_first", "spin_second"] {
         let of_thread: Vec<&NamedSample> = seen
@@ -400,8 +401,8 @@ fn an_exec_changes_the_functions(run: &Run) {
     );
 }
 
-/// A program's functions have the shares of its samples that they have of the turns it counted itself.
-fn the_shares_are_the_programs_own(run: &Run) {
+/// A program's functions have the shares of its samples that they have of the turns that it counted.
+fn shares_agree_with_the_programs_counts(run: &Run) {
     let seen = run.seen();
     let console = run.finished.console("guest");
     let turns = ["light", "heavy"].map(|function| {
@@ -424,7 +425,7 @@ fn the_shares_are_the_programs_own(run: &Run) {
     assert!((expected - observed).abs() < bound);
 }
 
-/// Frame pointers that lead anywhere lead to stacks that are marked, and bounded.
+/// Frame pointers to arbitrary addresses give stacks that are marked, and bounded.
 fn twisted_stacks_are_marked(run: &Run) {
     let seen = run.seen();
     let twisted: Vec<&NamedSample> = seen

@@ -1,4 +1,4 @@
-//! Names of user code by what a recording has, in the plainest way.
+//! Names of user code from a recording, looked up in the simplest way.
 
 use std::collections::BTreeMap;
 
@@ -49,13 +49,13 @@ impl<'a> Users<'a> {
             .find(|mapping| (mapping.begin..mapping.end).contains(&address))
     }
 
-    /// The file that `address` is in; empty when it isn't known.
+    /// The file at `address`; empty if it isn't known.
     pub fn file(&self, sample: &Sample, address: u64) -> String {
         self.mapping(sample, address)
             .map_or_else(String::new, |mapping| mapping.file.clone())
     }
 
-    /// The function that `address` is in, or the address itself.
+    /// The function at `address`, or the address itself.
     pub fn function(&self, sample: &Sample, address: u64) -> String {
         self.find(sample, address)
             .map_or_else(|| format!("{address:#x}"), str::to_owned)

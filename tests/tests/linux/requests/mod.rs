@@ -1,4 +1,5 @@
-//! What a guest's 4 KiB requests to a disk cost, beside QEMU's virtio-blk: over virtio-mmio, as kvmprof's, and over PCI.
+//! The cost of a guest's 4 KiB requests to a disk, compared with QEMU's virtio-blk: over virtio-mmio, like kvmprof's,
+//! and over PCI.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,7 @@ use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, guest_prog
 const MODULES: [&str; 3] = ["virtio_mmio", "virtio_pci", "virtio_blk"];
 const PROGRAM: u64 = 0x1000_0000;
 
-/// How many requests each of so many processes makes: as `driver.sh` asks for.
+/// Number of requests of each of this number of processes, as in `driver.sh`.
 const LOADS: [(u64, u64); 2] = [(3000, 1), (1000, 4)];
 
 fn run() -> Finished {
@@ -33,8 +34,8 @@ fn counts(run: &Finished, name: &str) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// What one request of `processes` at a time takes of each count.
-fn each(run: &Finished, guest: &str, (requests, processes): (u64, u64)) -> BTreeMap<String, f64> {
+/// The increase of each count by one request of `processes` at a time.
+fn each(run: &Finished, guest: &str, requests: u64, processes: u64) -> BTreeMap<String, f64> {
     let before = counts(run, &format!("{guest}.{processes}.before"));
     let after = counts(run, &format!("{guest}.{processes}.after"));
     let requests = requests * processes;
@@ -52,11 +53,12 @@ fn each(run: &Finished, guest: &str, (requests, processes): (u64, u64)) -> BTree
 #[test]
 fn requests_take_no_more_exits_than_with_qemu() {
     let run = run();
-    for load in LOADS {
-        let [ours, mmio, pci] = ["kvmprof", "microvm", "pc"].map(|guest| each(&run, guest, load));
+    for (requests, processes) in LOADS {
+        let [ours, mmio, pci] =
+            ["kvmprof", "microvm", "pc"].map(|guest| each(&run, guest, requests, processes));
         println!(
             "{} at a time: {ours:.2?}\nQEMU, virtio-mmio: {mmio:.2?}\nQEMU, PCI: {pci:.2?}",
-            load.1
+            processes
         );
         assert!(ours["exits"] <= 1.1 * mmio["exits"], "{ours:?} {mmio:?}");
     }

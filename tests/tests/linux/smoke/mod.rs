@@ -1,5 +1,5 @@
-//! One boot of a Debian kernel that shows whether recordings, looks at tasks, reports and the guest's device nodes work at all. The other
-//! scenarios have the details.
+//! One boot of a Debian kernel that checks that recordings, looks at tasks, reports and the guest's device nodes work. The other
+//! scenarios check the details.
 
 use kvmprof_recording::file::{Recording, Unobserved};
 use kvmprof_recording::tasks::{TaskLook, TaskStack};
@@ -34,7 +34,7 @@ fn run() -> Finished {
     })
 }
 
-/// Whether the stack is whole, and has the `callers` behind its innermost frame.
+/// Whether the stack is complete, and has the `callers` after its innermost frame.
 fn is_called_by(seen: &NamedSample, callers: &[&str]) -> bool {
     let ends = seen.sample.stack;
     let frames = seen.frames.iter().skip(1).map(String::as_str);
@@ -56,7 +56,7 @@ fn a_recording_has_processes_and_whole_stacks() {
         let (right, others): (Vec<&NamedSample>, Vec<&NamedSample>) =
             inner.partition(|seen| is_called_by(seen, &["middle", "outer", "main"]));
         println!("{program}: {} right, {} others", right.len(), others.len());
-        // Until the program's file has been read, callers may be missing. Then the stack says so.
+        // Until the program's file has been read, callers may be missing. Then the stack is marked.
         assert!(!right.is_empty());
         let is_marked = |seen: &&NamedSample| seen.sample.stack.user_end != StackEnd::Complete;
         assert!(others.iter().all(is_marked), "{:?}", others.first());
@@ -74,7 +74,7 @@ fn a_recording_has_processes_and_whole_stacks() {
 }
 
 #[test]
-fn looks_show_what_a_task_waits_for() {
+fn looks_show_the_waits_of_a_task() {
     let run = run();
     let console = run.console("guest");
     let words = console.after("waits ");

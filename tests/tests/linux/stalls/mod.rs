@@ -1,5 +1,5 @@
-//! What held a Debian guest up, as `kvmprof stalls` has it: a lock that two processes fight for, a log that is written with interrupts
-//! off, and a host that runs something else. The recording itself is the measure.
+//! Stalls of a Debian guest in `kvmprof stalls`: a lock that two processes compete for, a log that is written with interrupts off, and a host that
+//! runs something else. The recording itself is the reference.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use kvmprof_tests::share;
 use serde_json::Value;
 
 const SUCCESS: u8 = 0;
-/// Where the program that fights for a spin lock is loaded.
+/// The link address of the program that competes for a spin lock.
 const SPIN_LOCK: u64 = 0x1000_0000;
 
 pub fn run() -> Finished {
@@ -41,7 +41,7 @@ fn sum(rows: &[Value], member: &str) -> u64 {
 }
 
 #[test]
-fn who_waits_for_a_lock_is_told_with_the_function_that_wants_it() {
+fn waits_for_a_lock_have_the_function_that_takes_it() {
     let run = &run();
     assert_eq!(run.status("guest"), SUCCESS, "{}", run.text("guest.stderr"));
     println!("{}", run.text("guest.stalls"));
@@ -73,7 +73,7 @@ fn who_waits_for_a_lock_is_told_with_the_function_that_wants_it() {
 }
 
 #[test]
-fn stretches_with_interrupts_off_are_those_of_the_log() {
+fn stretches_with_interrupts_off_agree_with_the_log() {
     let run = &run();
     let (_, samples) = run.recording("guest.kvmprof");
     let is_off = |sample: &Sample| sample.ipl == IPL_MASKED && sample.mode != Mode::Idle;
@@ -127,7 +127,7 @@ fn samples_in<'a>(
 
 /// Only the two writers take the file's lock: each waits for the other one, which runs on the other vCPU.
 #[test]
-fn the_lock_that_is_waited_for_has_its_address_and_the_other_writer() {
+fn a_contended_lock_has_its_address_and_owner() {
     let run = &run();
     let (contents, samples) = run.recording("guest.kvmprof");
     let kernel = Symbols::parse(&contents.symbols);
@@ -136,7 +136,7 @@ fn the_lock_that_is_waited_for_has_its_address_and_the_other_writer() {
         .filter_map(|sample| Some((*sample, sample.lock?)))
         .collect();
     println!("{} of {} locks are known", known.len(), waiting.len());
-    // On a busy host the lock often changes hands while the vCPU that waits stands still already.
+    // On a busy host the lock often changes its owner after the waiting vCPU was stopped.
     assert!(known.len() >= 10 && share(known.len() as u64, waiting.len() as u64) >= 0.2);
     let mut by_address: BTreeMap<u64, u64> = BTreeMap::new();
     let (mut right, mut on_other) = (0, 0);
@@ -170,9 +170,9 @@ fn the_lock_that_is_waited_for_has_its_address_and_the_other_writer() {
     assert_eq!(rows[0]["owner"]["name"], "dd");
 }
 
-/// Both threads take the one lock of a file's record locks, and nobody else does.
+/// Only both threads take the one lock of a file's record locks.
 #[test]
-fn a_spin_lock_that_is_waited_for_has_its_address() {
+fn a_contended_spin_lock_has_its_address() {
     let run = &run();
     let (contents, samples) = run.recording("spin.kvmprof");
     let kernel = Symbols::parse(&contents.symbols);
@@ -187,7 +187,7 @@ fn a_spin_lock_that_is_waited_for_has_its_address() {
         .collect();
     let known: Vec<_> = (waiting.iter()).filter_map(|sample| sample.lock).collect();
     println!("{} of {} locks are known", known.len(), waiting.len());
-    // Not everywhere in its loop does the waiting vCPU have the address in a register.
+    // At some instructions of its loop the waiting vCPU has the address in no register.
     assert!(known.len() >= 10 && share(known.len() as u64, waiting.len() as u64) >= 0.2);
     assert!(known.iter().all(|lock| lock.owner.is_none()));
     let mut by_address: BTreeMap<u64, u64> = BTreeMap::new();
@@ -201,7 +201,7 @@ fn a_spin_lock_that_is_waited_for_has_its_address() {
     let first = &rows[0];
     assert_eq!(first["kind"], "spin-lock");
     assert_eq!(first["address"], format!("{address:#018x}"));
-    // Those that an interrupt has made wait for it, too.
+    // Those that were woken by an interrupt wait for it, too.
     let locks = samples.iter().filter_map(|(sample, _)| sample.lock);
     let all = locks.filter(|lock| lock.address == *address).count();
     assert_eq!(first["samples"], all);
@@ -216,8 +216,8 @@ fn a_spin_lock_that_is_waited_for_has_its_address() {
     }
 }
 
-/// Who waits for a semaphore in a loop has forbidden preemption (`rwsem_optimistic_spin`), and so has who copies what is written (`kmap_atomic` in
-/// `copy_page_from_iter_atomic`); who looks whether it is there, or fills a program's memory with zeros, has not.
+/// A task that waits for a semaphore in a loop has preemption off (`rwsem_optimistic_spin`), and so has one that copies written data
+/// (`kmap_atomic` in `copy_page_from_iter_atomic`); one that checks for a page, or fills a program's memory with zeros, has not.
 #[test]
 fn preemption_is_off_where_the_kernel_forbids_it() {
     let run = &run();

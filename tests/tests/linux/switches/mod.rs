@@ -1,6 +1,6 @@
-//! Processes that take the vCPU from each other all the time: no sample of one has a function of another's program.
+//! Processes that constantly preempt each other: no sample of one has a function of another's program.
 //!
-//! Between the moments when the kernel has changed the page tables, the stack and what it calls the current task, these don't belong together.
+//! While the kernel changes the page tables, the stack and the current task, these don't match.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use kvmprof_tests::linux::{Finished, Scenario, debian, guest_init, guest_program
 
 use super::record::{NamedSample, read};
 
-/// Where all of the programs are: what is read by the wrong page tables is code of another one.
+/// The common address of all programs: reading by the wrong page tables gives another one's code.
 const TEXT: u64 = 0x1000_0000;
-/// The programs, by the names of their processes, and the function that each is busy in.
+/// The programs, by the names of their processes, and the busy function of each.
 const PROGRAMS: [(&str, &str); 4] = [
     ("ping", "ping_turn"),
     ("pong", "pong_turn"),
@@ -32,7 +32,7 @@ fn run(series: &str) -> Finished {
         let programs: Vec<_> = (programs.iter())
             .map(|(name, program)| (*name, program))
             .collect();
-        // Page tables of their own for user mode are one more thing that is changed.
+        // Page tables of their own for user mode are one more change.
         let words = if series == "6.12" { "pti=on" } else { "" };
         Scenario::new()
             .unpacked_kernel("vmlinuz", &debian(series))
@@ -53,7 +53,7 @@ fn no_sample_has_a_function_of_another_program(run: &Finished) {
             continue;
         };
         let is_others = |frame: &&String| frame.ends_with("_turn") && *frame != own;
-        // Until it executes its program, a child of the storm's is a process of the same name.
+        // Until it executes its program, a child of the storm's has the same name.
         if seen.frames.iter().find(is_others).is_some() {
             wrong.push(seen);
         }
@@ -65,7 +65,7 @@ fn no_sample_has_a_function_of_another_program(run: &Finished) {
         println!("{}: {:?} {:?}", seen.name(), seen.sample.mode, seen.frames);
     }
     assert!(wrong.is_empty(), "{} samples", wrong.len());
-    // There was much to be wrong about.
+    // There were many samples that could be wrong.
     assert!(right.get("ping") > Some(&10) && right.get("pong") > Some(&10));
     assert!(right.contains_key("storm") && in_kernel > 200);
 }

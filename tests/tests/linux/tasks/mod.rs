@@ -1,5 +1,5 @@
-//! What the guest's tasks wait for, by looks from outside, against what the guest itself says in `/proc/PID/stat`, `wchan` and `stack`.
-//! KASLR is on.
+//! The waits of the guest's tasks by looks from outside, compared with the guest's own `/proc/PID/stat`, `wchan` and `stack`. KASLR is
+//! on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -14,19 +14,19 @@ const WAITS: u64 = 0x1000_0000;
 const SUCCESS: u8 = 0;
 /// The drivers of the guest's disk.
 const MODULES: [&str; 2] = ["virtio_mmio", "virtio_blk"];
-/// Bytes of the file system that the disk's image is on.
+/// Bytes of the file system that has the disk's image.
 const BACKING: u64 = 16 << 20;
-/// The waiters that sleep uninterruptibly: for a child, for the disk, and for the mutex that one of those holds.
+/// The waiters that sleep uninterruptibly: for a child, for the disk, and for a mutex that one of those holds.
 const STUCK: [&str; 4] = ["on-vfork", "on-disk", "on-rescan", "on-lock"];
-/// The least share of looks that are to be right.
+/// Minimum share of right looks.
 const LEAST: f64 = 0.99;
 
-/// What the guest says of a task that waits.
+/// The guest's data of a waiting task.
 #[derive(Debug, Default)]
-struct Truth {
+struct GuestWait {
     tid: i32,
     state: char,
-    /// The function that waits, as wchan says it.
+    /// The function in which it waits, from wchan.
     waits_in: String,
     /// The functions of its stack, innermost first.
     stack: Vec<String>,
@@ -34,10 +34,10 @@ struct Truth {
 
 kvmprof_tests::in_each_kernel! {
     a_recording_of_one_process_has_its_tasks
-    looks_are_there_from_the_beginning
-    states_and_stacks_are_the_guests_own
+    looks_start_with_the_recording
+    states_and_stacks_agree_with_the_guest
     the_lab_reports_its_own_looks
-    who_runs_is_on_a_vcpu
+    running_tasks_are_on_a_vcpu
 }
 
 fn run(series: &str) -> Finished {
@@ -70,9 +70,9 @@ fn file_system() -> Vec<u8> {
     std::fs::read(&image.path).unwrap()
 }
 
-/// What the guest says of its waiters, by name.
-fn truth(run: &Finished) -> BTreeMap<String, Truth> {
-    let mut all: BTreeMap<String, Truth> = BTreeMap::new();
+/// The guest's data of its waiters, by name.
+fn truth(run: &Finished) -> BTreeMap<String, GuestWait> {
+    let mut all: BTreeMap<String, GuestWait> = BTreeMap::new();
     let console = std::fs::read_to_string(run.path("guest.console")).unwrap();
     for line in console.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -113,7 +113,7 @@ fn looks(run: &Finished, name: &str) -> (Vec<TaskLook>, Symbols) {
     (looks, Symbols::parse(&contents.symbols))
 }
 
-fn states_and_stacks_are_the_guests_own(run: &Finished) {
+fn states_and_stacks_agree_with_the_guest(run: &Finished) {
     assert_eq!(run.status("guest"), SUCCESS, "{}", run.text("guest.stderr"));
     let (looks, symbols) = looks(run, "late.kvmprof");
     assert!(looks.len() >= 100);
@@ -123,7 +123,7 @@ fn states_and_stacks_are_the_guests_own(run: &Finished) {
         assert_eq!(truth.state, if is_stuck { 'D' } else { 'S' });
         assert_eq!(truth.stack.first(), Some(&truth.waits_in));
         if name == "on-lock" {
-            // 6.1, where the compiler has made a part of it a function of its own, and 6.12.
+            // 6.1, where the compiler has split a part of it off, and 6.12.
             let opens = ["blkdev_get_by_dev", "bdev_open"];
             assert!(opens.iter().any(|open| truth.waits_in.starts_with(open)));
         }
@@ -155,7 +155,7 @@ fn states_and_stacks_are_the_guests_own(run: &Finished) {
 }
 
 /// The guest is busy on one vCPU at least, with `dd`, which never waits.
-fn who_runs_is_on_a_vcpu(run: &Finished) {
+fn running_tasks_are_on_a_vcpu(run: &Finished) {
     let (looks, _) = looks(run, "late.kvmprof");
     let complete = looks.iter().filter(|look| look.is_complete).count();
     assert!(share(complete as u64, looks.len() as u64) >= LEAST);
@@ -170,7 +170,7 @@ fn who_runs_is_on_a_vcpu(run: &Finished) {
     assert!(part >= 0.5);
 }
 
-fn looks_are_there_from_the_beginning(run: &Finished) {
+fn looks_start_with_the_recording(run: &Finished) {
     let (looks, _) = looks(run, "guest.kvmprof");
     let (first, last) = (looks.first().unwrap(), looks.last().unwrap());
     let init = |look: &TaskLook| look.tasks.iter().any(|task| task.tid == 1);
@@ -185,7 +185,7 @@ fn a_recording_of_one_process_has_its_tasks(run: &Finished) {
     let waiter = truth(run)["on-pipe"].tid;
     let mut tasks = looks.iter().flat_map(|look| &look.tasks);
     assert!(tasks.all(|task| task.pid == waiter));
-    // What the vCPUs did can't be told by that.
+    // It doesn't show the activity of the vCPUs.
     let report = run.json("pipe.json");
     assert_eq!(report["looks"], looks.len());
     assert_eq!(report["vcpus"].as_array().map(Vec::len), Some(0));

@@ -1,14 +1,13 @@
-//! Stacks through the dynamic linker, which binds a library's functions when they are first called, and through a stub without unwind
-//! information.
+//! Stacks through the dynamic linker, which binds a library's functions at their first call, and through a stub without unwind information.
 
 use kvmprof_recording::StackEnd;
 
-use super::named::{Named, NamedSample, read};
+use super::named::{NamedFrame, NamedSample, read};
 use super::run;
 
 const LINKER: &str = "ld-linux-x86-64.so.2";
-/// Percent of the stacks that must be whole. Each time that the library comes or goes, stacks are cut until kvmprof has the tables of what is
-/// mapped then.
+/// Percentage of the stacks that must be complete. Each time that the library is loaded or unloaded, stacks are truncated until kvmprof has
+/// the tables of the new mappings.
 const WHILE_MAPPINGS_CHANGE: usize = 25;
 
 fn seen() -> Vec<NamedSample> {
@@ -17,13 +16,13 @@ fn seen() -> Vec<NamedSample> {
     seen
 }
 
-fn functions(frames: &[Named]) -> Vec<&str> {
+fn functions(frames: &[NamedFrame]) -> Vec<&str> {
     frames.iter().map(|frame| frame.function.as_str()).collect()
 }
 
-/// Checks that `callers` are the first of `frames`, which are those behind the function that `seen` is looked at for. A stack that was cut may
-/// lack some. Returns whether all are there.
-fn leads_to(seen: &NamedSample, frames: &[Named], callers: &[&str]) -> bool {
+/// Checks that `callers` are the first of `frames`, which follow the function that `seen` is searched for. A truncated stack may lack some.
+/// Returns whether all are there.
+fn leads_to(seen: &NamedSample, frames: &[NamedFrame], callers: &[&str]) -> bool {
     let found = functions(frames);
     let is_whole = found.starts_with(callers);
     let is_cut = seen.sample.stack.user_end != StackEnd::Complete && callers.starts_with(&found);

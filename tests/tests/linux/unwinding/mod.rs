@@ -1,5 +1,5 @@
-//! Stacks in a guest whose callers are hard to find: each is the right one, or is marked where it stops. Names of code that comes to
-//! the place of other code, or that programs make.
+//! Stacks in a guest whose callers are hard to find: each is right, or is marked where it stops. Names of code that replaces other
+//! code, or that programs make.
 
 mod lazy;
 mod named;
@@ -21,7 +21,7 @@ const HEADLESS: u64 = 0x3000_0000;
 const GENERATES: u64 = 0x4000_0000;
 /// Static programs have no PT_GNU_EH_FRAME otherwise.
 const HEADLESS_OPTIONS: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-Wl,--eh-frame-hdr"];
-/// The functions that glibc's programs begin with, outermost last.
+/// The first functions of glibc's programs, outermost last.
 const BEGIN: [&str; 4] = [
     "main",
     "__libc_start_call_main",
@@ -29,10 +29,11 @@ const BEGIN: [&str; 4] = [
     "_start",
 ];
 
-/// Percent of the stacks that must be whole if there is a rule for each step. The first ones come before kvmprof has read the program.
+/// Percentage of the stacks that must be complete if there is a rule for each step. The first ones are taken before kvmprof has read
+/// the program.
 const WITH_RULES: usize = 50;
 
-/// The same of what one child after the other does in its parent's memory.
+/// The same for consecutive children in their parent's memory.
 const WITH_SHARED_MEMORY: usize = 90;
 
 /// A stack: the names of its frames, innermost first, and how each part ends.
@@ -73,7 +74,7 @@ fn run() -> Finished {
     })
 }
 
-/// The initial RAM disk of the guest whose stacks are looked at.
+/// The initial RAM disk of this guest.
 fn initrd() -> Vec<u8> {
     let programs = programs();
     let generates = guest_program("generates.c", GENERATES, &[]);
@@ -91,8 +92,8 @@ fn initrd() -> Vec<u8> {
     builder.build().unwrap()
 }
 
-/// The functions of the guest's programs, by address: the end, and the name. That of the program without section
-/// headers come from the same program with them.
+/// The functions of the guest's programs, by address: the end, and the name. Those of the program without section headers come from
+/// the same program with them.
 fn functions() -> BTreeMap<u64, (u64, String)> {
     let [odd, own, _] = programs();
     let complete = guest_program("calls.c", HEADLESS, &HEADLESS_OPTIONS);
@@ -138,8 +139,8 @@ fn seen() -> Vec<NamedStack> {
     seen.collect()
 }
 
-/// Checks the user parts of all stacks of `comm` whose innermost function is `callers[0]`. All frames must be the right
-/// ones, and the whole stack must be there or be marked. `percent` must be whole, if there is a rule for each step.
+/// Checks the user parts of all stacks of `comm` whose innermost function is `callers[0]`. All frames must be right, and the stack
+/// must be complete or marked. `percent` must be complete, if there is a rule for each step.
 fn check(seen: &[NamedStack], comm: &str, callers: &[&str], percent: usize) {
     let of_function: Vec<_> = seen
         .iter()
@@ -165,7 +166,7 @@ fn as_words(names: &[String]) -> Vec<&str> {
     names.iter().map(String::as_str).collect()
 }
 
-/// `callers` of a program with glibc's beginning.
+/// `callers` of a program with glibc's start.
 fn from_main<'a>(callers: &[&'a str]) -> Vec<&'a str> {
     let mut all = callers.to_vec();
     all.extend(BEGIN);
@@ -192,7 +193,7 @@ fn code_without_tables_and_frame_pointers_hides_no_caller() {
 }
 
 #[test]
-fn stacks_of_contexts_and_of_own_starts_are_whole() {
+fn stacks_of_contexts_and_custom_starts_are_complete() {
     let seen = seen();
     check(&seen, "odd", &["in_context", "context"], WITH_RULES);
     let own = ["own_leaf", "own_middle", "begin", "_start"];
@@ -252,7 +253,7 @@ fn replaced_return_addresses_of_the_kernel_lead_to_the_true_caller() {
         println!("{function}: {found} callers");
         assert!(found >= 10, "{function}");
     }
-    // The functions before the trampolines, which they seem to return to.
+    // The functions before the trampolines, to which the trampolines seem to return.
     let invented = ["ftrace_stub_direct_tramp", "trace_clock_x86_tsc"];
     for seen in dd() {
         assert!(

@@ -1,13 +1,13 @@
-//! Frames by the names that reports show.
+//! Frames with the names in reports.
 
 use kvmprof_recording::Sample;
 use kvmprof_recording::file::Contents;
 use kvmprof_report::symbolize::{CodeAddress, Resolver};
 use kvmprof_tests::linux::Finished;
 
-/// A frame's function, and the file or module that it is in.
+/// A frame's function, and its file or module.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named {
+pub struct NamedFrame {
     pub function: String,
     pub module: String,
 }
@@ -16,8 +16,8 @@ pub struct Named {
 #[derive(Debug)]
 pub struct NamedSample {
     pub sample: Sample,
-    pub kernel: Vec<Named>,
-    pub user: Vec<Named>,
+    pub kernel: Vec<NamedFrame>,
+    pub user: Vec<NamedFrame>,
 }
 
 impl NamedSample {
@@ -40,7 +40,7 @@ pub fn read(run: &Finished, name: &str) -> (Contents, Vec<NamedSample>) {
                 is_kernel,
             });
             let frame = resolved.frames.last().unwrap();
-            Named {
+            NamedFrame {
                 function: frame.function.as_ref().to_owned(),
                 module: frame.module.as_ref().to_owned(),
             }

@@ -1,22 +1,22 @@
-//! Names of code that isn't in a file for good: of a module at the place of another one, and of code that programs make.
+//! Names of code that has no permanent file: of a module that replaces another one, and of code that programs make.
 
 use std::collections::BTreeMap;
 
 use super::named::{NamedSample, read};
 use super::run;
 
-/// Each works for processes of its own, while the other one isn't there.
+/// Each works for its own processes, while the other one is unloaded.
 pub const MODULES: [&str; 2] = ["brd", "null_blk"];
 
 /// The processes that worked with each module, and the addresses at which it was.
 #[derive(Debug, Default)]
-struct Said {
+struct ModuleRuns {
     processes: BTreeMap<i32, String>,
     places: BTreeMap<String, Vec<String>>,
 }
 
-fn said() -> Said {
-    let mut said = Said::default();
+fn said() -> ModuleRuns {
+    let mut said = ModuleRuns::default();
     for line in run().console("modules").text().lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
@@ -35,7 +35,7 @@ fn said() -> Said {
 }
 
 #[test]
-fn a_module_is_not_named_by_one_that_comes_to_its_place() {
+fn a_module_is_not_named_after_its_successor() {
     let said = said();
     let [first, second] = MODULES.map(|module| &said.places[module]);
     let shared = first.iter().filter(|place| second.contains(place)).count();

@@ -1,4 +1,4 @@
-//! What the host's kernel does for kvmprof, and guests of other VMMs, with each of Debian's kernels as the host's.
+//! The host kernel's functions for kvmprof, and guests of other VMMs, with each of Debian's kernels as the host's.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use kvmprof_tests::linux::{Finished, Scenario, debian, guest_init, guest_program
 use crate::attach::COMMON;
 use crate::record::{NamedSample, read};
 
-/// Where the workload is linked to.
+/// The link address of the workload.
 const SOMETIMES: u64 = 0x3000_0000;
 /// The program's addresses.
 const TEXT: Range<u64> = SOMETIMES..SOMETIMES + 0x100_0000;
@@ -37,8 +37,8 @@ fn run(series: &str) -> Finished {
     })
 }
 
-/// Checks that samples in the program are the program's, and that those of dd in the kernel are in it. Each is a program counter, whether it is
-/// in user mode, a pid and a name.
+/// Checks that samples in the program have its pid, and that those of dd in the kernel are dd's. Each is a program counter, whether it is in
+/// user mode, a pid and a name.
 fn check_processes(what: &str, samples: impl Iterator<Item = (u64, bool, i32, String)>) {
     let (mut user, mut kernel) = (0, 0);
     for (pc, is_user, pid, name) in samples {
@@ -58,7 +58,7 @@ fn check_processes(what: &str, samples: impl Iterator<Item = (u64, bool, i32, St
     assert!(user >= 5 && kernel >= 3, "{what}");
 }
 
-/// Those of a recording from the moment on at which kvmprof knows where the guest keeps its running process.
+/// The samples of a recording from the time on at which kvmprof knows the location of the running process.
 fn of_recording(seen: &[NamedSample]) -> impl Iterator<Item = (u64, bool, i32, String)> {
     let known = seen.iter().skip_while(|seen| seen.sample.pid < 0);
     known.map(|seen| {
@@ -122,7 +122,7 @@ fn guests_are_listed(run: &Finished) {
     }
 }
 
-/// By ptrace samples have stacks. The host's kernel has the program counter only, and says so.
+/// By ptrace samples have stacks. The host's kernel has the program counter only, and reports that.
 fn guests_are_attached_to_by_both_captures(run: &Finished) {
     for guest in ["own", "qemu"] {
         assert_eq!(
@@ -171,7 +171,7 @@ fn is_port(seen: &NamedSample) -> bool {
     innermost.is_some_and(|frame| frame.starts_with("io_serial_"))
 }
 
-/// Exits to kvmprof are at the serial port's I/O, page faults of KVM where memory is first used, halts in the idle loop.
+/// Exits to kvmprof are at the serial port's I/O, page faults of KVM at first uses of memory, halts in the idle loop.
 fn events_are_where_they_happen(run: &Finished) {
     let event = |event: &str| {
         let (name, _) = event.split_once(':').unwrap();
@@ -198,7 +198,7 @@ fn events_are_where_they_happen(run: &Finished) {
     assert!(part("halts", &event("halt:1"), halted) >= 90);
     let faults = event("page-faults:1");
     assert!(part("page faults of dd", &faults, |seen| seen.name() == "dd") >= 50);
-    // Timer interrupts and the like: exits that KVM handles itself.
+    // Timer interrupts and other exits that KVM handles itself.
     let all = event("kvm-exits:20");
     assert!(part("other exits", &all, |seen| !is_port(seen)) >= 50);
 }

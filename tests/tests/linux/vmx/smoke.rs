@@ -10,10 +10,10 @@ use kvmprof_tests::linux::{
 use crate::guest_side::{MODULES, ZEROING, process, profile_share, report_of};
 use crate::record::{NamedSample, most, read};
 
-/// Where the workload is linked to.
+/// The link address of the workload.
 const CALLS: u64 = 0x1000_0000;
 
-/// The functions of [`ZEROING`] and what follows each, as a System.map. The guest's kernel is at its link-time addresses.
+/// The functions of [`ZEROING`] and their successors, as a System.map. The guest's kernel is at its link-time addresses.
 fn namelist(kernel: &Kernel) -> String {
     let knowledge = kernel_knowledge(kernel);
     let symbols = knowledge.linux().unwrap().symbols();
@@ -64,7 +64,7 @@ fn each_sample_of_the_demo_guest_is_in_its_row() {
 }
 
 #[test]
-fn the_account_holds_and_the_guest_ends_well() {
+fn the_account_balances_and_the_guest_ends_without_errors() {
     let run = run();
     assert_eq!(run.status("guest"), 0, "{}", run.text("guest.stderr"));
     assert_eq!(run.status_document("guest.json").clock.source, "thread");

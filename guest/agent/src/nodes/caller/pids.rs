@@ -131,7 +131,7 @@ mod tests {
     const NOT_FOUND: Result<Vec<i32>, Errno> = Err(Errno(libc::ESRCH));
 
     #[test]
-    fn numbers_of_ones_own_namespace_stay() {
+    fn pids_of_the_own_namespace_are_unchanged() {
         let own = std::process::id();
         for kind in [PidKind::Process, PidKind::Group] {
             let pids = [1, i32::MAX, 0, -1];
@@ -140,14 +140,14 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_without_a_number_is_refused() {
+    fn a_caller_without_a_pid_is_refused() {
         for nobody in [0, u32::MAX] {
             assert_eq!(translated(nobody, PidKind::Process, &[1]), NOT_FOUND);
         }
     }
 
     #[test]
-    fn a_process_has_its_numbers() {
+    fn a_process_has_a_pid_in_each_namespace() {
         let own = i32::try_from(std::process::id()).unwrap();
         assert_eq!(numbers("self", PidKind::Process).unwrap()[0], own);
         // SAFETY: getpgrp has no arguments.

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_caller_is_filled_in_and_the_time() {
+    fn the_caller_and_the_time_are_filled_in() {
         let before = now();
         let asked = Call {
             flags: 1,
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_for_the_superuser() {
+    fn only_the_superuser_names_other_processes() {
         let nobody = i32::MAX;
         for function in Function::ALL {
             let call = |pid| Call::new(function, pid, 0);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_no_process_but_has_values() {
+    fn the_kernel_has_values_without_a_process() {
         for function in Function::ALL {
             let is_value = function == Function::Value;
             let expected = if is_value { Ok((KERNEL, 0)) } else { EINVAL };
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_without_a_number_is_refused() {
+    fn a_caller_without_a_pid_is_refused() {
         let call = Call::new(Function::NumCounters, 0, 0);
         for nobody in [0, u32::MAX] {
             assert_eq!(complete(nobody, true, call), Err(Errno(libc::ESRCH)));

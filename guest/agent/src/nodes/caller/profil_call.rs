@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_caller_is_filled_in_whatever_it_says_of_itself() {
+    fn the_caller_is_overwritten_by_the_real_one() {
         let counts = [0_u16; 64];
         let before = now();
         for function in [Function::Profil, Function::AixProfil, Function::Pcsample] {
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_others_may_say_is_refused() {
+    fn fields_that_only_the_agent_sets_are_refused() {
         let asked = call(Function::Profil, 0, 0);
         let kept = Call {
             flags: Call::KEEP,
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn writable_memory_is_put_together() {
+    fn adjacent_writable_mappings_are_joined() {
         let maps = b"1000-2000 r--p 0 08:01 1 /bin/x\n2000-3000 rw-p 0 08:01 1 /bin/a b\n\
             3000-5000 rw-s 0 00:00 0 \n6000-7000 rw-p 0 00:00 0 [heap]\nbroken\n8000-9000 -w-p";
         let mut found = Vec::new();

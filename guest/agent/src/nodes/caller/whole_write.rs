@@ -40,7 +40,7 @@ enum Buffer {
 
 /// The bytes that the thread's current write(2) writes.
 ///
-/// This waits until the thread sleeps and its memory can be read, which a hostile caller can delay for ever.
+/// This waits until the thread sleeps and its memory can be read, which a hostile caller can delay forever.
 pub fn whole_write(thread: u32) -> InspectionResult {
     let parts = parts(thread, buffer(thread)?)?;
     let lengths = parts.iter().map(|part| part.length);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_unknown() {
+    fn other_system_calls_are_unknown() {
         for text in [
             "",
             "running",
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_put_together_from_its_parts() {
+    fn adjacent_mappings_are_joined() {
         let us = std::process::id();
         let (first, second) = ([1_u8; 100], [2_u8; 50]);
         let found = [part_of(&first), part_of(&second)];

@@ -9,7 +9,7 @@ use super::super::ioctl::{self, Step};
 use super::super::readiness;
 use super::super::turns::{Limits, Queue, Turn};
 use super::super::{Inspection, Node};
-use super::inspections::{Beginning, BegunOperation};
+use super::inspections::{BegunOperation, UninspectedCall};
 use super::{Call, Environment, Forwarder, Pending, fail};
 use crate::cuse::protocol::{self, Operation, Request};
 
@@ -37,7 +37,7 @@ pub(super) struct Command {
 
 /// A call that has its turn, or waits for it.
 #[derive(Debug)]
-struct Waiting {
+struct QueuedCall {
     call: Call,
     command: Command,
     /// The inspection that finds out its data; `None` if it has no data.
@@ -46,12 +46,12 @@ struct Waiting {
 
 /// The state of these nodes.
 #[derive(Debug)]
-pub(super) struct Everybody {
+pub(super) struct SharedNodes {
     opens: Queue<Call>,
-    calls: Queue<Waiting>,
+    calls: Queue<QueuedCall>,
 }
 
-impl Default for Everybody {
+impl Default for SharedNodes {
     fn default() -> Self {
         Self {
             opens: Queue::new(FILES),
@@ -160,7 +160,7 @@ impl Forwarder {
         }
         match command_of(device, file, command, data, request) {
             Ok((command, inspection)) => {
-                let waiting = Waiting {
+                let waiting = QueuedCall {
                     call,
                     command,
                     inspection,
@@ -177,7 +177,7 @@ impl Forwarder {
             self.open(call, Some(turn), environment);
         }
         while let Some((turn, waiting)) = self.everybody.calls.next() {
-            let Waiting {
+            let QueuedCall {
                 call,
                 command,
                 inspection,
@@ -185,7 +185,7 @@ impl Forwarder {
             match inspection {
                 Some(inspection) => {
                     let operation = BegunOperation::Command(command);
-                    let beginning = Beginning { call, operation };
+                    let beginning = UninspectedCall { call, operation };
                     self.inspect(beginning, Some(turn), inspection, environment);
                 }
                 None => self.send_command(call, command, &[], Some(turn), environment),
@@ -224,7 +224,7 @@ impl Forwarder {
     /// Interrupts a call, whose caller has got a signal. A call that waits for a turn or an inspection fails at once, because the wait may
     /// never end; kvmprof answers soon.
     fn interrupt_everybody(&mut self, call: Call, environment: &mut impl Environment) {
-        let Everybody { opens, calls } = &mut self.everybody;
+        let SharedNodes { opens, calls } = &mut self.everybody;
         if !self.inspections.take_if(|begun| *begun == call).is_empty()
             || !opens.take_if(|waiting| *waiting == call).is_empty()
             || !calls.take_if(|waiting| waiting.call == call).is_empty()
@@ -245,7 +245,7 @@ impl Forwarder {
 
     /// Forgets those who wait here for a node that has ended.
     pub(super) fn forget_everybody(&mut self, node: usize) {
-        let Everybody { opens, calls } = &mut self.everybody;
+        let SharedNodes { opens, calls } = &mut self.everybody;
         opens.take_if(|call| call.node == node);
         calls.take_if(|waiting| waiting.call.node == node);
     }

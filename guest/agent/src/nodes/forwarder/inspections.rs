@@ -10,7 +10,7 @@ use super::pid_commands::PidCommand;
 
 /// A call that waits for the inspection of its caller.
 #[derive(Debug)]
-pub(super) struct Beginning {
+pub(super) struct UninspectedCall {
     pub call: Call,
     pub operation: BegunOperation,
 }
@@ -28,9 +28,9 @@ pub(super) enum BegunOperation {
 
 /// An inspection that hasn't ended.
 #[derive(Debug)]
-struct Inspected {
+struct PendingInspection {
     /// `None` if nobody waits for the result any more.
-    beginning: Option<Beginning>,
+    beginning: Option<UninspectedCall>,
     /// The turn of a call of a node for everybody. It ends with the inspection, or with the call that continues after it.
     turn: Option<Turn>,
 }
@@ -39,14 +39,14 @@ struct Inspected {
 #[derive(Debug, Default)]
 pub(super) struct Inspections {
     last: u64,
-    begun: HashMap<u64, Inspected>,
+    begun: HashMap<u64, PendingInspection>,
 }
 
 impl Inspections {
     /// Adds an inspection, for which a call waits. Returns its number.
-    pub fn add(&mut self, beginning: Beginning, turn: Option<Turn>) -> u64 {
+    pub fn add(&mut self, beginning: UninspectedCall, turn: Option<Turn>) -> u64 {
         self.last += 1;
-        let inspected = Inspected {
+        let inspected = PendingInspection {
             beginning: Some(beginning),
             turn,
         };
@@ -55,8 +55,8 @@ impl Inspections {
     }
 
     /// Ends an inspection. Returns the call that waited for it, and its turn.
-    pub fn end(&mut self, number: u64) -> Option<(Beginning, Option<Turn>)> {
-        let Inspected { beginning, turn } = self.begun.remove(&number)?;
+    pub fn end(&mut self, number: u64) -> Option<(UninspectedCall, Option<Turn>)> {
+        let PendingInspection { beginning, turn } = self.begun.remove(&number)?;
         Some((beginning?, turn))
     }
 

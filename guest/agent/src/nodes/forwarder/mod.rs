@@ -12,8 +12,8 @@ use std::collections::HashMap;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{Request as WireRequest, device};
 
-use self::everybody::Everybody;
-use self::inspections::{Beginning, BegunOperation, Inspections};
+use self::everybody::SharedNodes;
+use self::inspections::{BegunOperation, Inspections, UninspectedCall};
 use self::pid_commands::PidCommand;
 use super::fragments::{Fragments, Owner};
 use super::ioctl::{self, Step};
@@ -129,7 +129,7 @@ pub struct Forwarder {
     waiting: HashMap<Call, u32>,
     fragments: Fragments,
     inspections: Inspections,
-    everybody: Everybody,
+    everybody: SharedNodes,
     last_tag: u32,
     last_file: u64,
 }
@@ -145,7 +145,7 @@ impl Forwarder {
             waiting: HashMap::new(),
             fragments: Fragments::default(),
             inspections: Inspections::default(),
-            everybody: Everybody::default(),
+            everybody: SharedNodes::default(),
             last_tag: 0,
             last_file: 0,
         }
@@ -224,7 +224,7 @@ impl Forwarder {
         found: InspectionResult,
         environment: &mut impl Environment,
     ) {
-        if let Some((Beginning { call, operation }, turn)) = self.inspections.end(number) {
+        if let Some((UninspectedCall { call, operation }, turn)) = self.inspections.end(number) {
             match operation {
                 BegunOperation::Write { owner, piece } => {
                     self.write_whole(call, owner, &piece, found, environment);
@@ -245,7 +245,7 @@ impl Forwarder {
     /// Starts an inspection of the caller, for which the call waits.
     fn inspect(
         &mut self,
-        beginning: Beginning,
+        beginning: UninspectedCall,
         turn: Option<Turn>,
         inspection: Inspection,
         environment: &mut impl Environment,

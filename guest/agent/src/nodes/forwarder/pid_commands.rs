@@ -5,7 +5,7 @@ use kvmprof_abi::pcs::{self, PROF_GROUP, PROF_LIST};
 use kvmprof_abi::wire::{Request as WireRequest, device};
 
 use super::super::{Inspection, InspectionResult, PidKind};
-use super::inspections::{Beginning, BegunOperation};
+use super::inspections::{BegunOperation, UninspectedCall};
 use super::{Call, Environment, Forwarder, Pending, fail};
 
 /// Bytes of a pid, and of the count before a list of pids.
@@ -66,7 +66,7 @@ impl Forwarder {
         begun: PidCommand,
         environment: &mut impl Environment,
     ) {
-        let beginning = Beginning {
+        let beginning = UninspectedCall {
             call,
             operation: BegunOperation::PidCommand(begun),
         };

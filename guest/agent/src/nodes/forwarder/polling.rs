@@ -109,7 +109,7 @@ impl Forwarder {
         let Some(file) = self.files.get_mut(&number) else {
             return;
         };
-        // A watch that was replaced wakes up nobody.
+        // A watch that was replaced causes no wake-up.
         if let Some(watch) = file.watch.take_if(|watch| watch.tag == tag) {
             environment.answer(file.node, &protocol::wake_up(watch.kernel_handle));
         }

@@ -3,9 +3,9 @@
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{MAX_DATA, NONBLOCKING, Request as WireRequest};
 
-use super::super::fragments::{Continued, Owner};
+use super::super::fragments::{Continuation, Owner};
 use super::super::{Inspection, InspectionResult};
-use super::inspections::{Beginning, BegunOperation};
+use super::inspections::{BegunOperation, UninspectedCall};
 use super::{Call, Environment, Forwarder, Pending, fail};
 use crate::cuse::protocol::{self, LAST_FRAGMENT, MAX_FRAGMENT};
 
@@ -125,7 +125,7 @@ impl Forwarder {
             return self.write(call, owner, piece, piece.len(), environment);
         }
         self.fragments.end(owner);
-        let beginning = Beginning {
+        let beginning = UninspectedCall {
             call,
             operation: BegunOperation::Write {
                 owner,
@@ -188,11 +188,11 @@ impl Forwarder {
         environment: &mut impl Environment,
     ) {
         match self.fragments.continue_write(owner, offset, data.len()) {
-            Continued::Done => {
+            Continuation::Done => {
                 environment.answer(call.node, &protocol::written(call.unique, data.len()));
             }
-            Continued::Staged(staged) => self.stage(call, owner, staged, data, environment),
-            Continued::Unknown => fail(call, Errno::EIO, environment),
+            Continuation::Staged(staged) => self.stage(call, owner, staged, data, environment),
+            Continuation::Unknown => fail(call, Errno::EIO, environment),
         }
     }
 

@@ -19,13 +19,13 @@ const PROFIL: usize = 2;
 const PMC: usize = 3;
 const THREAD: u32 = 77;
 
-/// What the forwarder did, and the answers that it will get.
+/// The forwarder's actions, and the answers that it will get.
 #[derive(Default)]
 struct TestEnvironment {
     answers: VecDeque<(usize, Vec<u8>)>,
     /// Requests to kvmprof, encoded.
     sent: VecDeque<Vec<u8>>,
-    /// Looks at callers that aren't answered yet.
+    /// Inspections of callers that aren't answered yet.
     inspections: VecDeque<(u64, Inspection)>,
     nobody_waits: bool,
 }
@@ -202,7 +202,7 @@ impl Bench {
 }
 
 #[test]
-fn a_waiting_read_is_taken_back_by_a_signal() {
+fn a_signal_cancels_a_waiting_read() {
     let mut bench = Bench::new();
     let file = bench.open(PCS);
     let read = bench.read(PCS, file, 0, 1000);
@@ -229,7 +229,7 @@ fn a_waiting_read_is_taken_back_by_a_signal() {
 }
 
 #[test]
-fn a_read_that_goes_on_does_not_wait() {
+fn a_continued_read_does_not_wait() {
     let mut bench = Bench::new();
     let file = bench.open(PCS);
     let read = bench.read(PCS, file, 131_072, 1000);
@@ -243,7 +243,7 @@ fn a_read_that_goes_on_does_not_wait() {
 }
 
 #[test]
-fn whether_to_wait_is_asked_with_every_read() {
+fn nonblocking_is_evaluated_with_every_read() {
     let mut bench = Bench::new();
     let file = bench.open(PCS);
     let flags = u32::try_from(libc::O_NONBLOCK).unwrap();
@@ -273,7 +273,7 @@ fn poll(file: u64, events: u32) -> Operation<'static> {
 }
 
 #[test]
-fn who_polls_is_woken_up_once_it_is_ready() {
+fn a_poll_is_woken_when_data_is_ready() {
     let mut bench = Bench::new();
     let file = bench.open(PCS);
     let unique = bench.ask(PCS, poll(file, 1));
@@ -334,7 +334,7 @@ fn an_edge_triggered_epoll_is_woken_up_after_each_read() {
         assert!(bench.reply(watch, Reply::Poll { events: 1 }));
         bench.answered(PCS, &protocol::wake_up(4242));
     }
-    // Without another poll nobody waits.
+    // Without another poll no wake-up is sent.
     bench.read(PCS, file, 0, 100);
     let (tag, _) = bench.sent_kind();
     assert!(bench.reply(tag, Reply::Read { data: b"buffer" }));
@@ -403,7 +403,7 @@ fn everything_is_answered_when_the_connection_ends() {
 }
 
 #[test]
-fn what_nobody_waits_for_is_closed() {
+fn files_of_cancelled_opens_are_closed() {
     let mut bench = Bench::new();
     bench.ask(PCS, Operation::Open);
     let (tag, _) = bench.sent_kind();
@@ -427,7 +427,7 @@ fn what_nobody_waits_for_is_closed() {
 }
 
 #[test]
-fn replies_that_nobody_asked_for_break_the_protocol() {
+fn unrequested_replies_are_a_protocol_error() {
     let mut bench = Bench::new();
     assert!(!bench.reply(1, Reply::Cancel));
     bench.open(PCS);

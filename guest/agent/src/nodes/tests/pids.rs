@@ -46,7 +46,7 @@ impl Bench {
 }
 
 #[test]
-fn kvmprof_gets_the_numbers_that_it_knows() {
+fn kvmprof_gets_pids_of_the_initial_namespace() {
     let mut bench = Bench::new();
     let file = bench.open(PCS);
     let unique = bench.ask(PCS, ioctl(file, PROF_LIST, &bytes(&[2, 1, 17]), 0));
@@ -78,7 +78,7 @@ fn kvmprof_gets_the_numbers_that_it_knows() {
 }
 
 #[test]
-fn what_the_callers_namespace_has_not_is_refused_without_kvmprof() {
+fn pids_outside_the_callers_namespace_are_refused_by_the_agent() {
     let mut bench = Bench::new();
     let file = bench.open(PCS);
     let unique = bench.ask(PCS, group(file, 5));
@@ -88,7 +88,7 @@ fn what_the_callers_namespace_has_not_is_refused_without_kvmprof() {
 }
 
 #[test]
-fn what_kvmprof_refuses_anyway_names_nobody() {
+fn calls_that_kvmprof_refuses_are_passed_without_a_pid() {
     let mut bench = Bench::new();
     let file = bench.open(PCS);
     for list in [&[6][..], &[0], &[-1], &[2, 1, -1], &[1, 0]] {
@@ -103,7 +103,7 @@ fn what_kvmprof_refuses_anyway_names_nobody() {
 }
 
 #[test]
-fn a_signal_takes_the_call_back() {
+fn a_signal_cancels_the_call() {
     let mut bench = Bench::new();
     let file = bench.open(PCS);
     let unique = bench.ask(PCS, group(file, 5));

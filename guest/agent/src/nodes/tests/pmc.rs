@@ -19,7 +19,7 @@ impl Bench {
 }
 
 #[test]
-fn a_call_comes_back_with_its_value() {
+fn a_call_returns_its_value() {
     let mut bench = Bench::new();
     bench.user = 1000;
     let file = bench.open(PMC);
@@ -59,7 +59,7 @@ fn a_call_comes_back_with_its_value() {
 
 /// The kernel passes the user with each request, which needn't be the one who opened the file.
 #[test]
-fn the_superuser_is_told_by_each_request() {
+fn the_superuser_is_identified_by_each_request() {
     let mut bench = Bench::new();
     let file = bench.open(PMC);
     for (user, expected) in [(0, true), (1, false), (u32::MAX, false)] {
@@ -74,7 +74,7 @@ fn the_superuser_is_told_by_each_request() {
 }
 
 #[test]
-fn what_the_node_has_not_is_refused_without_kvmprof() {
+fn unsupported_operations_are_refused_by_the_agent() {
     let mut bench = Bench::new();
     let file = bench.open(PMC);
     let unique = bench.read(PMC, file, 0, 100);
@@ -113,7 +113,7 @@ fn a_32_bit_program_may_call() {
 
 /// Each node has its own request numbers.
 #[test]
-fn nodes_do_not_take_back_each_others_requests() {
+fn nodes_do_not_cancel_each_others_requests() {
     let mut bench = Bench::new();
     let (profil, pmc) = (bench.open(PROFIL), bench.open(PMC));
     let call = bench.calls_pmc(pmc);
@@ -137,7 +137,7 @@ fn nodes_do_not_take_back_each_others_requests() {
 
 /// Both nodes share the limits.
 #[test]
-fn one_users_calls_of_both_nodes_leave_room_for_others() {
+fn calls_of_one_user_to_both_nodes_are_limited() {
     let mut bench = Bench::new();
     let file = bench.open(PMC);
     bench.user = 1000;

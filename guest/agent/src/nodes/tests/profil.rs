@@ -72,7 +72,7 @@ impl Bench {
 }
 
 #[test]
-fn a_call_goes_to_kvmprof_as_the_look_at_its_caller_has_it() {
+fn a_call_is_forwarded_with_what_was_read_of_its_caller() {
     let mut bench = Bench::new();
     let file = bench.open(PROFIL);
     let first = bench.ask(PROFIL, ioctl(file, profil::PROFIL_CALL, &[], 0));
@@ -111,7 +111,7 @@ fn a_call_goes_to_kvmprof_as_the_look_at_its_caller_has_it() {
 }
 
 #[test]
-fn what_the_node_has_not_is_refused_without_kvmprof() {
+fn unsupported_operations_are_refused_by_the_agent() {
     let mut bench = Bench::new();
     let file = bench.open(PROFIL);
     let unique = bench.read(PROFIL, file, 0, 100);
@@ -148,7 +148,7 @@ fn what_the_node_has_not_is_refused_without_kvmprof() {
 }
 
 #[test]
-fn a_call_whose_caller_cannot_be_looked_at_can_be_killed() {
+fn a_call_with_an_unreadable_caller_can_be_killed() {
     let mut bench = Bench::new();
     let file = bench.open(PROFIL);
     let looked = bench.calls(file);
@@ -172,7 +172,7 @@ fn a_call_whose_caller_cannot_be_looked_at_can_be_killed() {
 }
 
 #[test]
-fn one_users_calls_leave_room_for_others() {
+fn calls_of_one_user_are_limited() {
     let mut bench = Bench::new();
     let file = bench.open(PROFIL);
     bench.user = 1000;
@@ -205,7 +205,7 @@ fn one_users_calls_leave_room_for_others() {
 }
 
 #[test]
-fn one_users_files_leave_room_for_others() {
+fn files_of_one_user_are_limited() {
     let mut bench = Bench::new();
     bench.user = 1000;
     let files: Vec<u64> = (0..FILES_OF_USER).map(|_| bench.open(PROFIL)).collect();
@@ -233,7 +233,7 @@ fn one_users_files_leave_room_for_others() {
 }
 
 #[test]
-fn who_waits_is_answered_when_the_connection_ends() {
+fn waiting_calls_are_answered_when_the_connection_ends() {
     let mut bench = Bench::new();
     let files: Vec<u64> = (0..FILES_OF_USER).map(|_| bench.open(PROFIL)).collect();
     let open = bench.ask(PROFIL, Operation::Open);

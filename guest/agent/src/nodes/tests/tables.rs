@@ -15,7 +15,7 @@ fn table() -> Vec<u8> {
 }
 
 #[test]
-fn a_table_is_written_whole_with_its_first_fragment() {
+fn a_table_is_written_completely_with_its_first_fragment() {
     let mut bench = Bench::new();
     let file = bench.open(PRF);
     let table = table();
@@ -56,7 +56,7 @@ fn a_table_is_refused_with_its_first_fragment() {
 }
 
 #[test]
-fn a_caller_that_cannot_be_looked_at_can_be_killed() {
+fn an_unreadable_caller_can_be_killed() {
     let mut bench = Bench::new();
     let file = bench.open(PRF);
     let unique = bench.write(file, 0, &[0; 24]);
@@ -99,7 +99,7 @@ fn a_table_of_unknown_length_is_staged() {
 }
 
 #[test]
-fn staging_is_bounded_and_for_what_may_go_on() {
+fn staging_is_bounded_and_only_for_incomplete_tables() {
     let mut bench = Bench::new();
     let file = bench.open(PRF);
     let short = vec![3; LAST_FRAGMENT];

@@ -77,7 +77,7 @@ fn reads_files_out_of_the_page_cache() {
     let identity = identity(&guest, inode);
     let start = linux.file_contents(&guest.memory, &identity, PAGE);
     assert_eq!(start.unwrap(), expected(1));
-    // What is there is compared, what is absent isn't.
+    // Present pages are compared, absent ones aren't.
     let compare =
         |begin: u64, bytes: &[u8]| linux.compare_file(&guest.memory, &identity, begin, bytes);
     let mut bytes = expected(66);
@@ -122,7 +122,7 @@ fn check_vdso(guest: &LinuxGuest) {
     let data = TEXT + SLIDE + offsets::END - 0x1000;
     guest.write(IMAGE + offsets::END - 0x1000, b"\x7fELF");
     image(data, 0x1000);
-    assert_eq!(linux.vdso(&guest.memory), None, "nobody knows where");
+    assert_eq!(linux.vdso(&guest.memory), None, "its address is unknown");
     guest.identify(0, &guest.user());
     let vdso = linux.vdso(&guest.memory).unwrap();
     assert!(vdso.starts_with(b"\x7fELF") && vdso.len() == 0x1000);

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_in_an_address_is_encoded() {
+    fn a_url_within_a_url_is_encoded() {
         assert_eq!(
             percent_encoded("http://127.0.0.1:3000/a-b_c~d/ü"),
             "http%3A%2F%2F127.0.0.1%3A3000%2Fa-b_c~d%2F%C3%BC"

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_knows_the_path_gets_the_document() {
+    fn only_the_secret_path_gets_the_document() {
         let page = Document::page(b"page".to_vec());
         let get = |path, host| response(&page, Method::Get, path, host);
         let found = get("/secret/", "localhost:9");
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn another_site_gets_what_is_for_it() {
+    fn another_origin_gets_only_what_is_meant_for_it() {
         let profile = Document::profile(b"{}".to_vec(), "https://example.org");
         for (method, status) in [(Method::Get, "200 OK"), (Method::Options, "204 No Content")] {
             let answer = response(&profile, method, "/secret/", "127.0.0.1:9");

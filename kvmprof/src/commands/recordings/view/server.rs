@@ -22,7 +22,7 @@ use super::response::{Document, Response};
 const CONNECTIONS_MAX: usize = 16;
 /// Maximum number of other connections. Any user of this host can open them: beyond the maximum the oldest one is closed, so that they don't keep others out.
 const STRANGERS_MAX: usize = 64;
-/// Maximum time until the head of a request has come, by which strangers are told from others.
+/// Maximum time until the head of a request has arrived, which distinguishes other users' requests.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time of a connection without a sent or received byte.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -52,12 +52,12 @@ struct Shared {
     names: Vec<String>,
     /// Number of connections of clients that know the path.
     known: AtomicUsize,
-    strangers: Mutex<Strangers>,
+    strangers: Mutex<UnknownClients>,
 }
 
 /// The connections whose clients haven't shown that they know the path.
 #[derive(Default)]
-struct Strangers {
+struct UnknownClients {
     last: u64,
     /// By their numbers, the oldest first.
     open: VecDeque<(u64, TcpStream)>,
@@ -131,7 +131,7 @@ impl Server {
 /// Answers a connection's request in a thread of its own.
 fn serve(stream: TcpStream, shared: &Arc<Shared>) {
     let thread = thread::Builder::new().name("connection".into());
-    let spawned = Stranger::of(&stream, shared).and_then(|stranger| {
+    let spawned = UnknownClient::of(&stream, shared).and_then(|stranger| {
         // A browser that is gone needs no answer.
         thread.spawn(move || drop(answer(stream, stranger)))
     });
@@ -140,7 +140,7 @@ fn serve(stream: TcpStream, shared: &Arc<Shared>) {
     }
 }
 
-fn answer(mut stream: TcpStream, stranger: Stranger) -> io::Result<()> {
+fn answer(mut stream: TcpStream, stranger: UnknownClient) -> io::Result<()> {
     stream.set_write_timeout(Some(IDLE_TIMEOUT))?;
     let mut request = Request::read(&mut UntilTimeout {
         stream: &stream,
@@ -154,7 +154,7 @@ fn answer(mut stream: TcpStream, stranger: Stranger) -> io::Result<()> {
         return response.write(&mut stream);
     }
     drop(stranger);
-    let Some(_known) = Known::of(&shared) else {
+    let Some(_known) = KnownClient::of(&shared) else {
         return Response::error("503 Service Unavailable").write(&mut stream);
     };
     stream.set_read_timeout(Some(IDLE_TIMEOUT))?;
@@ -185,7 +185,7 @@ impl Read for UntilTimeout<'_> {
 }
 
 impl Shared {
-    fn strangers(&self) -> MutexGuard<'_, Strangers> {
+    fn strangers(&self) -> MutexGuard<'_, UnknownClients> {
         self.strangers
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -232,12 +232,12 @@ impl Shared {
 }
 
 /// Is one of the strangers' connections while it lives.
-struct Stranger {
+struct UnknownClient {
     shared: Arc<Shared>,
     number: u64,
 }
 
-impl Stranger {
+impl UnknownClient {
     /// Adds `stream` to the strangers. Closes the oldest one of them if there are too many.
     fn of(stream: &TcpStream, shared: &Arc<Shared>) -> io::Result<Self> {
         let stream = stream.try_clone()?;
@@ -258,7 +258,7 @@ impl Stranger {
     }
 }
 
-impl Drop for Stranger {
+impl Drop for UnknownClient {
     fn drop(&mut self) {
         let mut strangers = self.shared.strangers();
         strangers.open.retain(|(number, _)| *number != self.number);
@@ -266,9 +266,9 @@ impl Drop for Stranger {
 }
 
 /// Counts as one of the connections of clients that know the path while it lives.
-struct Known<'a>(&'a Shared);
+struct KnownClient<'a>(&'a Shared);
 
-impl<'a> Known<'a> {
+impl<'a> KnownClient<'a> {
     /// `None` if there are too many.
     fn of(shared: &'a Shared) -> Option<Self> {
         let before = shared.known.fetch_add(1, Ordering::Relaxed);
@@ -277,7 +277,7 @@ impl<'a> Known<'a> {
     }
 }
 
-impl Drop for Known<'_> {
+impl Drop for KnownClient<'_> {
     fn drop(&mut self) {
         self.0.known.fetch_sub(1, Ordering::Relaxed);
     }
