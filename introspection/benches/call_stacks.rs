@@ -109,7 +109,7 @@ fn measure_looks() -> anyhow::Result<()> {
 /// another thread, from scratch or with one new module.
 fn measure_modules() {
     let guest = LinuxGuest::new(HOT);
-    guest.knowledge.locate(&guest.memory, &guest.user());
+    guest.linux().locate(&guest.memory, &guest.user());
     let modules: Vec<TestModule> = (0..MODULES)
         .map(|number| TestModule::new(&format!("module{number}"), FUNCTIONS))
         .collect();

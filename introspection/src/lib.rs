@@ -41,9 +41,9 @@ pub use image::btf::{Btf, Structures, join as join_btf};
 pub use image::{MAX_UNPACKED, Symbols, notes, unpack as unpack_kernel, unpack_archive};
 pub use knowledge::GuestKnowledge;
 pub use linux::{
-    Area, Backing, FileIdentity, KernelPulse, KernelWatch, LinuxKnowledge, ListedProcess,
-    MappedFile, ModuleOmissions, Modules, NewFunctions, ProcessFate, ProcessInstance, ProcessMap,
-    ProcessOrigin, TaskReader, TaskScope, UnwinderSlot,
+    Area, Backing, FileIdentity, GuestProcesses, KernelPulse, KernelWatch, LinuxKnowledge,
+    ListedProcess, MappedFile, ModuleOmissions, Modules, NewFunctions, ProcessFate,
+    ProcessInstance, ProcessMap, ProcessOrigin, TaskReader, TaskScope, UnwinderSlot,
 };
 pub use memory::{AddressSpace, NotWritable, PhysicalMemory, SharedMemory, WritableMemory};
 pub use noted::{PidAtError, parse as parse_pid_at};

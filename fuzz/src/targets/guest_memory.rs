@@ -129,15 +129,17 @@ fn look(guest: &LinuxGuest, registers: &Registers) {
     let mut tasks = TaskReader::default();
     for time in [0, SECOND, 2 * SECOND] {
         let identity = vcpu.identify(memory, registers, false, true);
-        vcpu.unwind(memory, registers, parts, &mut Stack::default());
+        vcpu.unwind(memory, registers, parts, None, &mut Stack::default());
         vcpu.places(memory, registers);
-        vcpu.origin(memory, registers);
-        vcpu.parent(memory, registers);
         vcpu.can_write(memory, registers, 0x10_0000);
-        vcpu.find_process(memory, registers, identity.pid);
-        if let Some(instance) = vcpu.instance(memory, registers, identity.pid) {
-            vcpu.fate(memory, registers, &instance);
-            vcpu.lives(memory, registers, &instance);
+        if let Some(processes) = vcpu.processes(memory, registers) {
+            processes.origin();
+            processes.parent();
+            processes.find(identity.pid);
+            if let Some(instance) = vcpu.instance(memory, registers, identity.pid) {
+                processes.fate(&instance);
+                processes.lives(&instance);
+            }
         }
         vcpu.look_at_tasks(memory, registers, &mut tasks);
         for task in &tasks.look().tasks {
@@ -148,16 +150,16 @@ fn look(guest: &LinuxGuest, registers: &Registers) {
             continue;
         };
         assert!(map.areas.is_sorted_by_key(|area| area.begin));
-        let linux = guest.knowledge.linux().unwrap();
+        let linux = guest.linux();
         for area in &map.areas {
             if let Backing::File(file) = &area.backing {
                 linux.file_contents(memory, &file.identity, 1 << 16);
             }
         }
     }
-    guest.knowledge.has_panicked(memory);
-    guest.knowledge.hears_power_button(memory);
-    guest.knowledge.list_processes(memory);
+    guest.linux().has_panicked(memory);
+    guest.linux().hears_power_button(memory);
+    guest.linux().list_processes(memory);
     guest.knowledge.kallsyms();
 }
 

@@ -52,7 +52,7 @@ pub fn run(data: &[u8]) {
     for function in (CODE..CODE + LENGTH).step_by(0x100) {
         registers.rip = function + 8;
         let mut stack = Stack::default();
-        vcpu.unwind(&guest.memory, &registers, parts, &mut stack);
+        vcpu.unwind(&guest.memory, &registers, parts, None, &mut stack);
         assert!(stack.frames().len() <= DEFAULT_STACK_FRAMES);
     }
 }

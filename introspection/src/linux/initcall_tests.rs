@@ -31,7 +31,7 @@ fn frames(guest: &LinuxGuest, function: u64, entry: u64) -> Vec<u64> {
     let mut introspector = guest.introspector(0);
     introspector.identify(&guest.memory, &registers, false, false);
     let mut stack = Stack::default();
-    introspector.unwind(&guest.memory, &registers, parts, &mut stack);
+    introspector.unwind(&guest.memory, &registers, parts, None, &mut stack);
     let frames = stack.frames().iter();
     frames.map(|frame| frame.wrapping_sub(image)).collect()
 }
@@ -47,7 +47,7 @@ fn stacks_have_the_initcall_that_ended_by_a_jump() {
         assert_eq!(frames(&guest, first, 1), with(&[first]));
         assert_eq!(frames(&guest, other, 2), with(&[other, second]));
         // The next kernel may keep its pointer differently.
-        guest.knowledge.forget_running();
+        guest.linux().forget_running();
         assert_eq!(frames(&guest, other, 2), with(&[other]));
         assert_eq!(frames(&guest, second, 1), with(&[second]));
         assert_eq!(frames(&guest, other, 0), with(&[other, first]));

@@ -98,21 +98,15 @@ mod tests {
     const OTHER_TABLES: u64 = 0x180_0000;
 
     fn located(guest: &LinuxGuest) -> &LinuxKnowledge {
-        guest.knowledge.locate(&guest.memory, &guest.kernel(0));
-        guest.knowledge.linux().unwrap()
+        guest.linux().locate(&guest.memory, &guest.kernel(0));
+        guest.linux()
     }
 
     #[test]
     fn a_kernel_is_run_by_vcpus_in_it_and_in_its_programs() {
         for kernel in [OLD, HOT, NEW] {
             let guest = LinuxGuest::new(kernel);
-            assert!(
-                !guest
-                    .knowledge
-                    .linux()
-                    .unwrap()
-                    .is_run_by(&guest.memory, &guest.user())
-            );
+            assert!(!guest.linux().is_run_by(&guest.memory, &guest.user()));
             let linux = located(&guest);
             for registers in [guest.kernel(0), guest.kernel(1), guest.user()] {
                 assert!(linux.is_run_by(&guest.memory, &registers));

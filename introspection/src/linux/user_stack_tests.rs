@@ -93,7 +93,7 @@ impl Processes {
         let memory = &self.guest.memory;
         (self.introspector).identify(memory, registers, false, false);
         self.introspector.follow_process(memory, registers, 0);
-        (self.introspector).unwind(memory, registers, parts, &mut stack);
+        (self.introspector).unwind(memory, registers, parts, None, &mut stack);
         (stack.frames().to_vec(), stack.summary())
     }
 }
@@ -221,7 +221,7 @@ impl Copied {
         let introspector = &mut processes.introspector;
         introspector.recall(memory, &self.registers, self.task, pid);
         introspector.follow_process(memory, &self.registers, 0);
-        introspector.unwind_copies(memory, &self.registers, parts, &copies, &mut stack);
+        introspector.unwind(memory, &self.registers, parts, Some(&copies), &mut stack);
         (stack.frames().to_vec(), stack.summary())
     }
 }

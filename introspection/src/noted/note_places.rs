@@ -15,7 +15,7 @@ const AROUND: u64 = 4 << 20;
 
 /// The places of the note's values on a vCPU with `registers`. Leaves out values behind two pointers, values that
 /// aren't mapped now, and values behind another pointer than the first value's; they stay unknown. `None` while the GS
-/// base or the pointer isn't set up.
+/// base or the pointer isn't set up, and without values.
 ///
 /// A pointer is followed while its target stays in the memory around its present target. That memory is assumed to be
 /// mapped in the same way in all address spaces, because it belongs to the kernel.
@@ -39,7 +39,7 @@ pub fn places<M: PhysicalMemory>(
             .filter_map(|(location, kind)| Some(((*location)?, *kind)))
     };
     let needs_gs = values().any(|(location, _)| location.base == Base::Gs);
-    if needs_gs && registers.gs_base == 0 {
+    if *note == GuestNote::default() || needs_gs && registers.gs_base == 0 {
         return None;
     }
     let space = AddressSpace::new(memory, registers);

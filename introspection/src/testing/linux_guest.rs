@@ -8,7 +8,7 @@ use vm_memory::{Bytes, GuestAddress};
 use super::kernel::{Kernel, TEXT, offsets, per_cpu, task};
 use super::page_tables::{Memory, Tables, long_mode};
 use crate::memory::PTI_USER;
-use crate::{GuestKnowledge, Identity, Registers, VcpuIntrospector};
+use crate::{GuestKnowledge, Identity, LinuxKnowledge, Registers, VcpuIntrospector};
 
 /// The kernel's slide, in bytes.
 pub const SLIDE: u64 = 0x1240_0000;
@@ -227,6 +227,11 @@ impl LinuxGuest {
             idt_base: IDT,
             ..long_mode(TABLES | 1, false)
         }
+    }
+
+    /// Knowledge of its kernel.
+    pub fn linux(&self) -> &LinuxKnowledge {
+        self.knowledge.linux().unwrap()
     }
 
     /// An introspector of vCPU `vcpu` without state.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kvmprof_introspection::GuestKnowledge;
+use kvmprof_introspection::{GuestKnowledge, LinuxKnowledge};
 use kvmprof_recording::file::SymbolText;
 
 /// Maximum number of bytes of modules' functions that are kept for the next recording.
@@ -52,7 +52,7 @@ impl KernelText {
         if let Some((text, known)) = self.modules.get(&known) {
             return Some((text.clone(), *known));
         }
-        let new = knowledge.modules()?.functions_after(known)?;
+        let new = knowledge.linux()?.modules().functions_after(known)?;
         let text = SymbolText::from(new.text);
         self.kept += text.text().len();
         self.modules.insert(known, (text.clone(), new.known));
@@ -67,7 +67,7 @@ impl KernelText {
     /// The functions of the kernel's image and of the modules that are known, by address: modules are above the kernel.
     pub fn whole(&mut self, knowledge: &GuestKnowledge) -> Option<Arc<[u8]>> {
         let kernel = self.kernel(knowledge)?;
-        let Some(modules) = knowledge.modules() else {
+        let Some(modules) = knowledge.linux().map(LinuxKnowledge::modules) else {
             return Some(kernel);
         };
         let generation = modules.generation();
@@ -99,7 +99,7 @@ mod tests {
         let knowledge = &guest.knowledge;
         let mut texts = KernelText::default();
         assert_eq!(texts.whole(knowledge), None);
-        knowledge.locate(&guest.memory, &guest.user());
+        guest.linux().locate(&guest.memory, &guest.user());
         let kernel = texts.kernel(knowledge).unwrap();
         assert_eq!(texts.whole(knowledge).as_deref(), Some(&*kernel));
         guest.load(&[TestModule::new("first", 2), TestModule::new("second", 1)]);
@@ -124,7 +124,7 @@ mod tests {
     fn recordings_have_the_same_texts_of_modules() {
         let guest = LinuxGuest::new(HOT);
         let knowledge = &guest.knowledge;
-        knowledge.locate(&guest.memory, &guest.user());
+        guest.linux().locate(&guest.memory, &guest.user());
         let mut texts = KernelText::default();
         guest.load(&[TestModule::new("first", 2)]);
         guest.read_modules();

@@ -15,12 +15,12 @@ const STACK: u64 = 0x50_0000;
 
 fn located(kernel: Kernel) -> LinuxGuest {
     let guest = LinuxGuest::new(kernel);
-    guest.knowledge.locate(&guest.memory, &guest.user());
+    guest.linux().locate(&guest.memory, &guest.user());
     guest
 }
 
 fn modules(guest: &LinuxGuest) -> &Modules {
-    guest.knowledge.modules().unwrap()
+    guest.linux().modules()
 }
 
 /// The names of all functions, sorted by address.
@@ -69,7 +69,7 @@ fn the_log_says_when_modules_came_and_went() {
     known.clock.set(|| NOW.load(Ordering::Relaxed)).unwrap();
     let check = |time| {
         NOW.store(time, Ordering::Relaxed);
-        let placement = guest.knowledge.linux().unwrap().placement.get().unwrap();
+        let placement = guest.linux().placement.get().unwrap();
         known.check(&guest.memory, placement, &known.loaded())
     };
     let read = |time| {
@@ -126,7 +126,7 @@ fn modules_are_found_in_every_generation() {
             cr4: if levels == 5 { CR4_LA57 } else { 0 },
             ..guest.user()
         };
-        guest.knowledge.locate(&guest.memory, &registers);
+        guest.linux().locate(&guest.memory, &registers);
         let mut second = TestModule::new("second", 2);
         second.initialises = true;
         second.functions.push((INIT + 8, "init_module".to_owned()));
@@ -243,7 +243,7 @@ fn unwind(
         user: false,
     };
     let mut stack = Stack::default();
-    introspector.unwind(&guest.memory, registers, parts, &mut stack);
+    introspector.unwind(&guest.memory, registers, parts, None, &mut stack);
     assert_eq!(stack.frames()[0], registers.rip);
     (stack.frames().len(), stack.summary().kernel_end)
 }
@@ -340,7 +340,7 @@ fn a_sample_in_a_module_has_the_list_read() {
     let guest = located(HOT);
     guest.load(&[TestModule::new("first", 2)]);
     let registers = in_module(&guest);
-    let linux = guest.knowledge.linux().unwrap();
+    let linux = guest.linux();
     let stopping = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| modules(&guest).serve(linux, &guest.memory, &stopping, || 1000));

@@ -359,7 +359,7 @@ mod tests {
     fn a_child_in_its_parents_memory_has_its_unwinder() {
         let guest = LinuxGuest::new(HOT);
         guest.identify(0, &guest.kernel(0));
-        let linux = guest.knowledge.linux().unwrap();
+        let linux = guest.linux();
         let registers = guest.kernel(0);
         let view = linux.view(&guest.memory, &registers).unwrap();
         let mut room = FixtureMemory::new(&guest, Areas::Tree);

@@ -66,7 +66,7 @@ fn file(room: &mut FixtureMemory<'_>, name: &str, number: u64, pages: &[u8]) -> 
 }
 
 fn identity(guest: &LinuxGuest, inode: u64) -> FileIdentity {
-    let linux = guest.knowledge.linux().unwrap();
+    let linux = guest.linux();
     let view = linux.view(&guest.memory, &guest.kernel(0)).unwrap();
     files::identity(&view, linux.processes.as_ref().unwrap(), inode).unwrap()
 }
@@ -390,7 +390,7 @@ proptest! {
                 }
             }
         }
-        let linux = guest.knowledge.linux().unwrap();
+        let linux = guest.linux();
         linux.file_contents(&guest.memory, &known, 1 << 20);
         linux.vdso(&guest.memory);
     }

@@ -17,7 +17,7 @@ fn a_kernel_without_btf_has_names_and_modes_and_says_what_is_missing() {
         (kernel.mode, kernel.pid, kernel.tid),
         (Mode::Kernel, -1, -1)
     );
-    let linux = guest.knowledge.linux().unwrap();
+    let linux = guest.linux();
     let fault = TEXT + SLIDE + offsets::PAGE_FAULT;
     assert_eq!(linux.function_at(fault), Some(("asm_exc_page_fault", 0)));
     let said = "No process ids: task_struct.tgid isn't known \
@@ -74,6 +74,6 @@ fn ids_that_disagree_are_not_believed() {
 #[test]
 fn nothing_is_missing_of_a_kernel_that_describes_itself() {
     let guest = LinuxGuest::new(HOT);
-    let gaps = guest.knowledge.linux().unwrap().gaps();
+    let gaps = guest.linux().gaps();
     assert!(gaps.is_empty(), "{gaps:#?}");
 }

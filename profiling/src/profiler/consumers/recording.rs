@@ -116,7 +116,8 @@ pub fn add_symbols<S: Sink>(recording: &mut Encoder<S>, sources: &mut SymbolSour
     }
     let mut variables = String::new();
     while let Some(lock) = recording.next_lock() {
-        variables += &knowledge.variable(lock).unwrap_or_default();
+        let variable = knowledge.linux().and_then(|linux| linux.variable(lock));
+        variables += &variable.unwrap_or_default();
     }
     recording.add_variables(variables);
     while let Some(known) = recording.module_text()
@@ -177,12 +178,12 @@ mod tests {
     #[test]
     fn locks_that_are_variables_have_their_names() {
         let guest = LinuxGuest::new(HOT);
-        guest.knowledge.locate(&guest.memory, &guest.user());
+        guest.linux().locate(&guest.memory, &guest.user());
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording");
         let mut recording = begin(&path);
         let mut kernel_text = KernelText::default();
-        let slide = guest.knowledge.slide().unwrap();
+        let slide = guest.linux().slide().unwrap();
         let variable = TEXT.wrapping_add(offsets::MODULES).wrapping_add(slide);
         // One lock twice, one outside the image, and one that is code.
         for address in [
@@ -222,7 +223,7 @@ mod tests {
         // The kernel hasn't been located yet.
         add_known(&mut recording, &mut kernel_text, &guest);
         assert!(recording.wants_kernel());
-        guest.knowledge.locate(&guest.memory, &guest.user());
+        guest.linux().locate(&guest.memory, &guest.user());
         for name in ["first", "second"] {
             guest.load(&[TestModule::new(name, 2)]);
             guest.read_modules();
@@ -233,7 +234,7 @@ mod tests {
         recording.finish();
         let contents = Recording::open(&path).unwrap().read(|_, _| {}).unwrap();
         let kernel = contents.kernel.unwrap();
-        assert_eq!(Some(kernel.slide), guest.knowledge.slide());
+        assert_eq!(Some(kernel.slide), guest.linux().slide());
         let functions = contents.symbols.lines();
         let of_modules = |line: &&str| line.contains("\t[");
         let modules: Vec<&str> = functions.filter(of_modules).collect();

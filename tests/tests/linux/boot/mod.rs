@@ -28,7 +28,13 @@ fn run() -> Finished {
 /// The levels of the kernel's initcalls, which its image has.
 fn levels() -> Levels {
     let knowledge = kernel_knowledge(&debian("6.12"));
-    Levels::from_symbols(knowledge.symbols().unwrap().names_with(INITCALL_PREFIX))
+    Levels::from_symbols(
+        knowledge
+            .linux()
+            .unwrap()
+            .symbols()
+            .names_with(INITCALL_PREFIX),
+    )
 }
 
 /// The boot of that number, from 1.
