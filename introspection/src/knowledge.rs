@@ -209,8 +209,7 @@ impl GuestKnowledge {
             Guest::Other(other) => (&other.code.as_ref()?.symbols, 0..u64::MAX, 0),
         };
         let mut text = String::new();
-        for line in symbols.lines(range.end) {
-            let (address, kind, name) = (line.address, line.kind, line.name);
+        for (address, kind, name) in symbols.lines(range.end) {
             // The slide applies only to addresses in the image, whose last address is an end.
             if address >= range.start {
                 // Writing to a String cannot fail.
@@ -252,9 +251,9 @@ impl GuestKnowledge {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::kernel::HOT;
-    use crate::testing::linux_guest::LinuxGuest;
-    use crate::testing::modules::TestModule;
+    use crate::test_guest::LinuxGuest;
+    use kvmprof_introspection_fixtures::kernel::HOT;
+    use kvmprof_introspection_fixtures::modules::TestModule;
 
     #[test]
     fn pending_knowledge_is_completed_once() {

@@ -5,8 +5,9 @@ use kvmprof_recording::StackParts;
 use super::*;
 use crate::Stack;
 use crate::image::{KernelImage, Segment};
-use crate::testing::kernel::{HOT, NEW, OLD, TEXT, offsets};
-use crate::testing::linux_guest::{DIRECT_MAP, LinuxGuest, SLIDE};
+use crate::test_guest::LinuxGuest;
+use kvmprof_introspection_fixtures::kernel::{HOT, NEW, OLD, TEXT, offsets};
+use kvmprof_introspection_fixtures::linux_guest::{DIRECT_MAP, SLIDE};
 
 /// The stack of the kernel, by physical address.
 const STACK: u64 = 0x50_0000;

@@ -4,8 +4,8 @@
 //! exception handlers of a vCPU lead to the kernel that it runs, and `jiffies` of a running kernel grow.
 
 use super::LinuxKnowledge;
-use crate::memory::{AddressSpace, read_u64};
 use crate::{PhysicalMemory, Registers};
+use kvmprof_paging::{AddressSpace, read_u64};
 
 /// Maximum number of jiffies between two looks: 1000 s at the highest CONFIG_HZ, 1000.
 const MAX_LEAP: u64 = 1_000_000;
@@ -89,9 +89,10 @@ mod tests {
     use vm_memory::GuestAddress;
 
     use super::*;
-    use crate::testing::kernel::{HOT, NEW, OLD, offsets};
-    use crate::testing::linux_guest::{IMAGE, LinuxGuest, SLIDE};
-    use crate::testing::page_tables::{Memory, Tables};
+    use crate::test_guest::LinuxGuest;
+    use kvmprof_introspection_fixtures::kernel::{HOT, NEW, OLD, offsets};
+    use kvmprof_introspection_fixtures::linux_guest::{IMAGE, SLIDE};
+    use kvmprof_introspection_fixtures::page_tables::{Memory, Tables};
 
     /// Free memory of guests, for another kernel and its page tables.
     const OTHER: u64 = 0x100_0000;
@@ -144,7 +145,11 @@ mod tests {
         let slide = SLIDE + 0x20_0000;
         guest.write(OTHER, &HOT.image_at(slide));
         let mut tables = Tables::new(guest.memory.clone(), OTHER_TABLES, 4);
-        tables.map(crate::testing::kernel::TEXT + slide, OTHER, 2);
+        tables.map(
+            kvmprof_introspection_fixtures::kernel::TEXT + slide,
+            OTHER,
+            2,
+        );
         let anew = Registers {
             rip: guest.kernel(0).rip + 0x20_0000,
             cr3: OTHER_TABLES,

@@ -31,10 +31,10 @@ use vm_memory::GuestAddress;
 
 use crate::PhysicalMemory;
 
-use crate::memory::AddressSpace;
 use crate::unwind::{CodeRules, Initcalls, MODULES, OrcTable, ReturnHooks};
 use crate::{Registers, Symbols};
 use gaps::Gaps;
+use kvmprof_paging::AddressSpace;
 use locks::LockLoops;
 use placement::{Placement, PlacementCell};
 use processes::{InstanceLayout, MapBudget, ProcessLayout};
@@ -42,7 +42,6 @@ use task_layout::{Addresses, TaskLayout};
 use tasks::TaskListLayout;
 
 pub use cpu::Cpu;
-#[cfg(any(test, feature = "testing"))]
 pub use from_kernel_image::{kernel_symbols, release as kernel_release};
 pub use kernel_watch::{KernelPulse, KernelWatch};
 pub use modules::{ModuleOmissions, Modules, NewFunctions};
@@ -50,9 +49,7 @@ pub use processes::{
     Area, Backing, FileIdentity, GuestProcesses, ListedProcess, MappedFile, ProcessFate,
     ProcessInstance, ProcessMap, ProcessOrigin, UnwinderSlot,
 };
-pub use stacks::StackSource;
-#[cfg(any(test, feature = "testing"))]
-pub use stacks::find as kernel_orc;
+pub use stacks::{StackSource, find as kernel_orc};
 pub use tasks::{TaskReader, TaskScope};
 
 /// The start of the kernel's mapping (`__START_KERNEL_map`, `arch/x86/include/asm/page_64_types.h`).

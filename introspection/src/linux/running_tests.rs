@@ -2,11 +2,12 @@ use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
 
 use super::*;
-use crate::testing::kallsyms::Layout;
-use crate::testing::kernel::{BUILD_ID, HOT, Kernel, NEW, OLD, TEXT, offsets};
-use crate::testing::linux_guest::{IDT, IDT_PAGE, IMAGE, LinuxGuest, MEMORY, SLIDE};
-use crate::testing::page_tables::{Memory, Tables, long_mode};
+use crate::test_guest::LinuxGuest;
 use crate::{GuestKnowledge, IntrospectionError, VcpuIntrospector};
+use kvmprof_introspection_fixtures::kallsyms::Layout;
+use kvmprof_introspection_fixtures::kernel::{BUILD_ID, HOT, Kernel, NEW, OLD, TEXT, offsets};
+use kvmprof_introspection_fixtures::linux_guest::{IDT, IDT_PAGE, IMAGE, MEMORY, SLIDE};
+use kvmprof_introspection_fixtures::page_tables::{Memory, Tables, long_mode};
 use std::cell::Cell;
 use std::sync::Arc;
 

@@ -3,14 +3,15 @@ use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
 
 use super::*;
-use crate::memory::PTI_USER;
-use crate::testing::kallsyms::Layout;
-use crate::testing::kernel::{HOT, Kernel, NEW, OLD, TEXT, offsets, per_cpu};
-use crate::testing::linux_guest::{
-    AREAS, DIRECT_MAP, IDT_PAGE, IMAGE, LinuxGuest, MEMORY, SLIDE, TASKS, USER_TABLES,
-};
-use crate::testing::page_tables::{Tables, long_mode};
+use crate::test_guest::LinuxGuest;
 use crate::{GuestKnowledge, Identity};
+use kvmprof_introspection_fixtures::kallsyms::Layout;
+use kvmprof_introspection_fixtures::kernel::{HOT, Kernel, NEW, OLD, TEXT, offsets, per_cpu};
+use kvmprof_introspection_fixtures::linux_guest::{
+    AREAS, DIRECT_MAP, IDT_PAGE, IMAGE, MEMORY, SLIDE, TASKS, USER_TABLES,
+};
+use kvmprof_introspection_fixtures::page_tables::{Tables, long_mode};
+use kvmprof_paging::PTI_USER;
 
 mod undescribed;
 

@@ -10,7 +10,7 @@ use crate::PhysicalMemory;
 use super::LinuxKnowledge;
 use super::placement::Placement;
 use crate::Registers;
-use crate::memory::{AddressSpace, read_paged};
+use kvmprof_paging::{AddressSpace, read_paged};
 
 /// The kernel's memory on one vCPU at one moment.
 #[derive(Debug)]

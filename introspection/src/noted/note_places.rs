@@ -4,11 +4,11 @@ use kvmprof_abi::note::{Base, GuestNote, Location};
 use vm_memory::GuestAddress;
 
 use super::location;
-use crate::memory::{AddressSpace, PAGE};
 use crate::process_places::{
     LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace,
 };
 use crate::{PhysicalMemory, Registers};
+use kvmprof_paging::{AddressSpace, PAGE};
 
 /// Distance before and after a pointer's target within which other targets are accepted, in bytes.
 const AROUND: u64 = 4 << 20;
@@ -133,7 +133,7 @@ mod tests {
     use vm_memory::Bytes;
 
     use super::*;
-    use crate::testing::page_tables::Memory;
+    use kvmprof_introspection_fixtures::page_tables::Memory;
 
     fn gs(offsets: &[i64], width: u8) -> Option<Location> {
         Location::new(Base::Gs, width, offsets)

@@ -89,21 +89,22 @@ impl KernelText {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvmprof_introspection::testing::kernel::HOT;
-    use kvmprof_introspection::testing::linux_guest::LinuxGuest;
-    use kvmprof_introspection::testing::modules::TestModule;
+    use kvmprof_introspection_fixtures::kernel::HOT;
+    use kvmprof_introspection_fixtures::linux_guest::LinuxGuest;
+    use kvmprof_introspection_fixtures::modules::TestModule;
 
     #[test]
     fn modules_are_those_that_are_known_now() {
         let guest = LinuxGuest::new(HOT);
-        let knowledge = &guest.knowledge;
+        let knowledge = &GuestKnowledge::from_kernel_image(&HOT.file()).unwrap();
+        let linux = knowledge.linux().unwrap();
         let mut texts = KernelText::default();
         assert_eq!(texts.whole(knowledge), None);
-        guest.linux().locate(&guest.memory, &guest.user());
+        linux.locate(&guest.memory, &guest.user());
         let kernel = texts.kernel(knowledge).unwrap();
         assert_eq!(texts.whole(knowledge).as_deref(), Some(&*kernel));
         guest.load(&[TestModule::new("first", 2), TestModule::new("second", 1)]);
-        guest.read_modules();
+        linux.modules().read(linux, &guest.memory);
         let whole = texts.whole(knowledge).unwrap();
         let text = std::str::from_utf8(&whole).unwrap();
         assert!(whole.starts_with(&kernel));
@@ -114,7 +115,7 @@ mod tests {
         // It isn't made again while nothing changes.
         assert!(Arc::ptr_eq(&whole, &texts.whole(knowledge).unwrap()));
         guest.load(&[TestModule::new("first", 2)]);
-        guest.read_modules();
+        linux.modules().read(linux, &guest.memory);
         let whole = texts.whole(knowledge).unwrap();
         assert!(whole.ends_with(b"_1\t[first]\nffffffffc0402000 ? [end]\t[first]\n"));
         assert!(Arc::ptr_eq(&kernel, &texts.kernel(knowledge).unwrap()));
@@ -123,15 +124,16 @@ mod tests {
     #[test]
     fn recordings_have_the_same_texts_of_modules() {
         let guest = LinuxGuest::new(HOT);
-        let knowledge = &guest.knowledge;
-        guest.linux().locate(&guest.memory, &guest.user());
+        let knowledge = &GuestKnowledge::from_kernel_image(&HOT.file()).unwrap();
+        let linux = knowledge.linux().unwrap();
+        linux.locate(&guest.memory, &guest.user());
         let mut texts = KernelText::default();
         guest.load(&[TestModule::new("first", 2)]);
-        guest.read_modules();
+        linux.modules().read(linux, &guest.memory);
         let (first, known) = texts.modules_after(knowledge, 0).unwrap();
         assert!(texts.modules_after(knowledge, known).is_none());
         guest.load(&[TestModule::new("first", 2), TestModule::new("second", 1)]);
-        guest.read_modules();
+        linux.modules().read(linux, &guest.memory);
         // Every later caller gets the second text.
         for _ in 0..2 {
             let (same, same_known) = texts.modules_after(knowledge, 0).unwrap();

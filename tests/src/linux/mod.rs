@@ -4,6 +4,7 @@
 //! consoles, streams, statuses.
 
 mod console;
+pub mod derived;
 mod kernel;
 mod once;
 mod programs;
@@ -11,6 +12,7 @@ mod qemu;
 mod running_guest;
 mod scenario;
 mod stream;
+mod undescribed;
 
 pub use console::{Accounts, Console, Process};
 pub use kernel::{debian, kernel_knowledge, undescribed, unpacked, without_pvh};

@@ -5,10 +5,13 @@ use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
 
 use super::*;
-use crate::testing::kernel::{HOT, Kernel, NEW, OLD, TEXT, module, offsets};
-use crate::testing::linux_guest::{DIRECT_MAP, IMAGE, LinuxGuest, MODULES, SLIDE};
-use crate::testing::modules::{CODE, HEAD, INIT, KALLSYMS, START, STRIDE, STRUCTURE, TestModule};
+use crate::test_guest::LinuxGuest;
 use crate::{Stack, VcpuIntrospector};
+use kvmprof_introspection_fixtures::kernel::{HOT, Kernel, NEW, OLD, TEXT, module, offsets};
+use kvmprof_introspection_fixtures::linux_guest::{DIRECT_MAP, IMAGE, MODULES, SLIDE};
+use kvmprof_introspection_fixtures::modules::{
+    CODE, HEAD, INIT, KALLSYMS, START, STRIDE, STRUCTURE, TestModule,
+};
 
 /// The physical address of the stack of a vCPU in a module.
 const STACK: u64 = 0x50_0000;

@@ -331,9 +331,10 @@ fn named<M: PhysicalMemory>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::kernel::{Areas, HOT, task};
-    use crate::testing::linux_guest::{DIRECT_MAP, LinuxGuest, TASKS};
-    use crate::testing::processes::{AreaPlan, FixtureMemory, PAGE};
+    use crate::test_guest::LinuxGuest;
+    use kvmprof_introspection_fixtures::kernel::{Areas, HOT, task};
+    use kvmprof_introspection_fixtures::linux_guest::{DIRECT_MAP, TASKS};
+    use kvmprof_introspection_fixtures::processes::{AreaPlan, FixtureMemory, PAGE};
 
     const PARENT: RunningTask = RunningTask {
         task: DIRECT_MAP + TASKS + 0x1000,

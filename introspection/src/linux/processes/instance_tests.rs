@@ -4,12 +4,13 @@ use vm_memory::{Bytes, GuestAddress};
 
 use crate::GuestProcesses;
 use crate::ProcessFate::{Ended, Executed, Lives};
-use crate::testing::kernel::TEXT;
-use crate::testing::kernel::{Areas, HOT, NEW, OLD, offsets, task};
-use crate::testing::linux_guest::{DIRECT_MAP, IMAGE, LinuxGuest, SLIDE, TASKS, USER_TABLES};
-use crate::testing::page_tables::{Memory, Tables};
-use crate::testing::processes::{AreaPlan, FixtureMemory, PAGE};
+use crate::test_guest::LinuxGuest;
 use crate::{ProcessInstance, VcpuIntrospector};
+use kvmprof_introspection_fixtures::kernel::TEXT;
+use kvmprof_introspection_fixtures::kernel::{Areas, HOT, NEW, OLD, offsets, task};
+use kvmprof_introspection_fixtures::linux_guest::{DIRECT_MAP, IMAGE, SLIDE, TASKS, USER_TABLES};
+use kvmprof_introspection_fixtures::page_tables::{Memory, Tables};
+use kvmprof_introspection_fixtures::processes::{AreaPlan, FixtureMemory, PAGE};
 
 /// The place of the random bytes, in the process and in physical memory.
 const RANDOM: u64 = 0x7fff_0000_2010;
@@ -45,7 +46,7 @@ fn instance(guest: &LinuxGuest) -> Option<ProcessInstance> {
 }
 
 /// Task 1, process 41, was started at 5 s, by task 2, process 42.
-fn guest(kernel: crate::testing::kernel::Kernel) -> LinuxGuest {
+fn guest(kernel: kvmprof_introspection_fixtures::kernel::Kernel) -> LinuxGuest {
     let guest = LinuxGuest::new(kernel);
     put(&guest, 1, task::START_TIME, 5_000_000_000);
     put(&guest, 1, task::EXEC_ID, 7);

@@ -4,10 +4,11 @@ use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
 
 use super::*;
-use crate::testing::kernel::{Areas, HOT, Kernel, NEW, OLD, task};
-use crate::testing::linux_guest::{DIRECT_MAP, LinuxGuest, TASKS};
-use crate::testing::processes::{AreaPlan, FixtureMemory, PAGE};
+use crate::test_guest::LinuxGuest;
 use crate::{Registers, VcpuIntrospector};
+use kvmprof_introspection_fixtures::kernel::{Areas, HOT, Kernel, NEW, OLD, task};
+use kvmprof_introspection_fixtures::linux_guest::{DIRECT_MAP, TASKS};
+use kvmprof_introspection_fixtures::processes::{AreaPlan, FixtureMemory, PAGE};
 
 const VDSO: u64 = 0x7fff_f7fc_0000;
 const SECOND: u64 = 1_000_000_000;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::linux::task_layout::PidCheck;
-use crate::testing::kernel::task;
+use kvmprof_introspection_fixtures::kernel::task;
 
 /// What is known is used: the names of functions, and user mode apart from the kernel's.
 #[test]

@@ -1,9 +1,9 @@
 //! The contents of files and of the vDSO, read out of guest memory.
 
 use super::*;
-use crate::testing::kernel::{TEXT, offsets};
-use crate::testing::linux_guest::{IMAGE, MEMORY, SLIDE};
-use crate::testing::processes::PAGES;
+use kvmprof_introspection_fixtures::kernel::{TEXT, offsets};
+use kvmprof_introspection_fixtures::linux_guest::{IMAGE, MEMORY, SLIDE};
+use kvmprof_introspection_fixtures::processes::PAGES;
 
 #[test]
 fn reads_files_out_of_the_page_cache() {
