@@ -83,7 +83,7 @@ fn parts_of_real_kernels_parse() {
         let input = fs::read(corpus::inputs_folder("kernel_image").join(name)).unwrap();
         // The first byte selects the file.
         let knowledge = GuestKnowledge::from_image(&input[1..]).unwrap();
-        let symbols = knowledge.symbols().unwrap();
+        let symbols = knowledge.linux().unwrap().symbols();
         assert!(symbols.functions().count() > 100, "{name}");
         let release = name.replace("debian", "Linux").replace('-', " ");
         let described = knowledge.describe();

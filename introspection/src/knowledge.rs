@@ -2,13 +2,12 @@
 
 use std::fmt::Write;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicBool;
 
 use crate::PhysicalMemory;
 use kvmprof_abi::note::{self, GuestNote, TYPE_LOCATIONS, parse_note};
 
-use super::image::{Line, Vmlinux};
-use super::linux::{LinuxKnowledge, ListedProcess, Modules};
+use super::image::Vmlinux;
+use super::linux::LinuxKnowledge;
 use super::noted::{self, PidAtError};
 use super::unwind::ImageUnwinder;
 use super::{IntrospectionError, Registers, Symbols, notes};
@@ -22,31 +21,56 @@ pub struct GuestKnowledge {
     guest: OnceLock<Guest>,
 }
 
+/// A guest by its kind: what only one kind can answer is asked of it directly.
 #[derive(Debug)]
 pub(super) enum Guest {
     Linux(Box<LinuxKnowledge>),
-    /// A guest that isn't Linux: its note, and its image's code if there is an image.
-    Note(GuestNote, Option<ImageCode>),
-    /// Only the code of the guest's image, if there is one.
-    Unknown(Option<ImageCode>),
+    Other(OtherGuest),
+}
+
+/// A guest that isn't Linux, or that nothing is known of.
+#[derive(Debug)]
+pub(super) struct OtherGuest {
+    /// The places of its processes' identities; empty if they are unknown.
+    pub note: GuestNote,
+    /// The code of its image, if there is one.
+    pub code: Option<ImageCode>,
 }
 
 /// The code of a guest that isn't Linux, from its ELF image. Such a guest runs at its link-time addresses.
 #[derive(Debug)]
 pub(super) struct ImageCode {
     symbols: Symbols,
-    unwinder: ImageUnwinder,
+    pub unwinder: ImageUnwinder,
 }
 
-impl ImageCode {
-    /// Returns `None` if the file isn't an ELF file, or was stripped.
-    fn from_image(image: &[u8]) -> Option<Self> {
-        let file = Vmlinux::parse(image).ok()?;
-        let symbols = Symbols::from_table(file.symbols(), file.code_ends());
-        (!symbols.is_empty()).then(|| Self {
-            symbols,
-            unwinder: ImageUnwinder::from_elf(image),
-        })
+impl OtherGuest {
+    const UNKNOWN: Self = Self {
+        note: GuestNote {
+            pid: None,
+            interrupt_nesting: None,
+            process_group: None,
+            comm: None,
+            tid: None,
+        },
+        code: None,
+    };
+
+    /// A guest with this `note`, and with the code of `image`, unless that isn't an ELF file, or was stripped.
+    fn from_image(note: GuestNote, image: &[u8]) -> Self {
+        let code = Vmlinux::parse(image).ok().and_then(|file| {
+            let symbols = Symbols::from_table(file.symbols(), file.code_ends());
+            (!symbols.is_empty()).then(|| ImageCode {
+                symbols,
+                unwinder: ImageUnwinder::from_elf(image),
+            })
+        });
+        Self { note, code }
+    }
+
+    /// Whether its processes are known.
+    fn has_processes(&self) -> bool {
+        self.note != GuestNote::default()
     }
 }
 
@@ -61,9 +85,9 @@ impl GuestKnowledge {
             return Ok(noted);
         }
         match Self::from_kernel_image(image) {
-            Err(IntrospectionError::NotAKernel) => {
-                Ok(Self::unknown().with_code(ImageCode::from_image(image)))
-            }
+            Err(IntrospectionError::NotAKernel) => Ok(Self::new(Guest::Other(
+                OtherGuest::from_image(GuestNote::default(), image),
+            ))),
             result => result,
         }
     }
@@ -79,9 +103,8 @@ impl GuestKnowledge {
         let Some((_, descriptor)) = locations else {
             return Ok(None);
         };
-        let knowledge =
-            Self::from_note(parse_note(descriptor)?).with_code(ImageCode::from_image(image));
-        Ok(Some(knowledge))
+        let guest = OtherGuest::from_image(parse_note(descriptor)?, image);
+        Ok(Some(Self::new(Guest::Other(guest))))
     }
 
     /// Reads a Linux kernel file, a bzImage or an ELF vmlinux. Takes 0.1 to 0.7 s of processor time, mainly to unpack
@@ -113,37 +136,21 @@ impl GuestKnowledge {
         ))))
     }
 
-    /// The knowledge that a guest's note gives.
-    pub fn from_note(note: GuestNote) -> Self {
-        Self::new(Guest::Note(note, None))
-    }
-
     /// The knowledge that an argument of `--pid-at` gives: `BASE:OFFSET[,OFFSET...]:WIDTH`, such as `gs:0x10,0x8:4`.
     ///
     /// # Errors
     /// The value is malformed.
     pub fn from_pid_at(value: &str) -> Result<Self, PidAtError> {
-        let pid = noted::parse(value)?;
-        Ok(Self::from_note(GuestNote {
-            pid: Some(pid),
+        let note = GuestNote {
+            pid: Some(noted::parse(value)?),
             ..GuestNote::default()
-        }))
+        };
+        Ok(Self::new(Guest::Other(OtherGuest { note, code: None })))
     }
 
     /// No knowledge, neither now nor later.
     pub fn unknown() -> Self {
-        Self::new(Guest::Unknown(None))
-    }
-
-    /// Adds the `code` of a guest that isn't Linux.
-    #[must_use]
-    fn with_code(self, code: Option<ImageCode>) -> Self {
-        match self.guest.into_inner() {
-            Some(Guest::Note(note, _)) => Self::new(Guest::Note(note, code)),
-            Some(Guest::Unknown(_)) => Self::new(Guest::Unknown(code)),
-            Some(linux) => Self::new(linux),
-            None => Self::default(),
-        }
+        Self::new(Guest::Other(OtherGuest::UNKNOWN))
     }
 
     /// No knowledge until [`GuestKnowledge::complete`] is called.
@@ -166,7 +173,8 @@ impl GuestKnowledge {
     }
 
     pub(super) fn guest(&self) -> &Guest {
-        self.guest.get().unwrap_or(&Guest::Unknown(None))
+        const PENDING: &Guest = &Guest::Other(OtherGuest::UNKNOWN);
+        self.guest.get().unwrap_or(PENDING)
     }
 
     /// A description of how processes are identified.
@@ -177,69 +185,31 @@ impl GuestKnowledge {
                 Some(slide) => format!("Linux {}, slide {slide:#x}", linux.release()),
                 None => format!("Linux {}, not found in memory yet", linux.release()),
             },
-            Some(Guest::Note(..)) => "by the guest's note or --pid-at".to_owned(),
-            Some(Guest::Unknown(_)) => "not at all".to_owned(),
+            Some(Guest::Other(other)) if other.has_processes() => {
+                "by the guest's note or --pid-at".to_owned()
+            }
+            Some(Guest::Other(_)) => "not at all".to_owned(),
         }
-    }
-
-    /// What isn't known of a Linux guest's kernel, and why: a sentence each.
-    pub fn gaps(&self) -> &[String] {
-        self.linux().map_or(&[], LinuxKnowledge::gaps)
     }
 
     /// The knowledge of a Linux guest; `None` for other guests and while knowledge is pending.
     pub fn linux(&self) -> Option<&LinuxKnowledge> {
         match self.guest() {
             Guest::Linux(linux) => Some(linux),
-            Guest::Note(..) | Guest::Unknown(_) => None,
+            Guest::Other(_) => None,
         }
-    }
-
-    /// The modules of a Linux guest's kernel.
-    pub fn modules(&self) -> Option<&Modules> {
-        self.linux().map(LinuxKnowledge::modules)
-    }
-
-    /// Reads a Linux guest's modules on request, until `stopping` is set and [`Modules::wake`] is called. Needs a
-    /// thread of its own. Returns at once for other guests. `clock` tells the time of samples, in ns.
-    pub fn serve_modules<M: PhysicalMemory>(
-        &self,
-        memory: &M,
-        stopping: &AtomicBool,
-        clock: fn() -> u64,
-    ) {
-        if let Some(linux) = self.linux() {
-            linux.modules().serve(linux, memory, stopping, clock);
-        }
-    }
-
-    /// The symbols of a Linux guest's kernel, by link-time address.
-    pub fn symbols(&self) -> Option<&Symbols> {
-        self.linux().map(LinuxKnowledge::symbols)
-    }
-
-    /// The slide of a Linux guest's kernel, in bytes, once it is known.
-    pub fn slide(&self) -> Option<u64> {
-        self.linux()?.slide()
     }
 
     /// The functions of the guest's kernel at their run-time addresses, in the form of `/proc/kallsyms`: lines of
     /// address, type letter and name, sorted by address. A line `ADDRESS ? [end]` ends a function that isn't followed by another one.
-    /// Functions of modules are in [`Modules`]. `None` while the image or the slide is unknown, and for a guest without symbols.
+    /// Functions of modules are in [`Modules`](super::Modules). `None` while the image or the slide is unknown, and for a guest without symbols.
     pub fn kallsyms(&self) -> Option<String> {
         let (symbols, range, slide) = match self.guest() {
             Guest::Linux(linux) => (linux.symbols(), linux.image(), linux.slide()?),
-            Guest::Note(_, code) | Guest::Unknown(code) => {
-                (&code.as_ref()?.symbols, 0..u64::MAX, 0)
-            }
+            Guest::Other(other) => (&other.code.as_ref()?.symbols, 0..u64::MAX, 0),
         };
         let mut text = String::new();
-        for Line {
-            address,
-            kind,
-            name,
-        } in symbols.lines(range.end)
-        {
+        for (address, kind, name) in symbols.lines(range.end) {
             // The slide applies only to addresses in the image, whose last address is an end.
             if address >= range.start {
                 // Writing to a String cannot fail.
@@ -247,29 +217,6 @@ impl GuestKnowledge {
             }
         }
         (!text.is_empty()).then_some(text)
-    }
-
-    /// A line in the form of `/proc/kallsyms` for the guest's address `address`, which is in a variable of the kernel's
-    /// image. The name in it is `VARIABLE`, or `VARIABLE+0xOFFSET`. `None` if no variable is there, or that is unknown.
-    pub fn variable(&self, address: u64) -> Option<String> {
-        let linux = self.linux()?;
-        let linked = address.wrapping_sub(linux.slide()?);
-        let (name, offset) = (linux.symbols()).variable_at(linked)?;
-        let is_sound =
-            linux.image().contains(&linked) && name.bytes().all(|byte| byte.is_ascii_graphic());
-        let place = match offset {
-            0 => name.to_owned(),
-            _ => format!("{name}+{offset:#x}"),
-        };
-        is_sound.then(|| format!("{address:016x} d {place}\n"))
-    }
-
-    /// Unwinds the stacks of a guest that isn't Linux. `None` for Linux, and for guests whose code is unknown.
-    pub(super) fn image_unwinder(&self) -> Option<&ImageUnwinder> {
-        match self.guest() {
-            Guest::Linux(_) => None,
-            Guest::Note(_, code) | Guest::Unknown(code) => code.as_ref().map(|code| &code.unwinder),
-        }
     }
 
     /// True while the kind of the guest is unknown.
@@ -284,7 +231,10 @@ impl GuestKnowledge {
 
     /// False for a guest whose processes are unknown, or not known yet.
     pub fn tells_processes(&self) -> bool {
-        !matches!(self.guest(), Guest::Unknown(_))
+        match self.guest() {
+            Guest::Linux(_) => true,
+            Guest::Other(other) => other.has_processes(),
+        }
     }
 
     /// True for a Linux guest whose tasks can all be found, and while the guest can still turn out to be one.
@@ -296,115 +246,47 @@ impl GuestKnowledge {
     pub fn is_unlocated(&self) -> bool {
         self.linux().is_some_and(|linux| linux.slide().is_none())
     }
-
-    /// Finds the kernel's slide from one vCPU's registers, if it isn't known yet. Every sample does so too; this
-    /// function is for a guest without samples.
-    pub fn locate<M: PhysicalMemory>(&self, memory: &M, registers: &Registers) {
-        if let Some(linux) = self.linux() {
-            linux.locate(memory, registers);
-        }
-    }
-
-    /// Finds the slide as [`GuestKnowledge::locate`] does. If that fails, compares the kernel of the file with the
-    /// running kernel, for which it copies the running kernel's image, some 60 MB.
-    ///
-    /// # Errors
-    /// [`IntrospectionError::OtherBuild`] if the running kernel isn't the file's. [`IntrospectionError::NoKernelYet`]
-    /// and [`IntrospectionError::OtherKernel`] as for [`GuestKnowledge::from_memory`].
-    pub fn locate_or_compare<M: PhysicalMemory>(
-        &self,
-        memory: &M,
-        registers: &Registers,
-    ) -> Result<(), IntrospectionError> {
-        match self.linux() {
-            Some(linux) if linux.locate(memory, registers).is_none() => {
-                linux.compare_with_running(memory, registers)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether the guest's kernel has a driver for ACPI's power button. `None` if the guest isn't Linux. A driver in a
-    /// module is found only after the kernel's slide is known.
-    pub fn hears_power_button<M: PhysicalMemory>(&self, memory: &M) -> Option<bool> {
-        if self.is_pending() {
-            return Some(false);
-        }
-        Some(self.linux()?.hears_power_button(memory))
-    }
-
-    /// All processes of a Linux guest, each behind the one that has forked it; none for other guests. `None` if they are unknown: until the
-    /// kernel's slide is known, and if there are more than 4096. Takes up to some ms for these. The guest may run meanwhile, and processes
-    /// that are started or end meanwhile may be missing.
-    pub fn list_processes<M: PhysicalMemory>(&self, memory: &M) -> Option<Vec<ListedProcess>> {
-        match self.guest.get()? {
-            Guest::Linux(linux) => linux.list_processes(memory),
-            Guest::Note(..) | Guest::Unknown(_) => Some(Vec::new()),
-        }
-    }
-
-    /// Forgets the kernel's slide and its modules, for a restart of the guest. Keeps what comes from the guest's image.
-    /// No vCPU may run meanwhile, or use earlier results afterwards.
-    pub fn forget_running(&self) {
-        if let Some(linux) = self.linux() {
-            linux.forget_running();
-        }
-    }
-
-    /// Whether a Linux guest's kernel has panicked: its `panic_cpu` names a CPU. Distinguishes a panic's reset from a
-    /// reboot. `None` if the guest isn't Linux or the kernel's slide is unknown.
-    pub fn has_panicked<M: PhysicalMemory>(&self, memory: &M) -> Option<bool> {
-        self.linux()?.has_panicked(memory)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::kernel::HOT;
-    use crate::testing::linux_guest::LinuxGuest;
-    use crate::testing::modules::TestModule;
+    use crate::test_guest::LinuxGuest;
+    use kvmprof_introspection_fixtures::kernel::HOT;
+    use kvmprof_introspection_fixtures::modules::TestModule;
 
     #[test]
     fn pending_knowledge_is_completed_once() {
         let knowledge = GuestKnowledge::pending();
-        assert!(matches!(knowledge.guest(), Guest::Unknown(_)));
+        assert!(knowledge.is_pending() && !knowledge.tells_processes());
         knowledge.complete(GuestKnowledge::from_pid_at("gs:8:4").unwrap());
         knowledge.complete(GuestKnowledge::unknown());
-        assert!(matches!(
-            knowledge.guest(),
-            Guest::Note(
-                GuestNote {
-                    pid: Some(_),
-                    tid: None,
-                    ..
-                },
-                None
-            )
-        ));
-        assert!(knowledge.symbols().is_none());
-        assert_eq!(knowledge.slide(), None);
+        let Guest::Other(OtherGuest { note, code: None }) = knowledge.guest() else {
+            panic!("{knowledge:?}");
+        };
+        assert!(note.pid.is_some() && note.tid.is_none());
+        assert!(knowledge.tells_processes() && knowledge.linux().is_none());
     }
 
     #[test]
     fn a_restarted_guest_is_searched_again() {
         let guest = LinuxGuest::new(HOT);
-        let knowledge = &guest.knowledge;
-        knowledge.locate(&guest.memory, &guest.user());
-        let slide = knowledge.slide();
+        let (knowledge, linux) = (&guest.knowledge, guest.linux());
+        linux.locate(&guest.memory, &guest.user());
+        let slide = linux.slide();
         guest.load(&[TestModule::new("first", 2)]);
         guest.read_modules();
-        let modules = || knowledge.modules().unwrap().loaded().functions();
+        let modules = || linux.modules().loaded().functions();
         assert!(slide.is_some() && !modules().is_empty());
-        let before = knowledge.modules().unwrap().generation();
-        knowledge.forget_running();
+        let before = linux.modules().generation();
+        linux.forget_running();
         assert!(knowledge.is_unlocated() && knowledge.kallsyms().is_none());
         assert!(modules().is_empty());
-        assert!(knowledge.modules().unwrap().generation() > before);
+        assert!(linux.modules().generation() > before);
         // Functions that were returned stay valid, because recordings continue.
-        assert!(knowledge.modules().unwrap().functions_after(0).is_some());
-        knowledge.locate(&guest.memory, &guest.user());
-        assert_eq!(knowledge.slide(), slide);
+        assert!(linux.modules().functions_after(0).is_some());
+        linux.locate(&guest.memory, &guest.user());
+        assert_eq!(linux.slide(), slide);
         guest.read_modules();
         assert!(!modules().is_empty());
     }
@@ -412,17 +294,13 @@ mod tests {
     #[test]
     fn the_button_driver_is_known_by_its_module() {
         let guest = LinuxGuest::new(HOT);
-        let hears = || guest.knowledge.hears_power_button(&guest.memory);
+        let hears = || guest.linux().hears_power_button(&guest.memory);
         guest.load(&[TestModule::new("first", 2), TestModule::new("button", 1)]);
-        assert_eq!(hears(), Some(false), "it isn't known where the list is");
-        guest.knowledge.locate(&guest.memory, &guest.user());
-        assert_eq!(hears(), Some(true));
+        assert!(!hears(), "it isn't known where the list is");
+        guest.linux().locate(&guest.memory, &guest.user());
+        assert!(hears());
         guest.load(&[TestModule::new("buttons", 1)]);
-        assert_eq!(hears(), Some(false));
-        let pending = GuestKnowledge::pending();
-        assert_eq!(pending.hears_power_button(&guest.memory), Some(false));
-        let other = GuestKnowledge::unknown();
-        assert_eq!(other.hears_power_button(&guest.memory), None);
+        assert!(!hears());
     }
 
     #[test]

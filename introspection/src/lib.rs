@@ -22,17 +22,15 @@
 //! ```
 #![forbid(unsafe_code)]
 
-pub mod bytes;
 mod code;
 mod error;
 mod image;
 mod knowledge;
 mod linux;
-mod memory;
 mod noted;
 mod process_places;
-#[cfg(any(test, feature = "testing"))]
-pub mod testing;
+#[cfg(test)]
+mod test_guest;
 mod unwind;
 mod vcpu;
 
@@ -40,89 +38,33 @@ pub use error::IntrospectionError;
 pub use image::btf::{Btf, Structures, join as join_btf};
 pub use image::{MAX_UNPACKED, Symbols, notes, unpack as unpack_kernel, unpack_archive};
 pub use knowledge::GuestKnowledge;
-pub use linux::{
-    Area, Backing, FileIdentity, KernelPulse, KernelWatch, LinuxKnowledge, ListedProcess,
-    MappedFile, ModuleOmissions, Modules, NewFunctions, ProcessFate, ProcessInstance, ProcessMap,
-    ProcessOrigin, TaskReader, TaskScope, UnwinderSlot,
+pub use kvmprof_paging::{
+    AddressSpace, NotWritable, PhysicalMemory, Registers, SharedMemory, WritableMemory, bytes,
 };
-pub use memory::{AddressSpace, NotWritable, PhysicalMemory, SharedMemory, WritableMemory};
+pub use linux::{
+    Area, Backing, FileIdentity, GuestProcesses, KernelPulse, KernelWatch, LinuxKnowledge,
+    ListedProcess, MappedFile, ModuleOmissions, Modules, NewFunctions, ProcessFate,
+    ProcessInstance, ProcessMap, ProcessOrigin, TaskReader, TaskScope, UnwinderSlot,
+};
 pub use noted::{PidAtError, parse as parse_pid_at};
 pub use process_places::{LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace};
 pub use unwind::{OrcTable, Stack, StackCopy, UnwindCache, UnwindTable, UserUnwinder};
 pub use vcpu::VcpuIntrospector;
 
+/// The parts of which the knowledge of a kernel is made, for tests with real kernels and for benchmarks.
+#[doc(hidden)]
+pub mod parts {
+    pub use crate::code::Code;
+    pub use crate::image::elf::{FileSymbol, SymbolKind};
+    pub use crate::image::kallsyms::names_of_variables;
+    pub use crate::image::{KernelImage, Vmlinux};
+    pub use crate::linux::{kernel_orc, kernel_release, kernel_symbols};
+    pub use crate::unwind::{
+        Base, CodeRules, KernelUnwinder, Kind, OrcFormat, PagedMemory, UserRegisters,
+    };
+}
+
 use kvmprof_recording::{COMM_LENGTH, Mode, Preemption};
-
-/// The part of a vCPU's state that introspection needs, from KVM's shared run page (`struct kvm_sync_regs`,
-/// `Documentation/virt/kvm/api.rst`).
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Registers {
-    /// The program counter, a guest virtual address.
-    pub rip: u64,
-    /// The stack pointer.
-    pub rsp: u64,
-    /// The frame pointer, in code compiled with frame pointers.
-    pub rbp: u64,
-    /// RAX. Unwind tables may refer to it and to the next four registers.
-    pub rax: u64,
-    /// RDX.
-    pub rdx: u64,
-    /// RDI.
-    pub rdi: u64,
-    /// R10.
-    pub r10: u64,
-    /// R13.
-    pub r13: u64,
-    /// RBX. Code that waits for a lock may have the lock's address in any register. This and the following ones are 0
-    /// if unknown.
-    pub rbx: u64,
-    /// RCX.
-    pub rcx: u64,
-    /// RSI.
-    pub rsi: u64,
-    /// R8.
-    pub r8: u64,
-    /// R9.
-    pub r9: u64,
-    /// R11.
-    pub r11: u64,
-    /// R12.
-    pub r12: u64,
-    /// R14.
-    pub r14: u64,
-    /// R15.
-    pub r15: u64,
-    /// The flags.
-    pub rflags: u64,
-    /// Control register 0: enables paging.
-    pub cr0: u64,
-    /// Control register 3: the root of the page tables.
-    pub cr3: u64,
-    /// Control register 4: selects 4 or 5 levels of page tables.
-    pub cr4: u64,
-    /// Control register 8: the task priority.
-    pub cr8: u64,
-    /// The extended features: enable long mode.
-    pub efer: u64,
-    /// The active GS base: the kernel's or a user's.
-    pub gs_base: u64,
-    /// The address of the interrupt descriptor table.
-    pub idt_base: u64,
-    /// Current privilege level, 0 to 3.
-    pub cpl: u8,
-    /// Whether the code segment is 64-bit (CS.L).
-    pub is_64_bit_code: bool,
-}
-
-impl Registers {
-    /// The general-purpose registers except the stack pointer, in no particular order.
-    pub(crate) fn general(&self) -> [u64; 15] {
-        [
-            self.rax, self.rbx, self.rcx, self.rdx, self.rsi, self.rdi, self.rbp, self.r8, self.r9,
-            self.r10, self.r11, self.r12, self.r13, self.r14, self.r15,
-        ]
-    }
-}
 
 /// The process and thread that a vCPU is running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

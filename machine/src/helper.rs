@@ -7,7 +7,7 @@ use std::ffi::CStr;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::Mutex;
 
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::net::{
@@ -187,29 +187,6 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(pair?)
 }
 
-/// A helper for all threads of this process, as long as its owner keeps it.
-#[derive(Debug, Default)]
-pub struct SharedHelper(OnceLock<Weak<Helper>>);
-
-impl SharedHelper {
-    /// None yet.
-    pub const fn new() -> Self {
-        Self(OnceLock::new())
-    }
-
-    /// Shares `helper`, and returns its owner. A process has one helper of a kind: a second one isn't shared.
-    pub fn share(&self, helper: Helper) -> Arc<Helper> {
-        let helper = Arc::new(helper);
-        let _ = self.0.set(Arc::downgrade(&helper));
-        helper
-    }
-
-    /// The helper, if there is one.
-    pub fn get(&self) -> Option<Arc<Helper>> {
-        self.0.get()?.upgrade()
-    }
-}
-
 /// Answers requests until the other end is closed.
 fn serve(socket: &OwnedFd, mut answer: impl FnMut(&[u8]) -> Answer) {
     let mut message = [0; MESSAGE_MAX];
@@ -268,16 +245,5 @@ mod tests {
         let helper = unsafe { Helper::fork(c"test-helper", server) }.unwrap();
         let error = helper.ask(b"anything").unwrap_err().to_string();
         assert!(error.contains("can't give up rights"), "{error}");
-    }
-
-    #[test]
-    fn a_shared_helper_lives_as_long_as_its_owner() {
-        let shared = SharedHelper::new();
-        assert!(shared.get().is_none());
-        let helper = Helper::on_thread("test-helper", |_: &[u8]| Ok(Vec::new())).unwrap();
-        let owner = shared.share(helper);
-        shared.get().unwrap().ask(b"anything").unwrap();
-        drop(owner);
-        assert!(shared.get().is_none());
     }
 }

@@ -4,7 +4,7 @@
 use std::os::fd::AsRawFd;
 
 use kvmprof_introspection::AddressSpace;
-use kvmprof_introspection::testing::page_tables::{Memory, Tables, long_mode};
+use kvmprof_introspection_fixtures::page_tables::{Memory, Tables, long_mode};
 use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend};
 

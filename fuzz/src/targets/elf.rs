@@ -61,7 +61,7 @@ fn types(data: &[u8]) {
 
 /// Types; programs and archives are made by `fuzz/seeds`.
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
-    let mut builder = kvmprof_introspection::testing::btf::Builder::new();
+    let mut builder = kvmprof_introspection_fixtures::btf::Builder::new();
     let inner = builder.structure("", &[("pid", 0, 0), ("comm", 0, 64)]);
     builder.structure("task_struct", &[("", inner, 128)]);
     builder.enumeration("system_states", &[("SYSTEM_SCHEDULING", 1)]);

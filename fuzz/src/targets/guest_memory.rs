@@ -1,13 +1,17 @@
 //! A Linux guest's memory: page tables, tasks, mappings, files, the page cache, modules and stacks. The input is changes of a
 //! small running kernel's memory, and registers.
 
-use kvmprof_introspection::testing::kernel::{Areas, HOT, OLD};
-use kvmprof_introspection::testing::linux_guest::{
+use std::sync::Arc;
+
+use kvmprof_introspection::{
+    Backing, GuestKnowledge, Registers, Stack, TaskReader, VcpuIntrospector,
+};
+use kvmprof_introspection_fixtures::kernel::{Areas, HOT, OLD};
+use kvmprof_introspection_fixtures::linux_guest::{
     AREAS, DIRECT_MAP, IDT_PAGE, IMAGE, LinuxGuest, MEMORY, MODULES, TABLES, TASKS,
 };
-use kvmprof_introspection::testing::modules::TestModule;
-use kvmprof_introspection::testing::processes::{AreaPlan, FixtureMemory, PAGE};
-use kvmprof_introspection::{Backing, GuestKnowledge, Registers, Stack, TaskReader};
+use kvmprof_introspection_fixtures::modules::TestModule;
+use kvmprof_introspection_fixtures::processes::{AreaPlan, FixtureMemory, PAGE};
 use kvmprof_recording::StackParts;
 use kvmprof_recording::file::MAX_TASKS;
 
@@ -41,7 +45,9 @@ pub fn run(data: &[u8]) {
         (OLD, Areas::List)
     };
     let guest = LinuxGuest::new(kernel);
-    guest.identify(0, &guest.user());
+    let knowledge = Arc::new(GuestKnowledge::from_kernel_image(&kernel.file()).unwrap());
+    let mut vcpu = VcpuIntrospector::new(Arc::clone(&knowledge), 0);
+    vcpu.identify(&guest.memory, &guest.user(), false, true);
     if choice & 2 != 0 {
         guest.load(&[TestModule::new("first", 3), TestModule::new("second", 2)]);
     }
@@ -52,7 +58,7 @@ pub fn run(data: &[u8]) {
         guest.kernel(0)
     };
     change(&guest, &mut registers, input);
-    look(&guest, &registers);
+    look(&guest, &knowledge, &registers);
     if choice & 8 != 0 {
         let _no_kernel = GuestKnowledge::from_memory(&guest.memory, &registers);
     }
@@ -118,26 +124,28 @@ fn change(guest: &LinuxGuest, registers: &mut Registers, mut input: Input<'_>) {
     }
 }
 
-fn look(guest: &LinuxGuest, registers: &Registers) {
-    let memory = &guest.memory;
-    let mut vcpu = guest.introspector(0);
+fn look(guest: &LinuxGuest, knowledge: &Arc<GuestKnowledge>, registers: &Registers) {
+    let (memory, linux) = (&guest.memory, knowledge.linux().unwrap());
+    let mut vcpu = VcpuIntrospector::new(Arc::clone(knowledge), 0);
     let parts = StackParts {
         kernel: true,
         user: true,
     };
-    guest.read_modules();
+    linux.modules().read(linux, memory);
     let mut tasks = TaskReader::default();
     for time in [0, SECOND, 2 * SECOND] {
         let identity = vcpu.identify(memory, registers, false, true);
-        vcpu.unwind(memory, registers, parts, &mut Stack::default());
+        vcpu.unwind(memory, registers, parts, None, &mut Stack::default());
         vcpu.places(memory, registers);
-        vcpu.origin(memory, registers);
-        vcpu.parent(memory, registers);
         vcpu.can_write(memory, registers, 0x10_0000);
-        vcpu.find_process(memory, registers, identity.pid);
-        if let Some(instance) = vcpu.instance(memory, registers, identity.pid) {
-            vcpu.fate(memory, registers, &instance);
-            vcpu.lives(memory, registers, &instance);
+        if let Some(processes) = vcpu.processes(memory, registers) {
+            processes.origin();
+            processes.parent();
+            processes.find(identity.pid);
+            if let Some(instance) = vcpu.instance(memory, registers, identity.pid) {
+                processes.fate(&instance);
+                processes.lives(&instance);
+            }
         }
         vcpu.look_at_tasks(memory, registers, &mut tasks);
         for task in &tasks.look().tasks {
@@ -148,17 +156,16 @@ fn look(guest: &LinuxGuest, registers: &Registers) {
             continue;
         };
         assert!(map.areas.is_sorted_by_key(|area| area.begin));
-        let linux = guest.knowledge.linux().unwrap();
         for area in &map.areas {
             if let Backing::File(file) = &area.backing {
                 linux.file_contents(memory, &file.identity, 1 << 16);
             }
         }
     }
-    guest.knowledge.has_panicked(memory);
-    guest.knowledge.hears_power_button(memory);
-    guest.knowledge.list_processes(memory);
-    guest.knowledge.kallsyms();
+    linux.has_panicked(memory);
+    linux.hears_power_button(memory);
+    linux.list_processes(memory);
+    knowledge.kallsyms();
 }
 
 /// Each kind of guest as it is, and some changes.

@@ -3,8 +3,8 @@
 //! The first byte chooses: 0 to 2 have the rest be changes of a small kernel's file, 3 has it be the file, of which `fuzz/seeds-of-kernels`
 //! cuts some out of real ones.
 
-use kvmprof_introspection::GuestKnowledge;
-use kvmprof_introspection::testing::kernel::{HOT, Kernel, NEW, OLD};
+use kvmprof_introspection::{GuestKnowledge, LinuxKnowledge};
+use kvmprof_introspection_fixtures::kernel::{HOT, Kernel, NEW, OLD};
 
 use crate::input::{Input, edit};
 
@@ -26,7 +26,7 @@ pub fn run(data: &[u8]) {
     if let Ok(knowledge) = GuestKnowledge::from_image(&file(data)) {
         knowledge.describe();
         knowledge.kallsyms();
-        if let Some(symbols) = knowledge.symbols() {
+        if let Some(symbols) = knowledge.linux().map(LinuxKnowledge::symbols) {
             symbols.function_at(u64::MAX);
             symbols.functions().count();
         }

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use kvmprof_introspection::testing::eh_frame::{eh_frame, unwind_table};
-use kvmprof_introspection::testing::kernel::{Areas, HOT};
-use kvmprof_introspection::testing::linux_guest::{LinuxGuest, TABLES};
-use kvmprof_introspection::testing::page_tables::Tables;
-use kvmprof_introspection::testing::processes::{AreaPlan, FixtureMemory, PAGE};
-use kvmprof_introspection::{Registers, Stack, UserUnwinder};
+use kvmprof_introspection::{
+    GuestKnowledge, Registers, Stack, UnwindTable, UserUnwinder, VcpuIntrospector,
+};
+use kvmprof_introspection_fixtures::eh_frame::eh_frame;
+use kvmprof_introspection_fixtures::kernel::{Areas, HOT};
+use kvmprof_introspection_fixtures::linux_guest::{LinuxGuest, TABLES};
+use kvmprof_introspection_fixtures::page_tables::Tables;
+use kvmprof_introspection_fixtures::processes::{AreaPlan, FixtureMemory, PAGE};
 use kvmprof_recording::{DEFAULT_STACK_FRAMES, StackParts};
 
 use crate::input::{Input, block};
@@ -24,7 +26,7 @@ const STACK_PAGE: u64 = 0x53_0000;
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let section = input.block();
-    let Some(table) = unwind_table(section, SECTION, (CODE, LENGTH)) else {
+    let Some(table) = UnwindTable::new(section, SECTION, 0, vec![(0, CODE, LENGTH)]) else {
         return;
     };
     let guest = guest();
@@ -39,7 +41,8 @@ pub fn run(data: &[u8]) {
         ..guest.user()
     };
     registers.rip = CODE;
-    let mut vcpu = guest.introspector(0);
+    let knowledge = GuestKnowledge::from_kernel_image(&HOT.file()).unwrap();
+    let mut vcpu = VcpuIntrospector::new(Arc::new(knowledge), 0);
     vcpu.identify(&guest.memory, &registers, false, false);
     let Some(map) = vcpu.follow_process(&guest.memory, &registers, 0) else {
         panic!("the process has no mappings");
@@ -52,7 +55,7 @@ pub fn run(data: &[u8]) {
     for function in (CODE..CODE + LENGTH).step_by(0x100) {
         registers.rip = function + 8;
         let mut stack = Stack::default();
-        vcpu.unwind(&guest.memory, &registers, parts, &mut stack);
+        vcpu.unwind(&guest.memory, &registers, parts, None, &mut stack);
         assert!(stack.frames().len() <= DEFAULT_STACK_FRAMES);
     }
 }

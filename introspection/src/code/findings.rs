@@ -32,12 +32,6 @@ impl Findings {
         self.members.get(&(structure, member)).copied().flatten()
     }
 
-    /// The link-time address of the variable `name`, as far as it was found until now.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn variable(&self, name: &'static str) -> Option<u64> {
-        self.variables.get(name).copied().flatten()
-    }
-
     /// All members.
     pub fn members(&self) -> Members {
         let known = self.members.iter();

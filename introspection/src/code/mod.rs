@@ -10,6 +10,8 @@ mod findings;
 pub mod flow;
 mod recipes;
 #[cfg(test)]
+pub mod test_code;
+#[cfg(test)]
 mod tests;
 
 use std::ops::Range;

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use crate::testing::code::{FUNCTIONS, TestCode};
+use crate::code::test_code::{FUNCTIONS, TestCode};
 
 fn told(name: &str, code: &[u8]) -> Vec<(String, u64)> {
     let mut kernel = TestCode::default();

@@ -337,7 +337,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::testing::btf::Builder;
+    use kvmprof_introspection_fixtures::btf::Builder;
 
     fn sample() -> Vec<u8> {
         let mut builder = Builder::new();

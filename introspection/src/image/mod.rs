@@ -16,7 +16,7 @@ use crate::IntrospectionError;
 pub use decompress::decompress as unpack_archive;
 pub use elf::{Segment, Vmlinux, notes};
 pub use kernel_image::KernelImage;
-pub use symbols::{Line, Symbols};
+pub use symbols::Symbols;
 
 /// An ELF file's first bytes (`ELFMAG`, elf(5)).
 const ELF_MAGIC: &[u8] = b"\x7fELF";

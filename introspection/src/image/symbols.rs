@@ -38,17 +38,6 @@ pub struct Symbols {
     by_name: OnceLock<Vec<u32>>,
 }
 
-/// One line of a table in the form of `/proc/kallsyms`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Line<'a> {
-    /// The address.
-    pub address: u64,
-    /// The type letter of nm(1), or that of an end of code.
-    pub kind: char,
-    /// The name, without blanks.
-    pub name: &'a str,
-}
-
 impl Symbols {
     pub(crate) fn new(mut symbols: Vec<Symbol>, text: String, code_ends: Vec<u64>) -> Self {
         symbols.sort_by_key(|symbol| symbol.address);
@@ -68,7 +57,7 @@ impl Symbols {
 
     /// The symbols of an ELF symbol table, and the ends of the sections with code. Long names are truncated, characters that would end a
     /// word are replaced, and beyond a maximum of all names together symbols have none.
-    pub(crate) fn from_table<'a>(
+    pub fn from_table<'a>(
         found: impl Iterator<Item = FileSymbol<'a>>,
         code_ends: Vec<u64>,
     ) -> Self {
@@ -111,14 +100,6 @@ impl Symbols {
             size: 0,
         });
         Self::from_table(found, Vec::new())
-    }
-
-    /// Only the functions, as in a kernel without CONFIG_KALLSYMS_ALL.
-    #[cfg(any(test, feature = "testing"))]
-    pub(crate) fn functions_only(self) -> Self {
-        let symbols = self.symbols.into_iter();
-        let functions = symbols.filter(|symbol| is_function(symbol.kind));
-        Self::new(functions.collect(), self.text, self.code_ends)
     }
 
     /// These symbols and those `variables` that they lack: names and link-time addresses.
@@ -223,9 +204,9 @@ impl Symbols {
             .min()
     }
 
-    /// The functions and the ends of code, sorted by address: link-time addresses, and of functions within functions the rest, too. All
-    /// that is known ends at `end`, at the latest.
-    pub fn lines(&self, end: u64) -> impl Iterator<Item = Line<'_>> {
+    /// The functions and the ends of code, as [`functions`](Self::functions) gives them, and of functions within functions the rest, too. All
+    /// that is known ends at `end`, at the latest. Names have no blanks.
+    pub fn lines(&self, end: u64) -> impl Iterator<Item = (u64, char, &str)> {
         let functions = self
             .functions
             .iter()
@@ -244,16 +225,10 @@ impl Symbols {
             };
             let name = symbol.map_or("", |symbol| self.name(symbol));
             match symbol {
-                Some(symbol) if is_word(name) && !CODE_ENDS.contains(&name) => Line {
-                    address,
-                    kind: char::from(symbol.kind),
-                    name,
-                },
-                _ => Line {
-                    address,
-                    kind: char::from(END_KIND),
-                    name: END_NAME,
-                },
+                Some(symbol) if is_word(name) && !CODE_ENDS.contains(&name) => {
+                    (address, char::from(symbol.kind), name)
+                }
+                _ => (address, char::from(END_KIND), END_NAME),
             }
         })
     }
@@ -439,7 +414,7 @@ mod tests {
     fn lines(symbols: &Symbols, end: u64) -> Vec<String> {
         let lines = symbols.lines(end);
         lines
-            .map(|line| format!("{:x} {} {}", line.address, line.kind, line.name))
+            .map(|(address, kind, name)| format!("{address:x} {kind} {name}"))
             .collect()
     }
 

@@ -8,15 +8,12 @@ use kvmprof_recording::{COMM_LENGTH, LockWait, Mode};
 use super::modes::{kernel_mode, preemption};
 use super::modules::KnownModules;
 use super::placement::Placement;
-use super::processes::{
-    self, ProcessFollower, ProcessInstance, ProcessMap, ProcessOrigin, RunningTask,
-};
+use super::processes::{self, GuestProcesses, ProcessFollower, ProcessMap, RunningTask};
 use super::stacks::{KnownCode, StackSource};
 use super::task_layout::PerCpu;
 use super::view::{KernelView, kernel_pointer};
 use super::{KERNEL_MAP, LinuxKnowledge, TaskReader};
 use crate::image::types::Missing;
-use crate::memory::AddressSpace;
 use crate::{Identity, Registers, Stack, VcpuIntrospector, padded};
 
 /// The highest process id plus one (`PID_MAX_LIMIT`, `include/linux/threads.h`).
@@ -131,28 +128,6 @@ impl Cpu {
             user: process.and_then(|(map, cache)| Some((map.unwinder.get()?, cache))),
         };
         linux.unwind(memory, registers, source, code, stack);
-    }
-
-    /// The process that [`Cpu::identify`] has just found.
-    pub fn instance<M: PhysicalMemory>(
-        &self,
-        linux: &LinuxKnowledge,
-        memory: &M,
-        registers: &Registers,
-    ) -> Option<ProcessInstance> {
-        let view = linux.view(memory, registers)?;
-        linux.instances.as_ref()?.instance(&view, self.seen?.task)
-    }
-
-    /// Whether the number of this CPU is certain, because a sample in the kernel has shown it. Before that, it is
-    /// assumed to be the vCPU's number.
-    pub fn is_sure(&self, linux: &LinuxKnowledge) -> bool {
-        self.is_seen || linux.addresses.per_cpu == PerCpu::NotSmp
-    }
-
-    /// Forgets the last process's mappings, which the caller couldn't pass on, so that they are read again.
-    pub fn forget_process(&mut self) {
-        self.follower.forget_current();
     }
 
     /// The offset of the vCPU's per-CPU area.
@@ -278,32 +253,28 @@ impl VcpuIntrospector {
             .follow(linux, &view, registers, self.cpu.seen?, time)
     }
 
-    /// The origin of the process that [`VcpuIntrospector::identify`] has just found, in a Linux guest.
-    pub fn origin<M: PhysicalMemory>(
-        &self,
-        memory: &M,
+    /// The processes of a Linux guest, while the vCPU is stopped with `registers`. The running one is that which
+    /// [`VcpuIntrospector::identify`] has just found. `None` for other guests, and while they are unknown.
+    pub fn processes<'a, M: PhysicalMemory>(
+        &'a self,
+        memory: &'a M,
         registers: &Registers,
-    ) -> Option<ProcessOrigin> {
-        let linux = self.knowledge.linux()?;
-        let view = linux.view(memory, registers)?;
-        let task = self.cpu.seen?.task;
-        let mm = view.u64(task.wrapping_add(linux.processes.as_ref()?.mm))?;
-        let space = AddressSpace::new(memory, registers);
-        (linux.instances.as_ref()?).origin(&view, &space, task, mm)
+    ) -> Option<GuestProcesses<'a, M>> {
+        let running = self.cpu.seen.map(|seen| seen.task);
+        (self.knowledge.linux()?).processes(memory, registers, running)
     }
 
-    /// The parent of the process that [`VcpuIntrospector::identify`] has just found, in a Linux guest, and whether it may have adopted the
-    /// process ([`ProcessOrigin::may_be_adopted`]).
-    pub fn parent<M: PhysicalMemory>(
-        &self,
-        memory: &M,
-        registers: &Registers,
-    ) -> Option<(ProcessInstance, bool)> {
-        let linux = self.knowledge.linux()?;
-        let view = linux.view(memory, registers)?;
-        let (layout, task) = (linux.instances.as_ref()?, self.cpu.seen?.task);
-        let parent = layout.parent(&view, task)?;
-        Some((parent, layout.may_be_adopted(&view, task)))
+    /// Forgets the last process's mappings, which the caller couldn't pass on, so that they are returned again.
+    pub fn forget_process(&mut self) {
+        self.cpu.follower.forget_current();
+    }
+
+    /// Whether the result of [`VcpuIntrospector::places`] is final. Until a Linux kernel has been seen on this vCPU,
+    /// the places are those of the CPU with the vCPU's number. That can be another CPU, if vCPUs were added later, or
+    /// if the first ones don't run.
+    pub fn places_are_sure(&self) -> bool {
+        let linux = self.knowledge.linux();
+        linux.is_none_or(|linux| self.cpu.is_seen || linux.addresses.per_cpu == PerCpu::NotSmp)
     }
 
     /// Whether the process that [`VcpuIntrospector::identify`] has just found may write at `address`, which has no

@@ -5,8 +5,9 @@ use kvmprof_recording::StackParts;
 use super::*;
 use crate::Stack;
 use crate::image::{KernelImage, Segment};
-use crate::testing::kernel::{HOT, NEW, OLD, TEXT, offsets};
-use crate::testing::linux_guest::{DIRECT_MAP, LinuxGuest, SLIDE};
+use crate::test_guest::LinuxGuest;
+use kvmprof_introspection_fixtures::kernel::{HOT, NEW, OLD, TEXT, offsets};
+use kvmprof_introspection_fixtures::linux_guest::{DIRECT_MAP, SLIDE};
 
 /// The stack of the kernel, by physical address.
 const STACK: u64 = 0x50_0000;
@@ -31,7 +32,7 @@ fn frames(guest: &LinuxGuest, function: u64, entry: u64) -> Vec<u64> {
     let mut introspector = guest.introspector(0);
     introspector.identify(&guest.memory, &registers, false, false);
     let mut stack = Stack::default();
-    introspector.unwind(&guest.memory, &registers, parts, &mut stack);
+    introspector.unwind(&guest.memory, &registers, parts, None, &mut stack);
     let frames = stack.frames().iter();
     frames.map(|frame| frame.wrapping_sub(image)).collect()
 }
@@ -47,7 +48,7 @@ fn stacks_have_the_initcall_that_ended_by_a_jump() {
         assert_eq!(frames(&guest, first, 1), with(&[first]));
         assert_eq!(frames(&guest, other, 2), with(&[other, second]));
         // The next kernel may keep its pointer differently.
-        guest.knowledge.forget_running();
+        guest.linux().forget_running();
         assert_eq!(frames(&guest, other, 2), with(&[other]));
         assert_eq!(frames(&guest, second, 1), with(&[second]));
         assert_eq!(frames(&guest, other, 0), with(&[other, first]));

@@ -4,8 +4,8 @@
 //! exception handlers of a vCPU lead to the kernel that it runs, and `jiffies` of a running kernel grow.
 
 use super::LinuxKnowledge;
-use crate::memory::{AddressSpace, read_u64};
 use crate::{PhysicalMemory, Registers};
+use kvmprof_paging::{AddressSpace, read_u64};
 
 /// Maximum number of jiffies between two looks: 1000 s at the highest CONFIG_HZ, 1000.
 const MAX_LEAP: u64 = 1_000_000;
@@ -89,30 +89,25 @@ mod tests {
     use vm_memory::GuestAddress;
 
     use super::*;
-    use crate::testing::kernel::{HOT, NEW, OLD, offsets};
-    use crate::testing::linux_guest::{IMAGE, LinuxGuest, SLIDE};
-    use crate::testing::page_tables::{Memory, Tables};
+    use crate::test_guest::LinuxGuest;
+    use kvmprof_introspection_fixtures::kernel::{HOT, NEW, OLD, offsets};
+    use kvmprof_introspection_fixtures::linux_guest::{IMAGE, SLIDE};
+    use kvmprof_introspection_fixtures::page_tables::{Memory, Tables};
 
     /// Free memory of guests, for another kernel and its page tables.
     const OTHER: u64 = 0x100_0000;
     const OTHER_TABLES: u64 = 0x180_0000;
 
     fn located(guest: &LinuxGuest) -> &LinuxKnowledge {
-        guest.knowledge.locate(&guest.memory, &guest.kernel(0));
-        guest.knowledge.linux().unwrap()
+        guest.linux().locate(&guest.memory, &guest.kernel(0));
+        guest.linux()
     }
 
     #[test]
     fn vcpus_in_the_kernel_or_its_programs_confirm_it() {
         for kernel in [OLD, HOT, NEW] {
             let guest = LinuxGuest::new(kernel);
-            assert!(
-                !guest
-                    .knowledge
-                    .linux()
-                    .unwrap()
-                    .is_run_by(&guest.memory, &guest.user())
-            );
+            assert!(!guest.linux().is_run_by(&guest.memory, &guest.user()));
             let linux = located(&guest);
             for registers in [guest.kernel(0), guest.kernel(1), guest.user()] {
                 assert!(linux.is_run_by(&guest.memory, &registers));
@@ -150,7 +145,11 @@ mod tests {
         let slide = SLIDE + 0x20_0000;
         guest.write(OTHER, &HOT.image_at(slide));
         let mut tables = Tables::new(guest.memory.clone(), OTHER_TABLES, 4);
-        tables.map(crate::testing::kernel::TEXT + slide, OTHER, 2);
+        tables.map(
+            kvmprof_introspection_fixtures::kernel::TEXT + slide,
+            OTHER,
+            2,
+        );
         let anew = Registers {
             rip: guest.kernel(0).rip + 0x20_0000,
             cr3: OTHER_TABLES,

@@ -31,29 +31,25 @@ use vm_memory::GuestAddress;
 
 use crate::PhysicalMemory;
 
-use crate::memory::AddressSpace;
 use crate::unwind::{CodeRules, Initcalls, MODULES, OrcTable, ReturnHooks};
 use crate::{Registers, Symbols};
 use gaps::Gaps;
+use kvmprof_paging::AddressSpace;
 use locks::LockLoops;
 use placement::{Placement, PlacementCell};
 use processes::{InstanceLayout, MapBudget, ProcessLayout};
 use task_layout::{Addresses, TaskLayout};
 use tasks::TaskListLayout;
-use view::KernelView;
 
 pub use cpu::Cpu;
-#[cfg(any(test, feature = "testing"))]
 pub use from_kernel_image::{kernel_symbols, release as kernel_release};
 pub use kernel_watch::{KernelPulse, KernelWatch};
 pub use modules::{ModuleOmissions, Modules, NewFunctions};
 pub use processes::{
-    Area, Backing, FileIdentity, ListedProcess, MappedFile, ProcessFate, ProcessInstance,
-    ProcessMap, ProcessOrigin, UnwinderSlot,
+    Area, Backing, FileIdentity, GuestProcesses, ListedProcess, MappedFile, ProcessFate,
+    ProcessInstance, ProcessMap, ProcessOrigin, UnwinderSlot,
 };
-pub use stacks::StackSource;
-#[cfg(any(test, feature = "testing"))]
-pub use stacks::find as kernel_orc;
+pub use stacks::{StackSource, find as kernel_orc};
 pub use tasks::{TaskReader, TaskScope};
 
 /// The start of the kernel's mapping (`__START_KERNEL_map`, `arch/x86/include/asm/page_64_types.h`).
@@ -153,7 +149,8 @@ impl LinuxKnowledge {
         self.placement.get().map(|placement| placement.slide)
     }
 
-    /// Whether the kernel has panicked; `None` while the slide is unknown.
+    /// Whether the kernel has panicked: its `panic_cpu` names a CPU. Distinguishes a panic's reset from a reboot. `None`
+    /// while the slide is unknown.
     pub fn has_panicked<M: PhysicalMemory>(&self, memory: &M) -> Option<bool> {
         let placement = self.placement.get()?;
         let mut cpu = [0; 4];
@@ -161,7 +158,21 @@ impl LinuxKnowledge {
         Some(i32::from_le_bytes(cpu) != NO_PANIC_CPU)
     }
 
-    /// The kernel's placement. Finds it from one vCPU's registers if it isn't known yet.
+    /// A line in the form of `/proc/kallsyms` for the guest's address `address`, which is in a variable of the kernel's
+    /// image. The name in it is `VARIABLE`, or `VARIABLE+0xOFFSET`. `None` if no variable is there, or that is unknown.
+    pub fn variable(&self, address: u64) -> Option<String> {
+        let linked = address.wrapping_sub(self.slide()?);
+        let (name, offset) = self.symbols.variable_at(linked)?;
+        let is_sound =
+            self.image.contains(&linked) && name.bytes().all(|byte| byte.is_ascii_graphic());
+        let place = match offset {
+            0 => name.to_owned(),
+            _ => format!("{name}+{offset:#x}"),
+        };
+        is_sound.then(|| format!("{address:016x} d {place}\n"))
+    }
+
+    /// The kernel's placement. Finds it from one vCPU's registers if it isn't known yet. Every sample does so too.
     pub fn locate<M: PhysicalMemory>(
         &self,
         memory: &M,
@@ -176,14 +187,16 @@ impl LinuxKnowledge {
         })
     }
 
-    /// Whether the kernel has its driver for ACPI power buttons (`drivers/acpi/button.c`), built in or as a module.
-    pub(crate) fn hears_power_button<M: PhysicalMemory>(&self, memory: &M) -> bool {
+    /// Whether the kernel has its driver for ACPI power buttons (`drivers/acpi/button.c`), built in or as a module. A
+    /// module is found only after the slide is known.
+    pub fn hears_power_button<M: PhysicalMemory>(&self, memory: &M) -> bool {
         let is_built_in = self.symbols.address_of("acpi_button_notify").is_some();
         is_built_in || self.modules.has(self, memory, "button") == Some(true)
     }
 
-    /// Forgets what was found in the running kernel, which restarts, possibly elsewhere in memory.
-    pub(crate) fn forget_running(&self) {
+    /// Forgets what was found in the running kernel, which restarts, possibly elsewhere in memory. Keeps what comes from
+    /// its image. No vCPU may run meanwhile, or use earlier results afterwards.
+    pub fn forget_running(&self) {
         self.placement.forget();
         self.direct_map.store(0, Ordering::Relaxed);
         self.modules.forget();
@@ -201,48 +214,24 @@ impl LinuxKnowledge {
         }
     }
 
-    /// The state of `instance` now; `None` if that is unknown. `registers` are those of any vCPU.
-    pub(crate) fn fate<M: PhysicalMemory>(
-        &self,
-        memory: &M,
+    /// The processes, as a vCPU with `registers`, which runs the task at `running`, reads them. `None` while the slide is
+    /// unknown, and if they can't be told from later ones.
+    pub(crate) fn processes<'a, M: PhysicalMemory>(
+        &'a self,
+        memory: &'a M,
         registers: &Registers,
-        instance: &ProcessInstance,
-    ) -> Option<ProcessFate> {
+        running: Option<u64>,
+    ) -> Option<GuestProcesses<'a, M>> {
         let view = self.view(memory, registers)?;
-        self.instances.as_ref()?.fate(&view, instance)
+        Some(GuestProcesses::new(view, self.instances.as_ref()?, running))
     }
 
-    /// Whether `instance` is alive; `None` if only a search can tell.
-    pub(crate) fn lives<M: PhysicalMemory>(
-        &self,
-        memory: &M,
-        registers: &Registers,
-        instance: &ProcessInstance,
-    ) -> Option<bool> {
-        let view = self.view(memory, registers)?;
-        self.instances.as_ref()?.lives(&view, instance)
-    }
-
-    /// The process `pid`; `Some(None)` if there is none, `None` if that is unknown.
-    pub(crate) fn find_process<M: PhysicalMemory>(
-        &self,
-        memory: &M,
-        registers: &Registers,
-        pid: i32,
-    ) -> Option<Option<ProcessInstance>> {
-        let view = self.view(memory, registers)?;
-        self.instances.as_ref()?.find_process(&view, pid)
-    }
-
-    /// All processes; `None` if they are unknown. The guest may run meanwhile.
-    pub(crate) fn list_processes<M: PhysicalMemory>(
-        &self,
-        memory: &M,
-    ) -> Option<Vec<ListedProcess>> {
-        let placement = self.placement.get()?;
-        let registers = self.modules.kernel_registers(placement)?;
-        let view = KernelView::new(self, placement, memory, &registers);
-        self.instances.as_ref()?.all(&view)
+    /// All processes, each behind the one that has forked it. `None` if they are unknown: until the slide is known, and if there are more
+    /// than 4096. Takes up to some ms for these. The guest may run meanwhile, and processes that are started or end meanwhile may be
+    /// missing.
+    pub fn list_processes<M: PhysicalMemory>(&self, memory: &M) -> Option<Vec<ListedProcess>> {
+        let registers = self.modules.kernel_registers(self.placement.get()?)?;
+        self.processes(memory, &registers, None)?.all()
     }
 
     /// Whether `address` is in the range of modules and outside the kernel's image, which may reach into that range.

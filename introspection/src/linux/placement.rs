@@ -9,7 +9,7 @@ use crate::PhysicalMemory;
 
 use super::{KERNEL_MAP, KERNEL_MAP_LENGTH, LinuxKnowledge, MAX_BANNER};
 use crate::Registers;
-use crate::memory::AddressSpace;
+use kvmprof_paging::AddressSpace;
 
 /// The slide is a multiple of this number, in bytes (the lowest CONFIG_PHYSICAL_ALIGN on x86-64).
 pub const ALIGNMENT: u64 = 2 << 20;

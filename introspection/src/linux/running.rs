@@ -12,8 +12,8 @@ use super::from_kernel_image::release;
 use super::placement::handler;
 use super::{KERNEL_MAP, KERNEL_MAP_LENGTH};
 use crate::image::{KernelImage, Segment};
-use crate::memory::{AddressSpace, MappedRange, PAGE};
 use crate::{IntrospectionError, PhysicalMemory, Registers};
+use kvmprof_paging::{AddressSpace, MappedRange, PAGE};
 
 /// All addresses that the kernel's mapping can have.
 const ALL: Range<u64> = KERNEL_MAP..KERNEL_MAP + KERNEL_MAP_LENGTH;

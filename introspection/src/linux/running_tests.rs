@@ -2,11 +2,12 @@ use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
 
 use super::*;
-use crate::testing::kallsyms::Layout;
-use crate::testing::kernel::{BUILD_ID, HOT, Kernel, NEW, OLD, TEXT, offsets};
-use crate::testing::linux_guest::{IDT, IDT_PAGE, IMAGE, LinuxGuest, MEMORY, SLIDE};
-use crate::testing::page_tables::{Memory, Tables, long_mode};
+use crate::test_guest::LinuxGuest;
 use crate::{GuestKnowledge, IntrospectionError, VcpuIntrospector};
+use kvmprof_introspection_fixtures::kallsyms::Layout;
+use kvmprof_introspection_fixtures::kernel::{BUILD_ID, HOT, Kernel, NEW, OLD, TEXT, offsets};
+use kvmprof_introspection_fixtures::linux_guest::{IDT, IDT_PAGE, IMAGE, MEMORY, SLIDE};
+use kvmprof_introspection_fixtures::page_tables::{Memory, Tables, long_mode};
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -25,8 +26,8 @@ fn refused(memory: &Memory, registers: &Registers) -> IntrospectionError {
 
 /// Checks that both kinds of knowledge about `guest` are the same.
 fn agree(guest: &LinuxGuest, found: GuestKnowledge, what: &str) {
-    guest.knowledge.locate(&guest.memory, &guest.kernel(0));
-    let (ours, image) = (found.linux().unwrap(), guest.knowledge.linux().unwrap());
+    guest.linux().locate(&guest.memory, &guest.kernel(0));
+    let (ours, image) = (found.linux().unwrap(), guest.linux());
     assert_eq!(ours.release(), image.release(), "{what}");
     assert_eq!(ours.slide(), Some(SLIDE), "{what}");
     assert_eq!(ours.placement.get(), image.placement.get(), "{what}");
@@ -80,11 +81,10 @@ fn a_file_is_compared_with_the_kernel_that_runs() {
     let guest = LinuxGuest::new(HOT);
     let compare = |file: &[u8], registers: &Registers| {
         let knowledge = GuestKnowledge::from_kernel_image(file).unwrap();
-        let compared = knowledge.locate_or_compare(&guest.memory, registers);
-        (
-            compared.map_err(|error| error.to_string()),
-            knowledge.slide(),
-        )
+        let linux = knowledge.linux().unwrap();
+        linux.locate(&guest.memory, registers);
+        let compared = linux.compare_with_running(&guest.memory, registers);
+        (compared.map_err(|error| error.to_string()), linux.slide())
     };
     let own = HOT.file();
     let changed = |from: &str, to: &str| {
@@ -114,12 +114,13 @@ fn a_file_is_compared_with_the_kernel_that_runs() {
     guest.write(IDT_PAGE, &[0; 4096]);
     let registers = guest.user();
     let knowledge = GuestKnowledge::from_kernel_image(&own).unwrap();
+    let linux = knowledge.linux().unwrap();
+    assert!(linux.locate(&guest.memory, &registers).is_none());
     assert!(
-        knowledge
-            .locate_or_compare(&guest.memory, &registers)
+        linux
+            .compare_with_running(&guest.memory, &registers)
             .is_ok()
     );
-    assert_eq!(knowledge.slide(), None);
 }
 
 #[test]
@@ -131,7 +132,7 @@ fn a_running_kernel_is_found_with_five_levels_of_page_tables() {
         ..guest.user()
     };
     let found = read_kernel(&guest, &registers);
-    assert_eq!(found.slide(), Some(SLIDE));
+    assert_eq!(found.linux().unwrap().slide(), Some(SLIDE));
     assert_eq!(found.linux().unwrap().release(), "6.99.0-test");
 }
 
@@ -141,7 +142,10 @@ fn a_running_kernel_is_found_without_its_exception_handlers() {
     guest.write(IDT_PAGE, &[0; 4096]);
     // By the program counter, and in user mode by the page tables alone.
     for registers in [guest.kernel(0), guest.user()] {
-        assert_eq!(read_kernel(&guest, &registers).slide(), Some(SLIDE));
+        assert_eq!(
+            read_kernel(&guest, &registers).linux().unwrap().slide(),
+            Some(SLIDE)
+        );
     }
 }
 
@@ -212,7 +216,7 @@ fn a_large_page_may_reach_beyond_memory() {
         ..guest.kernel(0)
     };
     let found = GuestKnowledge::from_memory(&memory, &registers).unwrap();
-    assert_eq!(found.slide(), Some(SLIDE));
+    assert_eq!(found.linux().unwrap().slide(), Some(SLIDE));
     let linux = found.linux().unwrap();
     assert_eq!(linux.image(), TEXT..TEXT + offsets::END);
 }
@@ -418,7 +422,7 @@ fn a_large_guest_takes_no_more_reads_than_a_small_one() {
         let [small, large] = [&guest.memory, &large].map(|memory| {
             let counted = Counted::new(memory);
             let found = GuestKnowledge::from_memory(&counted, &registers).unwrap();
-            assert_eq!(found.slide(), Some(SLIDE));
+            assert_eq!(found.linux().unwrap().slide(), Some(SLIDE));
             (counted.reads.get(), counted.bytes.get())
         });
         assert_eq!(small, large);

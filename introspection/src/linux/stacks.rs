@@ -10,11 +10,11 @@ use super::view::KernelView;
 use crate::Registers;
 use crate::Symbols;
 use crate::image::KernelImage;
-use crate::memory::AddressSpace;
 use crate::unwind::{
     Initcalls, KernelUnwinder, OrcFormat, OrcTable, PagedMemory, Stack, StackCopy, UnwindCache,
     UserRegisters, UserUnwinder,
 };
+use kvmprof_paging::AddressSpace;
 
 /// The unwind table in a kernel's image: in its sections, or between its symbols.
 pub fn find(image: &KernelImage<'_>, symbols: &Symbols, release: &str) -> Option<OrcTable> {

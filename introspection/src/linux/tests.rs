@@ -3,14 +3,15 @@ use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
 
 use super::*;
-use crate::memory::PTI_USER;
-use crate::testing::kallsyms::Layout;
-use crate::testing::kernel::{HOT, Kernel, NEW, OLD, TEXT, offsets, per_cpu};
-use crate::testing::linux_guest::{
-    AREAS, DIRECT_MAP, IDT_PAGE, IMAGE, LinuxGuest, MEMORY, SLIDE, TASKS, USER_TABLES,
-};
-use crate::testing::page_tables::{Tables, long_mode};
+use crate::test_guest::LinuxGuest;
 use crate::{GuestKnowledge, Identity};
+use kvmprof_introspection_fixtures::kallsyms::Layout;
+use kvmprof_introspection_fixtures::kernel::{HOT, Kernel, NEW, OLD, TEXT, offsets, per_cpu};
+use kvmprof_introspection_fixtures::linux_guest::{
+    AREAS, DIRECT_MAP, IDT_PAGE, IMAGE, MEMORY, SLIDE, TASKS, USER_TABLES,
+};
+use kvmprof_introspection_fixtures::page_tables::{Tables, long_mode};
+use kvmprof_paging::PTI_USER;
 
 mod undescribed;
 
@@ -46,7 +47,7 @@ fn identifies_user_and_kernel_mode_of_every_generation() {
                 guest.identify(1, &guest.kernel(1)),
                 expected(Mode::Kernel, 42)
             );
-            assert_eq!(guest.knowledge.slide(), Some(SLIDE));
+            assert_eq!(guest.linux().slide(), Some(SLIDE));
         }
     }
 }
@@ -67,7 +68,7 @@ fn five_levels_of_page_tables() {
 #[test]
 fn the_learned_direct_map_replaces_page_table_walks() {
     let guest = LinuxGuest::new(OLD);
-    let linux = guest.knowledge.linux().unwrap();
+    let linux = guest.linux();
     assert_eq!(guest.identify(0, &guest.user()).pid, 41);
     assert_eq!(linux.direct_map.load(Ordering::Relaxed), DIRECT_MAP);
     // Nothing is mapped, and the known addresses are sufficient.
@@ -83,15 +84,7 @@ fn an_impossible_direct_map_is_not_learned() {
     let guest = LinuxGuest::new(OLD);
     guest.set(offsets::PAGE_OFFSET_BASE, DIRECT_MAP + 0x4000_0000);
     assert_eq!(guest.identify(0, &guest.user()).pid, 41);
-    assert_eq!(
-        guest
-            .knowledge
-            .linux()
-            .unwrap()
-            .direct_map
-            .load(Ordering::Relaxed),
-        0
-    );
+    assert_eq!(guest.linux().direct_map.load(Ordering::Relaxed), 0);
 }
 
 #[test]
@@ -102,9 +95,9 @@ fn finds_the_kernel_without_gates() {
         guest.identify(0, &guest.user()),
         Identity::unknown(Mode::User)
     );
-    assert_eq!(guest.knowledge.slide(), None);
+    assert_eq!(guest.linux().slide(), None);
     assert_eq!(guest.identify(0, &guest.kernel(0)).pid, 41);
-    assert_eq!(guest.knowledge.slide(), Some(SLIDE));
+    assert_eq!(guest.linux().slide(), Some(SLIDE));
 }
 
 #[test]
@@ -112,8 +105,8 @@ fn finds_the_kernel_by_its_early_gates() {
     let guest = LinuxGuest::new(OLD);
     guest.write(IDT_PAGE, &[0; 4096]);
     guest.gate(0, offsets::EARLY_HANDLERS);
-    guest.knowledge.locate(&guest.memory, &guest.user());
-    assert_eq!(guest.knowledge.slide(), Some(SLIDE));
+    guest.linux().locate(&guest.memory, &guest.user());
+    assert_eq!(guest.linux().slide(), Some(SLIDE));
 }
 
 #[test]
@@ -123,7 +116,7 @@ fn a_kernel_without_its_banner_is_rejected() {
     for registers in [guest.user(), guest.kernel(0)] {
         assert_eq!(guest.identify(0, &registers).pid, -1);
     }
-    assert_eq!(guest.knowledge.slide(), None);
+    assert_eq!(guest.linux().slide(), None);
 }
 
 #[test]
@@ -341,7 +334,7 @@ fn without_kpti_the_adjacent_page_is_not_used() {
     let mut beside = Tables::new(guest.memory.clone(), 0x4_0000, 4);
     beside.skip_to(0x4_8000);
     beside.map(0xffff_c900_0000_0000, IDT_PAGE, 1);
-    let linux = guest.knowledge.linux().unwrap();
+    let linux = guest.linux();
     let placement = linux.placement.get().unwrap();
     let registers = long_mode(0x4_0000 | PTI_USER, false);
     let view = view::KernelView::new(linux, placement, &guest.memory, &registers);
@@ -354,22 +347,22 @@ fn without_kpti_the_adjacent_page_is_not_used() {
 #[test]
 fn tells_a_panic() {
     let guest = LinuxGuest::new(OLD);
-    assert_eq!(guest.knowledge.has_panicked(&guest.memory), None);
-    guest.knowledge.locate(&guest.memory, &guest.kernel(0));
-    assert_eq!(guest.knowledge.has_panicked(&guest.memory), Some(false));
+    assert_eq!(guest.linux().has_panicked(&guest.memory), None);
+    guest.linux().locate(&guest.memory, &guest.kernel(0));
+    assert_eq!(guest.linux().has_panicked(&guest.memory), Some(false));
     guest.set(offsets::PANIC_CPU, 1_i32);
-    assert_eq!(guest.knowledge.has_panicked(&guest.memory), Some(true));
+    assert_eq!(guest.linux().has_panicked(&guest.memory), Some(true));
 }
 
 #[test]
 fn names_functions() {
     let guest = LinuxGuest::new(OLD);
-    let linux = guest.knowledge.linux().unwrap();
+    let linux = guest.linux();
     assert_eq!(
         linux.function_at(TEXT + SLIDE + offsets::PAGE_FAULT + 3),
         None
     );
-    guest.knowledge.locate(&guest.memory, &guest.kernel(0));
+    guest.linux().locate(&guest.memory, &guest.kernel(0));
     assert_eq!(
         linux.function_at(TEXT + SLIDE + offsets::PAGE_FAULT + 3),
         Some(("asm_exc_page_fault", 3))
@@ -435,7 +428,7 @@ proptest! {
                 prop_assert!((-1..4 << 20).contains(&id));
             }
         }
-        guest.knowledge.has_panicked(&guest.memory);
+        guest.linux().has_panicked(&guest.memory);
     }
 }
 
@@ -446,7 +439,7 @@ fn symbols_are_given_where_the_kernel_runs() {
         let knowledge = &guest.knowledge;
         assert!(knowledge.is_unlocated());
         assert_eq!(knowledge.kallsyms(), None, "its address is unknown");
-        knowledge.locate(&guest.memory, &guest.user());
+        guest.linux().locate(&guest.memory, &guest.user());
         assert!(!knowledge.is_unlocated());
         let text = knowledge.kallsyms().unwrap();
         let lines: Vec<(u64, &str, &str)> = text
@@ -469,8 +462,8 @@ fn symbols_are_given_where_the_kernel_runs() {
             let is_function = ["t", "T", "w", "W"].contains(kind);
             assert!(is_function || is_end, "{name} is {kind}");
         }
-        let symbols = knowledge.symbols().unwrap();
-        let fault = symbols.address_of("asm_exc_page_fault").unwrap() + SLIDE;
+        let fault = guest.linux().symbols();
+        let fault = fault.address_of("asm_exc_page_fault").unwrap() + SLIDE;
         let found = |line: &(u64, &str, &str)| (line.0, line.2) == (fault, "asm_exc_page_fault");
         assert!(lines.iter().any(found), "{text}");
     }

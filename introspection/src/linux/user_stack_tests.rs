@@ -4,11 +4,12 @@ use kvmprof_recording::{StackEnd, StackParts, StackSummary};
 use vm_memory::Bytes;
 
 use super::*;
-use crate::testing::kernel::{Areas, HOT, TEXT, offsets, task};
-use crate::testing::linux_guest::{DIRECT_MAP, LinuxGuest, SLIDE, TABLES, TASKS, USER_TABLES};
-use crate::testing::page_tables::Tables;
-use crate::testing::processes::FixtureMemory;
+use crate::test_guest::LinuxGuest;
 use crate::{Registers, Stack, StackCopy, VcpuIntrospector};
+use kvmprof_introspection_fixtures::kernel::{Areas, HOT, TEXT, offsets, task};
+use kvmprof_introspection_fixtures::linux_guest::{DIRECT_MAP, SLIDE, TABLES, TASKS, USER_TABLES};
+use kvmprof_introspection_fixtures::page_tables::Tables;
+use kvmprof_introspection_fixtures::processes::FixtureMemory;
 
 /// The page tables of another process, and page tables right after those of the first one.
 const OTHER_TABLES: u64 = 0x5_0000;
@@ -93,7 +94,7 @@ impl Processes {
         let memory = &self.guest.memory;
         (self.introspector).identify(memory, registers, false, false);
         self.introspector.follow_process(memory, registers, 0);
-        (self.introspector).unwind(memory, registers, parts, &mut stack);
+        (self.introspector).unwind(memory, registers, parts, None, &mut stack);
         (stack.frames().to_vec(), stack.summary())
     }
 }
@@ -221,7 +222,7 @@ impl Copied {
         let introspector = &mut processes.introspector;
         introspector.recall(memory, &self.registers, self.task, pid);
         introspector.follow_process(memory, &self.registers, 0);
-        introspector.unwind_copies(memory, &self.registers, parts, &copies, &mut stack);
+        introspector.unwind(memory, &self.registers, parts, Some(&copies), &mut stack);
         (stack.frames().to_vec(), stack.summary())
     }
 }

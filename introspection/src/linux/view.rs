@@ -10,9 +10,10 @@ use crate::PhysicalMemory;
 use super::LinuxKnowledge;
 use super::placement::Placement;
 use crate::Registers;
-use crate::memory::{AddressSpace, read_paged};
+use kvmprof_paging::{AddressSpace, read_paged};
 
 /// The kernel's memory on one vCPU at one moment.
+#[derive(Debug)]
 pub struct KernelView<'a, M> {
     memory: &'a M,
     space: AddressSpace<'a, M>,
@@ -49,6 +50,11 @@ impl<'a, M: PhysicalMemory> KernelView<'a, M> {
             image: &linux.image,
             direct_map: linux.direct_map.load(Ordering::Relaxed),
         }
+    }
+
+    /// The memory that the active page tables map.
+    pub fn space(&self) -> &AddressSpace<'a, M> {
+        &self.space
     }
 
     /// The guest's memory.

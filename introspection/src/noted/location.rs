@@ -4,7 +4,7 @@ use crate::PhysicalMemory;
 use kvmprof_abi::note::{Base, COMM_WIDTH, Location};
 
 use crate::Registers;
-use crate::memory::AddressSpace;
+use kvmprof_paging::AddressSpace;
 
 /// The number at `location`, sign-extended. `None` if an address of its chain isn't mapped, or the location is that of
 /// a name.
@@ -59,7 +59,7 @@ mod tests {
     use vm_memory::{Bytes, GuestAddress};
 
     use super::*;
-    use crate::testing::page_tables::Memory;
+    use kvmprof_introspection_fixtures::page_tables::Memory;
 
     fn memory() -> Memory {
         let memory = Memory::from_ranges(&[(GuestAddress(0), 0x4000)]).unwrap();

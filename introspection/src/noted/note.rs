@@ -5,8 +5,8 @@ use kvmprof_abi::note::{GuestNote, Location};
 use kvmprof_recording::{COMM_LENGTH, Mode, Preemption};
 
 use super::location;
-use crate::memory::AddressSpace;
 use crate::{Identity, Registers, padded};
+use kvmprof_paging::AddressSpace;
 
 /// Finds the running process and thread by `note`. Ids that the note lacks stay unknown, except that a missing thread
 /// id becomes the process id.
@@ -53,7 +53,7 @@ mod tests {
     use vm_memory::{Bytes, GuestAddress};
 
     use super::*;
-    use crate::testing::page_tables::Memory;
+    use kvmprof_introspection_fixtures::page_tables::Memory;
 
     fn note() -> GuestNote {
         let location = |offset, width| Location::new(Base::Gs, width, &[offset]);

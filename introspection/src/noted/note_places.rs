@@ -4,18 +4,18 @@ use kvmprof_abi::note::{Base, GuestNote, Location};
 use vm_memory::GuestAddress;
 
 use super::location;
-use crate::memory::{AddressSpace, PAGE};
 use crate::process_places::{
     LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace,
 };
 use crate::{PhysicalMemory, Registers};
+use kvmprof_paging::{AddressSpace, PAGE};
 
 /// Distance before and after a pointer's target within which other targets are accepted, in bytes.
 const AROUND: u64 = 4 << 20;
 
 /// The places of the note's values on a vCPU with `registers`. Leaves out values behind two pointers, values that
 /// aren't mapped now, and values behind another pointer than the first value's; they stay unknown. `None` while the GS
-/// base or the pointer isn't set up.
+/// base or the pointer isn't set up, and without values.
 ///
 /// A pointer is followed while its target stays in the memory around its present target. That memory is assumed to be
 /// mapped in the same way in all address spaces, because it belongs to the kernel.
@@ -39,7 +39,7 @@ pub fn places<M: PhysicalMemory>(
             .filter_map(|(location, kind)| Some(((*location)?, *kind)))
     };
     let needs_gs = values().any(|(location, _)| location.base == Base::Gs);
-    if needs_gs && registers.gs_base == 0 {
+    if *note == GuestNote::default() || needs_gs && registers.gs_base == 0 {
         return None;
     }
     let space = AddressSpace::new(memory, registers);
@@ -133,7 +133,7 @@ mod tests {
     use vm_memory::Bytes;
 
     use super::*;
-    use crate::testing::page_tables::Memory;
+    use kvmprof_introspection_fixtures::page_tables::Memory;
 
     fn gs(offsets: &[i64], width: u8) -> Option<Location> {
         Location::new(Base::Gs, width, offsets)

@@ -17,8 +17,8 @@ use super::stack_memory::{PagedMemory, StackMemory};
 use super::user::{MAX_READS, UnwindCache, UserUnwinder};
 use super::user_registers::{FrameRegisters, UserRegisters};
 use super::{Stack, UnwindTable};
-use crate::memory::AddressSpace;
 use crate::{PhysicalMemory, Registers};
+use kvmprof_paging::AddressSpace;
 
 /// The privilege level of user mode.
 const USER: u8 = 3;

@@ -32,20 +32,17 @@ use kvmprof_recording::{DEFAULT_STACK_FRAMES, MAX_STACK_FRAMES, StackEnd, StackS
 use user::{MAX_READS, follows_system_call};
 
 pub(super) use code_regions::{CodeRegion, MODULES, ModuleCode};
-pub(super) use code_rules::CodeRules;
+pub use code_rules::CodeRules;
 pub(super) use image::ImageUnwinder;
 pub(super) use initcalls::Initcalls;
-pub(super) use kernel::KernelUnwinder;
-pub(super) use orc::OrcFormat;
-pub use orc::OrcTable;
-#[cfg(any(test, feature = "testing"))]
-pub use orc::{Base, Kind};
+pub use kernel::KernelUnwinder;
+pub use orc::{Base, Kind, OrcFormat, OrcTable};
 pub(super) use return_hooks::ReturnHooks;
-pub use stack_memory::StackCopy;
-pub(super) use stack_memory::{PagedMemory, StackMemory};
+pub(super) use stack_memory::StackMemory;
+pub use stack_memory::{PagedMemory, StackCopy};
 pub use unwind_table::UnwindTable;
 pub use user::{UnwindCache, UserUnwinder};
-pub(super) use user_registers::UserRegisters;
+pub use user_registers::UserRegisters;
 
 /// A call stack that is being unwound, of fixed size so that unwinding allocates nothing.
 #[derive(Debug)]
@@ -167,7 +164,7 @@ impl Stack {
     }
 
     /// Adds the user part from `start` on, by the program's unwind information, or by frame pointers in code without it.
-    pub(super) fn walk_user(
+    pub fn walk_user(
         &mut self,
         start: &UserRegisters,
         tables: Option<(&UserUnwinder, &mut UnwindCache)>,

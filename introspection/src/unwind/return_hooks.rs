@@ -15,7 +15,7 @@ const MAX_WORDS: u64 = 512;
 
 /// Where a kernel keeps true return addresses.
 #[derive(Debug, Default)]
-pub(crate) struct ReturnHooks {
+pub struct ReturnHooks {
     /// The link-time addresses of the trampolines: those of return probes, then that of the function graph tracer.
     pub(super) trampolines: [Option<u64>; 4],
     pub(super) probes: Option<Probes>,

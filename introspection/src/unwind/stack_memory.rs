@@ -5,7 +5,7 @@ use vm_memory::GuestAddress;
 use crate::PhysicalMemory;
 
 use crate::bytes::u64_at;
-use crate::memory::{PAGE, read_paged};
+use kvmprof_paging::{PAGE, read_paged};
 
 /// Part of a stack, copied while the vCPU stood still.
 #[derive(Clone, Copy, Debug)]

@@ -126,7 +126,7 @@ impl UnwindTable {
 
     /// The table of section `data` at `address`. The program's first instruction is at `entry`, or at 0 if there is
     /// none, and the file has these executable segments: offset in the file, virtual address, length.
-    pub(crate) fn new(
+    pub fn new(
         data: &[u8],
         address: u64,
         entry: u64,

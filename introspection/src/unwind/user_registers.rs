@@ -106,7 +106,7 @@ impl FrameRegisters {
 
 /// The registers that a walk of a user stack starts with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct UserRegisters {
+pub struct UserRegisters {
     pub(super) at: FrameRegisters,
     /// Whether the program counter is that of the next instruction. Otherwise it is behind the instruction SYSCALL,
     /// which the kernel is executing.

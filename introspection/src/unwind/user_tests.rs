@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::tests::Hostile;
 use super::*;
-use crate::testing::eh_frame::eh_frame;
+use kvmprof_introspection_fixtures::eh_frame::eh_frame;
 
 /// The test program's link-time address, and its distance from the run-time address.
 pub(super) const BASE: u64 = 0x1000;

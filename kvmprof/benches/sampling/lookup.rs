@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
-use kvmprof_introspection::testing::kernel::HOT;
-use kvmprof_introspection::testing::linux_guest::LinuxGuest;
-use kvmprof_introspection::testing::page_tables::{Memory, Tables, long_mode};
 use kvmprof_introspection::{GuestKnowledge, Identity, Registers, VcpuIntrospector};
+use kvmprof_introspection_fixtures::kernel::HOT;
+use kvmprof_introspection_fixtures::linux_guest::LinuxGuest;
+use kvmprof_introspection_fixtures::page_tables::{Memory, Tables, long_mode};
 use vm_memory::{Bytes, GuestAddress};
 
 use crate::median;
@@ -39,7 +39,8 @@ pub fn print() -> anyhow::Result<()> {
 
 fn linux() -> anyhow::Result<()> {
     let guest = LinuxGuest::new(HOT);
-    let mut vcpu = guest.introspector(0);
+    let knowledge = GuestKnowledge::from_kernel_image(&HOT.file())?;
+    let mut vcpu = VcpuIntrospector::new(Arc::new(knowledge), 0);
     // The first lookups learn the slide, the per-CPU area and the direct map: from then on page tables
     // aren't needed.
     let (user, kernel) = (guest.user(), guest.kernel(0));

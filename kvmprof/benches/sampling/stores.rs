@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use kvmprof_abi::profil::{Call, Function};
-use kvmprof_introspection::testing::kernel::HOT;
-use kvmprof_introspection::testing::linux_guest::{LinuxGuest, USER_TABLES};
-use kvmprof_introspection::testing::page_tables::Tables;
-use kvmprof_introspection::{Registers, VcpuIntrospector};
+use kvmprof_introspection::{GuestKnowledge, Registers, VcpuIntrospector};
+use kvmprof_introspection_fixtures::kernel::HOT;
+use kvmprof_introspection_fixtures::linux_guest::{LinuxGuest, USER_TABLES};
+use kvmprof_introspection_fixtures::page_tables::Tables;
 use kvmprof_profiling::profil::{ProfiledProcesses, VcpuStores};
 use kvmprof_profiling::sampling::StoppedVcpu;
 use kvmprof_recording::{Mode, Sample};
@@ -80,7 +80,8 @@ fn measure(guest: &LinuxGuest, function: Option<Function>, pid: i32) -> anyhow::
     };
     let mut stores = VcpuStores::new(Arc::clone(&processes));
     stores.set_hz(100);
-    let mut vcpu = guest.introspector(0);
+    let knowledge = GuestKnowledge::from_kernel_image(&HOT.file())?;
+    let mut vcpu = VcpuIntrospector::new(Arc::new(knowledge), 0);
     let registers = guest.user();
     vcpu.identify(&guest.memory, &guest.kernel(0), false, false);
     vcpu.identify(&guest.memory, &registers, false, false);

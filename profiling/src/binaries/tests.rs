@@ -7,10 +7,12 @@ use kvmprof_recording::Sysroot;
 use kvmprof_recording::file::{Block, Kind};
 
 use super::*;
-use kvmprof_introspection::testing::kernel::{Areas, HOT, TEXT};
-use kvmprof_introspection::testing::linux_guest::LinuxGuest;
-use kvmprof_introspection::testing::processes::{FixtureMemory, PAGE, PAGES};
-use kvmprof_introspection::{Area, Backing, FileIdentity, MappedFile, ProcessMap};
+use kvmprof_introspection::{
+    Area, Backing, FileIdentity, GuestKnowledge, MappedFile, ProcessMap, VcpuIntrospector,
+};
+use kvmprof_introspection_fixtures::kernel::{Areas, HOT, TEXT};
+use kvmprof_introspection_fixtures::linux_guest::LinuxGuest;
+use kvmprof_introspection_fixtures::processes::{FixtureMemory, PAGE, PAGES};
 
 /// An archive of the form "newc" with one file.
 fn archive(path: &str, contents: &[u8]) -> Vec<u8> {
@@ -27,6 +29,14 @@ fn archive(path: &str, contents: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// What is known of `guest` once a vCPU of it was looked at.
+fn known(guest: &LinuxGuest) -> Arc<GuestKnowledge> {
+    let knowledge = Arc::new(GuestKnowledge::from_kernel_image(&HOT.file()).unwrap());
+    let mut vcpu = VcpuIntrospector::new(Arc::clone(&knowledge), 0);
+    vcpu.identify(&guest.memory, &guest.user(), false, false);
+    knowledge
+}
+
 /// What is read of `file`: the source that it names.
 fn source(guest: &LinuxGuest, file: &MappedFile, initrd: &Path, sysroot: &Path) -> Option<String> {
     let initrd = fs::File::open(initrd).ok();
@@ -36,7 +46,7 @@ fn source(guest: &LinuxGuest, file: &MappedFile, initrd: &Path, sysroot: &Path) 
 fn loader(guest: &LinuxGuest, initrd: Option<fs::File>, sysroot: &Path) -> BinaryLoader {
     BinaryLoader::new(BinarySources::new(
         Arc::new(guest.memory.clone()),
-        guest.knowledge.clone(),
+        known(guest),
         initrd,
         Some(Sysroot::open(sysroot).unwrap()),
     ))
@@ -96,7 +106,6 @@ fn one_page(guest: &LinuxGuest, room: &mut FixtureMemory<'_>, program: &[u8]) ->
 #[test]
 fn a_file_that_could_not_be_read_is_read_again() {
     let guest = LinuxGuest::new(HOT);
-    guest.identify(0, &guest.user());
     let sysroot = tempfile::tempdir().unwrap();
     fs::create_dir(sysroot.path().join("bin")).unwrap();
     let program = HOT.file();
@@ -136,7 +145,6 @@ fn a_file_that_could_not_be_read_is_read_again() {
 #[test]
 fn files_are_searched_in_all_places() {
     let guest = LinuxGuest::new(HOT);
-    guest.identify(0, &guest.user());
     let folder = tempfile::tempdir().unwrap();
     let (initrd, sysroot) = (folder.path().join("initrd"), folder.path().join("root"));
     fs::create_dir_all(sysroot.join("bin")).unwrap();

@@ -120,9 +120,9 @@ impl VcpuCounting {
         if counts.iter().all(|count| *count == 0) {
             return false;
         }
-        let instance = vcpu
-            .introspector
-            .instance(vcpu.memory, vcpu.registers, pid)
+        let processes = vcpu.processes();
+        let instance = (processes.as_ref())
+            .and_then(|processes| processes.running())
             .unwrap_or(ProcessInstance::from_pid(pid));
         let counted = Counted {
             process: process_key(&instance),
@@ -131,8 +131,7 @@ impl VcpuCounting {
             counts,
         };
         let parent = || {
-            let (parent, may_have_adopted) =
-                vcpu.introspector.parent(vcpu.memory, vcpu.registers)?;
+            let (parent, may_have_adopted) = processes.as_ref()?.parent()?;
             Some(Parent {
                 key: process_key(&parent),
                 may_have_adopted,
@@ -152,9 +151,10 @@ impl VcpuCounting {
     /// of these is checked.
     pub fn look(&self, vcpu: StoppedVcpu<'_>) {
         let mut searches = 0;
+        let processes = vcpu.processes();
         for process in self.watched.iter() {
             let instance = process.instance.as_ref();
-            let lives = |instance| (vcpu.introspector).lives(vcpu.memory, vcpu.registers, instance);
+            let lives = |instance| processes.as_ref()?.lives(instance);
             match instance.and_then(lives) {
                 Some(true) => {}
                 Some(false) => self.counts.end(*process),

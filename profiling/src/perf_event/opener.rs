@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 use kvmprof_sandbox::process;
 use rustix::process::{Pid, getpid};
@@ -11,15 +11,15 @@ use rustix::thread::CapabilitySet;
 
 use super::refusal::{needed, own_rights, paranoid};
 use super::{Event, HardwareEvent};
-use kvmprof_machine::helper::{self, Helper, SharedHelper};
+use kvmprof_machine::helper::{self, Helper};
 
 /// Length of a request in bytes: what to count, its number, the period, the thread.
 const REQUEST_BYTES: usize = 24;
 /// What threads of kvmprof keep for events, unless they become another user (`kvmprof_sandbox`).
 const KEPT: CapabilitySet = CapabilitySet::PERFMON;
 
-/// The process's connection, for all threads of this process.
-static OPENER: SharedHelper = SharedHelper::new();
+/// The process's connection, for all threads of this process. There is one such process at most.
+static OPENER: OnceLock<Weak<Helper>> = OnceLock::new();
 
 /// The connection to the process. The process ends when this is dropped.
 #[derive(Debug)]
@@ -59,10 +59,9 @@ impl EventOpener {
             Ok(move |request: &[u8]| server.answer(request))
         };
         // SAFETY: by this function's own condition.
-        let helper = unsafe { Helper::fork(c"kvmprof-perf", serve) }?;
-        Ok(Some(Self {
-            _helper: OPENER.share(helper),
-        }))
+        let helper = Arc::new(unsafe { Helper::fork(c"kvmprof-perf", serve) }?);
+        let _ = OPENER.set(Arc::downgrade(&helper));
+        Ok(Some(Self { _helper: helper }))
     }
 }
 
@@ -73,15 +72,20 @@ fn is_needed(paranoid: Option<i32>, rights: CapabilitySet, kept: CapabilitySet) 
         .is_some_and(|(enough, _)| rights.intersects(enough) && !(rights & kept).intersects(enough))
 }
 
+/// The connection, as long as its owner keeps it.
+fn helper() -> Option<Arc<Helper>> {
+    OPENER.get()?.upgrade()
+}
+
 /// The rights of the process, if there is one.
 pub(super) fn rights() -> Option<CapabilitySet> {
-    OPENER.get()?;
+    helper()?;
     Some(CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN)
 }
 
 /// Has the process open `event` for thread `tid`; 0 is the calling thread. `None` if there is no such process.
 pub(super) fn open(event: Event, period: u64, tid: libc::pid_t) -> Option<io::Result<File>> {
-    let helper = OPENER.get()?;
+    let helper = helper()?;
     let tid = match tid {
         0 => rustix::thread::gettid().as_raw_pid(),
         tid => tid,

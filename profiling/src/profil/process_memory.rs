@@ -1,24 +1,16 @@
 //! The memory of a process whose vCPU stands still.
 
 use kvmprof_devices::profiling::profil::{Blocked, ProcessMemory};
-use kvmprof_introspection::{
-    AddressSpace, NotWritable, PhysicalMemory, Registers, VcpuIntrospector, WritableMemory,
-};
+use kvmprof_introspection::{AddressSpace, NotWritable, PhysicalMemory, WritableMemory};
 use vm_memory::GuestAddress;
 
+use crate::sampling::StoppedVcpu;
 use kvmprof_machine::GuestMemory;
 
 /// Size of the smallest page in bytes.
 const PAGE: u64 = 4096;
 
-/// The memory of the process that runs in user mode on a stopped vCPU.
-pub struct StoppedProcess<'a> {
-    pub memory: &'a GuestMemory,
-    pub registers: &'a Registers,
-    pub introspector: &'a VcpuIntrospector,
-}
-
-impl StoppedProcess<'_> {
+impl StoppedVcpu<'_> {
     /// The physical address of virtual address `address`, for a write.
     fn place(&self, address: u64) -> Result<GuestAddress, Blocked> {
         let space = AddressSpace::new(self.memory, self.registers);
@@ -94,7 +86,8 @@ impl<const N: usize> PhysicalPlace<N> {
     }
 }
 
-impl ProcessMemory for StoppedProcess<'_> {
+/// The memory of the process that runs in user mode.
+impl ProcessMemory for StoppedVcpu<'_> {
     fn update_count(
         &mut self,
         address: u64,

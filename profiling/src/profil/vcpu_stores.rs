@@ -8,7 +8,6 @@ use kvmprof_devices::profiling::Phase;
 use kvmprof_introspection::{ProcessFate, ProcessInstance};
 use kvmprof_recording::{Mode, Sample};
 
-use super::process_memory::StoppedProcess;
 use super::{ProfiledProcess, ProfiledProcesses, WatchedProcess};
 use crate::sampling::{SEARCH_PERIOD, StoppedVcpu, in_turn};
 
@@ -97,11 +96,7 @@ impl VcpuStores {
             },
         };
         if let Some(process) = &process {
-            let mut memory = StoppedProcess {
-                memory: vcpu.memory,
-                registers: vcpu.registers,
-                introspector: vcpu.introspector,
-            };
+            let mut memory = vcpu;
             let profile = &mut process.account().profile;
             if is_counted || profile.takes_every_tick() {
                 profile.tick(sample.pc, &mut memory);
@@ -141,7 +136,7 @@ impl VcpuStores {
 
     /// The profile of the process that the vCPU runs.
     fn find(&self, instance: &ProcessInstance, vcpu: StoppedVcpu<'_>) -> ProfileLookup {
-        let origin = vcpu.introspector.origin(vcpu.memory, vcpu.registers);
+        let origin = vcpu.processes().and_then(|processes| processes.origin());
         let newest = self.list.iter().rev();
         for process in newest.filter(|process| process.pid == instance.pid) {
             let mut account = process.account();

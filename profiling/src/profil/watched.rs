@@ -87,13 +87,9 @@ impl WatchedProcess {
         if before.end.is_some() {
             return;
         }
-        let StoppedVcpu {
-            memory,
-            registers,
-            introspector,
-        } = vcpu;
+        let processes = vcpu.processes();
         if let Some(instance) = before.instance {
-            let state = match introspector.fate(memory, registers, &instance) {
+            let state = match processes.and_then(|processes| processes.fate(&instance)) {
                 Some(ProcessFate::Ended) => State::Ended,
                 Some(ProcessFate::Executed) => State::Executed,
                 Some(ProcessFate::Lives) | None => return,
@@ -101,7 +97,7 @@ impl WatchedProcess {
             self.end_at(&mut lock(&self.found), state, time);
             return;
         }
-        let searched = introspector.find_process(memory, registers, self.pid);
+        let searched = processes.and_then(|processes| processes.find(self.pid));
         let mut found = lock(&self.found);
         match searched {
             Some(Some(instance)) => {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kvmprof_introspection::GuestKnowledge;
+use kvmprof_introspection::{GuestKnowledge, LinuxKnowledge};
 use kvmprof_recording::file::SymbolText;
 
 /// Maximum number of bytes of modules' functions that are kept for the next recording.
@@ -52,7 +52,7 @@ impl KernelText {
         if let Some((text, known)) = self.modules.get(&known) {
             return Some((text.clone(), *known));
         }
-        let new = knowledge.modules()?.functions_after(known)?;
+        let new = knowledge.linux()?.modules().functions_after(known)?;
         let text = SymbolText::from(new.text);
         self.kept += text.text().len();
         self.modules.insert(known, (text.clone(), new.known));
@@ -67,7 +67,7 @@ impl KernelText {
     /// The functions of the kernel's image and of the modules that are known, by address: modules are above the kernel.
     pub fn whole(&mut self, knowledge: &GuestKnowledge) -> Option<Arc<[u8]>> {
         let kernel = self.kernel(knowledge)?;
-        let Some(modules) = knowledge.modules() else {
+        let Some(modules) = knowledge.linux().map(LinuxKnowledge::modules) else {
             return Some(kernel);
         };
         let generation = modules.generation();
@@ -89,21 +89,22 @@ impl KernelText {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvmprof_introspection::testing::kernel::HOT;
-    use kvmprof_introspection::testing::linux_guest::LinuxGuest;
-    use kvmprof_introspection::testing::modules::TestModule;
+    use kvmprof_introspection_fixtures::kernel::HOT;
+    use kvmprof_introspection_fixtures::linux_guest::LinuxGuest;
+    use kvmprof_introspection_fixtures::modules::TestModule;
 
     #[test]
     fn the_text_has_the_current_modules() {
         let guest = LinuxGuest::new(HOT);
-        let knowledge = &guest.knowledge;
+        let knowledge = &GuestKnowledge::from_kernel_image(&HOT.file()).unwrap();
+        let linux = knowledge.linux().unwrap();
         let mut texts = KernelText::default();
         assert_eq!(texts.whole(knowledge), None);
-        knowledge.locate(&guest.memory, &guest.user());
+        linux.locate(&guest.memory, &guest.user());
         let kernel = texts.kernel(knowledge).unwrap();
         assert_eq!(texts.whole(knowledge).as_deref(), Some(&*kernel));
         guest.load(&[TestModule::new("first", 2), TestModule::new("second", 1)]);
-        guest.read_modules();
+        linux.modules().read(linux, &guest.memory);
         let whole = texts.whole(knowledge).unwrap();
         let text = std::str::from_utf8(&whole).unwrap();
         assert!(whole.starts_with(&kernel));
@@ -114,7 +115,7 @@ mod tests {
         // It isn't made again while nothing changes.
         assert!(Arc::ptr_eq(&whole, &texts.whole(knowledge).unwrap()));
         guest.load(&[TestModule::new("first", 2)]);
-        guest.read_modules();
+        linux.modules().read(linux, &guest.memory);
         let whole = texts.whole(knowledge).unwrap();
         assert!(whole.ends_with(b"_1\t[first]\nffffffffc0402000 ? [end]\t[first]\n"));
         assert!(Arc::ptr_eq(&kernel, &texts.kernel(knowledge).unwrap()));
@@ -123,15 +124,16 @@ mod tests {
     #[test]
     fn recordings_have_the_same_texts_of_modules() {
         let guest = LinuxGuest::new(HOT);
-        let knowledge = &guest.knowledge;
-        knowledge.locate(&guest.memory, &guest.user());
+        let knowledge = &GuestKnowledge::from_kernel_image(&HOT.file()).unwrap();
+        let linux = knowledge.linux().unwrap();
+        linux.locate(&guest.memory, &guest.user());
         let mut texts = KernelText::default();
         guest.load(&[TestModule::new("first", 2)]);
-        guest.read_modules();
+        linux.modules().read(linux, &guest.memory);
         let (first, known) = texts.modules_after(knowledge, 0).unwrap();
         assert!(texts.modules_after(knowledge, known).is_none());
         guest.load(&[TestModule::new("first", 2), TestModule::new("second", 1)]);
-        guest.read_modules();
+        linux.modules().read(linux, &guest.memory);
         // Every later caller gets the second text.
         for _ in 0..2 {
             let (same, same_known) = texts.modules_after(knowledge, 0).unwrap();

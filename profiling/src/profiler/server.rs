@@ -431,8 +431,8 @@ impl Profiler {
             ModuleList::NotNeeded => true,
             ModuleList::Needed => false,
             ModuleList::Asked(number) => {
-                let modules = self.info.knowledge.modules();
-                modules.is_none_or(|modules| modules.is_refreshed(number))
+                let linux = self.info.knowledge.linux();
+                linux.is_none_or(|linux| linux.modules().is_refreshed(number))
             }
         };
         has_modules && self.is_flushed(wait)
@@ -448,8 +448,8 @@ impl Profiler {
     }
 
     fn ask_for_modules(&self) -> ModuleList {
-        let modules = self.info.knowledge.modules();
-        let asked = modules.and_then(|modules| modules.refresh());
+        let linux = self.info.knowledge.linux();
+        let asked = linux.and_then(|linux| linux.modules().refresh());
         asked.map_or(ModuleList::NotNeeded, ModuleList::Asked)
     }
 

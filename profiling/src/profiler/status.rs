@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvmprof_attach::HostStacks;
-use kvmprof_introspection::{GuestKnowledge, Modules};
+use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::status::{
     ClockStatus, LimitsStatus, LinuxStatus, MachineStatus, Status, UnclaimedAccesses,
 };
@@ -99,7 +99,8 @@ impl Profiler {
     }
 
     fn limits_status(&self) -> LimitsStatus {
-        let modules = self.info.knowledge.modules().map(Modules::omissions);
+        let linux = self.info.knowledge.linux();
+        let modules = linux.map(|linux| linux.modules().omissions());
         let modules = modules.unwrap_or_default();
         let mut limits = LimitsStatus {
             forgotten_modules: modules.forgotten,

@@ -1,6 +1,8 @@
 //! A stopped vCPU.
 
-use kvmprof_introspection::{ProcessFate, ProcessInstance, Registers, VcpuIntrospector};
+use kvmprof_introspection::{
+    GuestProcesses, ProcessFate, ProcessInstance, Registers, VcpuIntrospector,
+};
 
 use super::view::VcpuView;
 
@@ -30,6 +32,11 @@ impl<'a> StoppedVcpu<'a> {
         }
     }
 
+    /// The processes of a Linux guest; `None` for other guests, and while they are unknown.
+    pub fn processes(&self) -> Option<GuestProcesses<'_, GuestMemory>> {
+        (self.introspector).processes(self.memory, self.registers)
+    }
+
     /// The fate of process `pid`, which is `instance` if it has been seen. The process has had this many turns before. `None` if the
     /// fate is unknown, or if the process isn't searched in this turn.
     pub fn fate(
@@ -39,13 +46,15 @@ impl<'a> StoppedVcpu<'a> {
         turns: u64,
     ) -> Option<ProcessFate> {
         if let Some(instance) = instance {
-            return (self.introspector).fate(self.memory, self.registers, instance);
+            return self.processes()?.fate(instance);
         }
         if !turns.is_multiple_of(SEARCH_PERIOD) {
             return None;
         }
-        let found = (self.introspector).find_process(self.memory, self.registers, pid)?;
-        found.is_none().then_some(ProcessFate::Ended)
+        self.processes()?
+            .find(pid)?
+            .is_none()
+            .then_some(ProcessFate::Ended)
     }
 }
 

@@ -134,8 +134,8 @@ impl<M: PhysicalMemory> VcpuView<M> {
             self.follow_process(registers, time, ticks);
         }
         if self.stacks != StackParts::default() {
-            self.introspector
-                .unwind(&self.memory, registers, self.stacks, &mut self.stack);
+            let stack = &mut self.stack;
+            (self.introspector).unwind(&self.memory, registers, self.stacks, None, stack);
         }
         // Recordings have this, and other formats have no place for it.
         let lock = match identity.mode {
@@ -206,14 +206,8 @@ impl<M: PhysicalMemory> VcpuView<M> {
         }
         match copied.copies {
             Some(copies) if is_wanted => {
-                let stack = &mut self.stack;
-                (self.introspector).unwind_copies(
-                    &self.memory,
-                    registers,
-                    self.stacks,
-                    copies,
-                    stack,
-                );
+                let (stacks, stack) = (self.stacks, &mut self.stack);
+                (self.introspector).unwind(&self.memory, registers, stacks, Some(copies), stack);
             }
             _ => self.only_counter(registers),
         }

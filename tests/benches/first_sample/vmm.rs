@@ -63,7 +63,7 @@ pub fn run() -> ! {
     let gibibytes: usize = gibibytes.parse().expect(IS_VMM);
     let kernel = debian(series);
     let knowledge = kernel_knowledge(&kernel);
-    let symbols = knowledge.symbols().expect("symbols");
+    let symbols = knowledge.linux().expect("a Linux kernel").symbols();
     let guest = RunningGuest::new(&unpacked(&kernel), symbols, SLIDE, gibibytes << 30);
     let function = symbols.address_of(FUNCTION).expect(FUNCTION);
     guest.patch(function, &LOOP);

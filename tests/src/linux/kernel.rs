@@ -46,8 +46,7 @@ pub fn unpacked(kernel: &Kernel) -> Vec<u8> {
 /// # Panics
 /// If it has none of these.
 pub fn undescribed(kernel: &Kernel) -> Vec<u8> {
-    kvmprof_introspection::testing::undescribed::undescribed(&unpacked(kernel))
-        .expect("a kernel that describes itself")
+    super::undescribed::undescribed(&unpacked(kernel)).expect("a kernel that describes itself")
 }
 
 /// The ELF file in the kernel's image with the owner of its Xen notes renamed, so that it doesn't announce that PVH can boot it.

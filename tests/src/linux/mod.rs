@@ -5,6 +5,7 @@
 
 mod boots;
 mod console;
+pub mod derived;
 mod kernel;
 mod once;
 mod programs;
@@ -12,6 +13,7 @@ mod qemu;
 mod running_guest;
 mod scenario;
 mod stream;
+mod undescribed;
 
 pub use boots::lab_command;
 pub use console::{Accounts, Console, Process};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kvmprof_attach::remote::{Channel, RemoteVcpu};
 use kvmprof_attach::tracer::StopOutcome;
-use kvmprof_introspection::{GuestKnowledge, IntrospectionError, Registers};
+use kvmprof_introspection::{GuestKnowledge, IntrospectionError, LinuxKnowledge, Registers};
 
 use kvmprof_profiling::sampling::Gate;
 use kvmprof_profiling::sampling::select_registers;
@@ -60,21 +60,23 @@ impl KernelFinder {
         if is_pending {
             let found = GuestKnowledge::from_memory(memory, &registers)?;
             // While a kernel starts, its memory may not have everything yet.
-            let is_final = found.gaps() == self.gaps;
-            self.gaps = found.gaps().to_vec();
+            let gaps = found.linux().map_or(&[][..], LinuxKnowledge::gaps);
+            let is_final = gaps == self.gaps;
+            self.gaps = gaps.to_vec();
             if is_final {
-                for gap in found.gaps() {
+                for gap in gaps {
                     log::info!("{gap}");
                 }
                 knowledge.complete(found);
             }
-        } else if self.is_other {
+        } else if let Some(linux) = knowledge.linux()
+            && linux.locate(memory, &registers).is_none()
             // The code that runs now may be the boot loader.
-            knowledge.locate(memory, &registers);
-        } else {
-            let located = knowledge.locate_or_compare(memory, &registers);
-            self.is_other = matches!(located, Err(IntrospectionError::OtherBuild { .. }));
-            located?;
+            && !self.is_other
+        {
+            let compared = linux.compare_with_running(memory, &registers);
+            self.is_other = matches!(compared, Err(IntrospectionError::OtherBuild { .. }));
+            compared?;
         }
         Ok(())
     }

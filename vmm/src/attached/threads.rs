@@ -83,8 +83,10 @@ impl AttachedThreads {
         let modules = thread::Builder::new().name("modules".into());
         self.threads.push(modules.spawn(move || {
             kvmprof_sandbox::enter(kvmprof_sandbox::Thread::Introspection);
-            if is_found.recv().is_ok() {
-                (common.knowledge).serve_modules(&memory, &common.stopping, monotonic_ns);
+            if is_found.recv().is_ok()
+                && let Some(linux) = common.knowledge.linux()
+            {
+                (linux.modules()).serve(linux, &memory, &common.stopping, monotonic_ns);
             }
         })?);
         let common = Arc::clone(&self.common);
@@ -132,8 +134,8 @@ impl GuestThreads for AttachedThreads {
     fn stop(&mut self) {
         self.common.stopping.store(true, Ordering::SeqCst);
         self.common.sampled.open();
-        if let Some(modules) = self.common.knowledge.modules() {
-            modules.wake();
+        if let Some(linux) = self.common.knowledge.linux() {
+            linux.modules().wake();
         }
         for vcpu in &self.shared {
             vcpu.kicker.kick();

@@ -107,7 +107,8 @@ impl Restart {
                 .or_else(|| self.machine.devices.serial().panic_message())
                 .is_some()
         };
-        let known = self.knowledge.has_panicked(&self.machine.memory);
+        let linux = self.knowledge.linux();
+        let known = linux.and_then(|linux| linux.has_panicked(&self.machine.memory));
         known.unwrap_or_else(console_shows_panic)
     }
 
@@ -203,7 +204,9 @@ impl Restart {
         self.keep_distance();
         self.requested.store(false, Ordering::SeqCst);
         self.machine.restart()?;
-        self.knowledge.forget_running();
+        if let Some(linux) = self.knowledge.linux() {
+            linux.forget_running();
+        }
         let mut meeting = lock(&self.meeting);
         meeting.last = Some(Instant::now());
         if meeting.unnoted.len() >= MAX_UNNOTED {

@@ -268,8 +268,10 @@ impl<A: VcpuAccess> Sampler<A> {
     /// it, which is needed to detect a panic.
     pub fn locate_kernel(&self, vcpu: &mut A) -> Presence {
         let looked = vcpu.look(monotonic_ns(), |vcpu| {
-            if !vcpu.runs_nested_guest() {
-                (self.knowledge).locate(&self.view.memory, &vcpu.registers()?);
+            if let Some(linux) = self.knowledge.linux()
+                && !vcpu.runs_nested_guest()
+            {
+                linux.locate(&self.view.memory, &vcpu.registers()?);
             }
             Ok(())
         });

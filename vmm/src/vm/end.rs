@@ -38,7 +38,8 @@ impl VmEnd {
             Some(Ending::PowerOff) => Self::PowerOff,
             Some(Ending::Reset) => {
                 // The console matters only if the kernel's memory doesn't show it.
-                match knowledge.has_panicked(memory) {
+                let linux = knowledge.linux();
+                match linux.and_then(|linux| linux.has_panicked(memory)) {
                     Some(true) => Self::Panic(message),
                     None if message.is_some() => Self::Panic(message),
                     _ => Self::Reset,

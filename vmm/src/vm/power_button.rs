@@ -45,9 +45,12 @@ impl PowerButton {
 
     /// Whether the guest's kernel listens to the button: it has drivers for the device that raises the interrupt, and for the button.
     pub fn is_heard(&self) -> bool {
-        let has_driver = || self.knowledge.hears_power_button(&self.machine.memory);
-        // For other guests than Linux, only the use of the interrupt can be seen.
-        self.machine.hears_power_button() && has_driver().unwrap_or(true)
+        let has_driver = || match self.knowledge.linux() {
+            Some(linux) => linux.hears_power_button(&self.machine.memory),
+            // For other guests than Linux, only the use of the interrupt can be seen.
+            None => !self.knowledge.is_pending(),
+        };
+        self.machine.hears_power_button() && has_driver()
     }
 
     /// Notes that the guest is paused, or continues.

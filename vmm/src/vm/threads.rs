@@ -118,12 +118,14 @@ impl VcpuThreads {
                 match GuestKnowledge::from_image(&image) {
                     Ok(found) => {
                         drop(image);
-                        for gap in found.gaps() {
-                            log::info!("{gap}");
-                        }
                         knowledge.complete(found);
                         known.open();
-                        knowledge.serve_modules(&memory, &stopping, monotonic_ns);
+                        if let Some(linux) = knowledge.linux() {
+                            for gap in linux.gaps() {
+                                log::info!("{gap}");
+                            }
+                            (linux.modules()).serve(linux, &memory, &stopping, monotonic_ns);
+                        }
                     }
                     Err(error) => {
                         // There is no receiver if the guest has ended already.
@@ -149,8 +151,8 @@ impl GuestThreads for VcpuThreads {
         self.common.known.open();
         self.common.restart.wake();
         self.common.devices.serial().close_output();
-        if let Some(modules) = self.common.knowledge.modules() {
-            modules.wake();
+        if let Some(linux) = self.common.knowledge.linux() {
+            linux.modules().wake();
         }
         for vcpu in &self.shared {
             vcpu.kicker.kick();

@@ -86,7 +86,6 @@ fn read(
 
 /// Where `data` has the names of symbols other than functions, and tokens for a function's type letter and for a letter
 /// of its name. `None` if there is no table.
-#[cfg(any(test, feature = "testing"))]
 pub fn names_of_variables(data: &[u8]) -> Option<(Vec<std::ops::Range<usize>>, [u8; 2])> {
     tokens::find(data).find_map(|tokens| {
         let names = names::find(data, &tokens, &mut Budget::new())?;

@@ -165,7 +165,6 @@ impl<'a> Names<'a> {
     }
 
     /// The places of the tokens of all names within the searched bytes, and the type letter of each symbol.
-    #[cfg(any(test, feature = "testing"))]
     pub fn places(&self, tokens: &Tokens<'_>) -> Vec<(std::ops::Range<usize>, u8)> {
         let mut position = self.start;
         let places = (0..self.count).map_while(|_| {

@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::kallsyms::{Layout, kallsyms};
-use crate::testing::kernel::TEXT;
+use kvmprof_introspection_fixtures::kallsyms::{Layout, kallsyms};
+use kvmprof_introspection_fixtures::kernel::TEXT;
 
 const START: u64 = TEXT + 0x1_0000;
 const INIT_TASK: u64 = TEXT + 0x5_0000;

@@ -71,7 +71,7 @@ impl LinuxKnowledge {
 /// The lock that CPU 0 of `guest` waits for with the registers that `change` has changed.
 #[cfg(test)]
 fn lock_wait(
-    guest: &crate::testing::linux_guest::LinuxGuest,
+    guest: &crate::test_guest::LinuxGuest,
     mut registers: Registers,
     change: impl Fn(&mut Registers),
 ) -> Option<LockWait> {

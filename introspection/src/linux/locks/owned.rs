@@ -106,8 +106,11 @@ impl LinuxKnowledge {
 mod tests {
     use super::super::lock_wait;
     use super::*;
-    use crate::testing::kernel::{HOT, Kernel, NEW, OLD, TEXT, lock, offsets, task};
-    use crate::testing::linux_guest::{DIRECT_MAP, LinuxGuest, SLIDE, TASKS};
+    use crate::test_guest::LinuxGuest;
+    use kvmprof_introspection_fixtures::kernel::{
+        HOT, Kernel, NEW, OLD, TEXT, lock, offsets, task,
+    };
+    use kvmprof_introspection_fixtures::linux_guest::{DIRECT_MAP, SLIDE, TASKS};
 
     /// The physical address of the lock.
     const LOCK: u64 = 0x90_0000;

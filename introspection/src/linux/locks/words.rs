@@ -119,8 +119,9 @@ impl LinuxKnowledge {
 mod tests {
     use super::super::lock_wait;
     use super::*;
-    use crate::testing::kernel::{HOT, NEW, OLD, TEXT, offsets};
-    use crate::testing::linux_guest::{DIRECT_MAP, LinuxGuest, SLIDE};
+    use crate::test_guest::LinuxGuest;
+    use kvmprof_introspection_fixtures::kernel::{HOT, NEW, OLD, TEXT, offsets};
+    use kvmprof_introspection_fixtures::linux_guest::{DIRECT_MAP, SLIDE};
 
     const SPIN_LOOP: u64 = offsets::SPIN_LOOPS[0];
     const READ_LOOP: u64 = offsets::SPIN_LOOPS[1];

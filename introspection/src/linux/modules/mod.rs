@@ -25,7 +25,7 @@ use super::view::KernelView;
 use crate::Registers;
 use crate::Symbols;
 use crate::image::types::Types;
-use crate::memory::{CR0_PG, CR4_LA57, EFER_LMA, read_u64};
+use kvmprof_paging::{CR0_PG, CR4_LA57, EFER_LMA, read_u64};
 use log::{Change, Entry, ModuleLog};
 use module_layout::{ModuleLayout, NAME_LENGTH};
 use retired::RetiredLists;
@@ -175,7 +175,7 @@ impl Modules {
     }
 
     /// Reads the list if it has changed, unless former lists that are still in use take too much memory.
-    pub(crate) fn read<M: PhysicalMemory>(&self, linux: &LinuxKnowledge, memory: &M) {
+    pub fn read<M: PhysicalMemory>(&self, linux: &LinuxKnowledge, memory: &M) {
         let (Some(layout), Some(placement)) = (&self.layout, linux.placement.get()) else {
             return;
         };

@@ -3,7 +3,7 @@
 use crate::PhysicalMemory;
 
 use super::super::view::KernelView;
-use crate::memory::PAGE;
+use kvmprof_paging::PAGE;
 
 /// The cost of a read in addition to its bytes, for the walk of the page tables.
 const COST: usize = 64;

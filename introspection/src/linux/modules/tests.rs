@@ -5,22 +5,25 @@ use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
 
 use super::*;
-use crate::testing::kernel::{HOT, Kernel, NEW, OLD, TEXT, module, offsets};
-use crate::testing::linux_guest::{DIRECT_MAP, IMAGE, LinuxGuest, MODULES, SLIDE};
-use crate::testing::modules::{CODE, HEAD, INIT, KALLSYMS, START, STRIDE, STRUCTURE, TestModule};
+use crate::test_guest::LinuxGuest;
 use crate::{Stack, VcpuIntrospector};
+use kvmprof_introspection_fixtures::kernel::{HOT, Kernel, NEW, OLD, TEXT, module, offsets};
+use kvmprof_introspection_fixtures::linux_guest::{DIRECT_MAP, IMAGE, MODULES, SLIDE};
+use kvmprof_introspection_fixtures::modules::{
+    CODE, HEAD, INIT, KALLSYMS, START, STRIDE, STRUCTURE, TestModule,
+};
 
 /// The physical address of the stack of a vCPU in a module.
 const STACK: u64 = 0x50_0000;
 
 fn located(kernel: Kernel) -> LinuxGuest {
     let guest = LinuxGuest::new(kernel);
-    guest.knowledge.locate(&guest.memory, &guest.user());
+    guest.linux().locate(&guest.memory, &guest.user());
     guest
 }
 
 fn modules(guest: &LinuxGuest) -> &Modules {
-    guest.knowledge.modules().unwrap()
+    guest.linux().modules()
 }
 
 /// The names of all functions, sorted by address.
@@ -69,7 +72,7 @@ fn the_log_has_loads_and_unloads_of_modules() {
     known.clock.set(|| NOW.load(Ordering::Relaxed)).unwrap();
     let check = |time| {
         NOW.store(time, Ordering::Relaxed);
-        let placement = guest.knowledge.linux().unwrap().placement.get().unwrap();
+        let placement = guest.linux().placement.get().unwrap();
         known.check(&guest.memory, placement, &known.loaded())
     };
     let read = |time| {
@@ -126,7 +129,7 @@ fn modules_are_found_in_every_generation() {
             cr4: if levels == 5 { CR4_LA57 } else { 0 },
             ..guest.user()
         };
-        guest.knowledge.locate(&guest.memory, &registers);
+        guest.linux().locate(&guest.memory, &registers);
         let mut second = TestModule::new("second", 2);
         second.initialises = true;
         second.functions.push((INIT + 8, "init_module".to_owned()));
@@ -243,7 +246,7 @@ fn unwind(
         user: false,
     };
     let mut stack = Stack::default();
-    introspector.unwind(&guest.memory, registers, parts, &mut stack);
+    introspector.unwind(&guest.memory, registers, parts, None, &mut stack);
     assert_eq!(stack.frames()[0], registers.rip);
     (stack.frames().len(), stack.summary().kernel_end)
 }
@@ -340,7 +343,7 @@ fn a_sample_in_a_module_triggers_a_read_of_the_list() {
     let guest = located(HOT);
     guest.load(&[TestModule::new("first", 2)]);
     let registers = in_module(&guest);
-    let linux = guest.knowledge.linux().unwrap();
+    let linux = guest.linux();
     let stopping = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| modules(&guest).serve(linux, &guest.memory, &stopping, || 1000));

@@ -6,7 +6,7 @@ use super::maple;
 use super::process_layout::{Areas, MAX_READ, ProcessLayout};
 use crate::bytes::u64_at;
 use crate::linux::view::KernelView;
-use crate::memory::PAGE;
+use kvmprof_paging::PAGE;
 
 /// Maximum number of areas that are visited.
 const MAX_VISITED: usize = 16_384;

@@ -331,9 +331,10 @@ fn named<M: PhysicalMemory>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::kernel::{Areas, HOT, task};
-    use crate::testing::linux_guest::{DIRECT_MAP, LinuxGuest, TASKS};
-    use crate::testing::processes::{AreaPlan, FixtureMemory, PAGE};
+    use crate::test_guest::LinuxGuest;
+    use kvmprof_introspection_fixtures::kernel::{Areas, HOT, task};
+    use kvmprof_introspection_fixtures::linux_guest::{DIRECT_MAP, TASKS};
+    use kvmprof_introspection_fixtures::processes::{AreaPlan, FixtureMemory, PAGE};
 
     const PARENT: RunningTask = RunningTask {
         task: DIRECT_MAP + TASKS + 0x1000,
@@ -359,7 +360,7 @@ mod tests {
     fn a_child_in_its_parents_memory_shares_the_unwinder() {
         let guest = LinuxGuest::new(HOT);
         guest.identify(0, &guest.kernel(0));
-        let linux = guest.knowledge.linux().unwrap();
+        let linux = guest.linux();
         let registers = guest.kernel(0);
         let view = linux.view(&guest.memory, &registers).unwrap();
         let mut room = FixtureMemory::new(&guest, Areas::Tree);

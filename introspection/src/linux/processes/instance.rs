@@ -6,7 +6,6 @@ use crate::bytes::u64_at;
 use crate::image::Symbols;
 use crate::image::types::{Missing, Types};
 use crate::linux::view::{KernelView, kernel_pointer};
-use crate::memory::AddressSpace;
 
 /// `AT_RANDOM` (`include/uapi/linux/auxvec.h`).
 const AT_RANDOM: u64 = 25;
@@ -157,16 +156,52 @@ impl InstanceLayout {
         })
     }
 
-    /// The origin of the process of the task at `task`. `mm` is its `mm_struct`, and `space` its memory.
-    pub fn origin<M: PhysicalMemory>(
-        &self,
-        view: &KernelView<'_, M>,
-        space: &AddressSpace<'_, M>,
-        task: u64,
-        mm: u64,
-    ) -> Option<ProcessOrigin> {
+    /// The guest virtual address of process 1's main thread, which is always the first one in the list.
+    pub(super) fn first_process<M: PhysicalMemory>(&self, view: &KernelView<'_, M>) -> Option<u64> {
+        let first = view.linked(self.first);
+        let next = kernel_pointer(view.u64(first.wrapping_add(self.next))?)?;
+        let task = next.wrapping_sub(self.next);
+        (view.i32(task.wrapping_add(self.pid))? == 1).then_some(task)
+    }
+}
+
+/// The processes of a Linux guest, as a vCPU that stands still reads them.
+#[derive(Debug)]
+pub struct GuestProcesses<'a, M> {
+    view: KernelView<'a, M>,
+    layout: &'a InstanceLayout,
+    /// The task that the vCPU runs, if it is known.
+    running: Option<u64>,
+}
+
+impl<'a, M: PhysicalMemory> GuestProcesses<'a, M> {
+    /// The processes of the kernel in `view`, on a vCPU that runs the task at `running`.
+    pub fn new(view: KernelView<'a, M>, layout: &'a InstanceLayout, running: Option<u64>) -> Self {
+        Self {
+            view,
+            layout,
+            running,
+        }
+    }
+
+    /// The process that the vCPU runs. `None` if that is unknown.
+    pub fn running(&self) -> Option<ProcessInstance> {
+        self.of_task(self.running?)
+    }
+
+    /// The parent of the process that the vCPU runs, and whether it may have adopted the process
+    /// ([`ProcessOrigin::may_be_adopted`]).
+    pub fn parent(&self) -> Option<(ProcessInstance, bool)> {
+        let task = self.running?;
+        Some((self.parent_of(task)?, self.may_be_adopted(task)))
+    }
+
+    /// The origin of the process that the vCPU runs.
+    pub fn origin(&self) -> Option<ProcessOrigin> {
+        let task = self.running?;
+        let mm = self.at(task, self.layout.memory)?;
         let mut vector = [0; MAX_VECTOR];
-        view.read(mm.wrapping_add(self.vector), &mut vector)?;
+        (self.view).read(mm.wrapping_add(self.layout.vector), &mut vector)?;
         let pairs = (0..MAX_VECTOR).step_by(16);
         let address = pairs
             .map_while(|at| Some((u64_at(&vector, at)?, u64_at(&vector, at + 8)?)))
@@ -176,106 +211,28 @@ impl InstanceLayout {
         if address >> 63 != 0 {
             return None;
         }
-        space.read(address, &mut program)?;
+        self.view.space().read(address, &mut program)?;
         Some(ProcessOrigin {
             program,
-            parent: self.parent(view, task)?,
-            may_be_adopted: self.may_be_adopted(view, task),
-            shares_memory: self.shares_memory(view, task)?,
+            parent: self.parent_of(task)?,
+            may_be_adopted: self.may_be_adopted(task),
+            shares_memory: self.shares_memory(task)?,
         })
     }
 
-    /// Whether the process of the task at `task` has its parent's memory.
-    fn shares_memory<M: PhysicalMemory>(
-        &self,
-        view: &KernelView<'_, M>,
-        task: u64,
-    ) -> Option<bool> {
-        let parent = kernel_pointer(view.u64(task.wrapping_add(self.parent))?)?;
-        let memory = |task: u64| view.u64(task.wrapping_add(self.memory));
-        let own = memory(task)?;
-        // A kernel thread has none, nor has a process that has ended.
-        Some(own != 0 && own == memory(parent)?)
-    }
-
-    /// The parent of the process of the task at `task`.
-    pub fn parent<M: PhysicalMemory>(
-        &self,
-        view: &KernelView<'_, M>,
-        task: u64,
-    ) -> Option<ProcessInstance> {
-        let parent = kernel_pointer(view.u64(task.wrapping_add(self.parent))?)?;
-        self.instance(view, parent)
-    }
-
-    /// Whether the parent of the process of the task at `task` may have adopted it. True if that is unknown.
-    pub fn may_be_adopted<M: PhysicalMemory>(&self, view: &KernelView<'_, M>, task: u64) -> bool {
-        self.parent_adopts(view, task).unwrap_or(true)
-    }
-
-    fn parent_adopts<M: PhysicalMemory>(
-        &self,
-        view: &KernelView<'_, M>,
-        task: u64,
-    ) -> Option<bool> {
-        let parent = kernel_pointer(view.u64(task.wrapping_add(self.parent))?)?;
-        let signal = kernel_pointer(view.u64(parent.wrapping_add(self.signal))?)?;
-        let flags = view.i32(signal.wrapping_add(self.flags?))?;
-        let bit = self.subreaper?;
-        let mut byte = [0];
-        view.read(signal.wrapping_add(bit / 8), &mut byte)?;
-        let is_reaper = byte[0] >> (bit % 8) & 1 != 0;
-        Some(is_reaper || flags.cast_unsigned() & SIGNAL_UNKILLABLE != 0)
-    }
-
-    /// All processes that haven't ended, each behind the one that has forked it. `None` if there are more than 4096, or
-    /// the list is unreadable. The guest may run meanwhile: processes that are started or end may be missing.
-    pub fn all<M: PhysicalMemory>(&self, view: &KernelView<'_, M>) -> Option<Vec<ListedProcess>> {
-        (0..MAX_TRIES).find_map(|_| self.list(view))
-    }
-
-    fn list<M: PhysicalMemory>(&self, view: &KernelView<'_, M>) -> Option<Vec<ListedProcess>> {
-        let first = view.linked(self.first);
-        let mut task = first;
-        let mut all = Vec::new();
-        for _ in 0..=MAX_PROCESSES {
-            let next = kernel_pointer(view.u64(task.wrapping_add(self.next))?)?;
-            task = next.wrapping_sub(self.next);
-            if task == first {
-                return Some(all);
-            }
-            let process = self.instance(view, task)?;
-            // One that has ended stays in the list until its parent has taken its status.
-            if self.has_thread(view, process.leader) == Some(false) {
-                continue;
-            }
-            all.push(ListedProcess {
-                process,
-                parent: self.parent(view, task)?,
-                may_be_adopted: self.may_be_adopted(view, task),
-                shares_memory: self.shares_memory(view, task)?,
-            });
-        }
-        None
-    }
-
-    /// The state of `instance` now. `None` if that is unknown.
-    pub fn fate<M: PhysicalMemory>(
-        &self,
-        view: &KernelView<'_, M>,
-        instance: &ProcessInstance,
-    ) -> Option<ProcessFate> {
+    /// The state of `instance` now. `None` if that is unknown. Visits up to 4096 processes.
+    pub fn fate(&self, instance: &ProcessInstance) -> Option<ProcessFate> {
         kernel_pointer(instance.leader)?;
-        let mut now = self.instance(view, instance.leader)?;
+        let mut now = self.of_task(instance.leader)?;
         if !now.is_same(instance) {
             // The structure was freed, and reused for another task. If another thread than the main one has executed a
             // program, the process now has that thread's structure.
-            match self.find_process(view, instance.pid)? {
+            match self.find(instance.pid)? {
                 Some(found) if found.is_same(instance) => now = found,
                 _ => return Some(ProcessFate::Ended),
             }
         }
-        if !self.has_thread(view, now.leader)? {
+        if !self.has_thread(now.leader)? {
             return Some(ProcessFate::Ended);
         }
         Some(if now.programs == instance.programs {
@@ -285,56 +242,113 @@ impl InstanceLayout {
         })
     }
 
-    /// Whether `instance` is alive, without a search. `None` if only a search can tell.
-    pub fn lives<M: PhysicalMemory>(
-        &self,
-        view: &KernelView<'_, M>,
-        instance: &ProcessInstance,
-    ) -> Option<bool> {
+    /// Whether `instance` is alive, according to its structure alone. `None` if that memory now has another use, so
+    /// that only [`GuestProcesses::fate`] can tell.
+    pub fn lives(&self, instance: &ProcessInstance) -> Option<bool> {
         kernel_pointer(instance.leader)?;
-        let now = self.instance(view, instance.leader)?;
-        if !now.is_same(instance) {
-            return None;
-        }
-        self.has_thread(view, instance.leader)
+        let now = self.of_task(instance.leader)?;
+        now.is_same(instance)
+            .then(|| self.has_thread(instance.leader))?
     }
 
-    /// Whether the process with this main thread has a thread that hasn't ended.
-    fn has_thread<M: PhysicalMemory>(&self, view: &KernelView<'_, M>, leader: u64) -> Option<bool> {
-        if view.i32(leader.wrapping_add(self.exit_state))? == 0 {
-            return Some(true);
-        }
-        // The main thread may have ended before others.
-        let signal = kernel_pointer(view.u64(leader.wrapping_add(self.signal))?)?;
-        Some(view.i32(signal.wrapping_add(self.live))? > 0)
-    }
-
-    /// The guest virtual address of process 1's main thread, which is always the first one in the list.
-    pub(super) fn first_process<M: PhysicalMemory>(&self, view: &KernelView<'_, M>) -> Option<u64> {
-        let first = view.linked(self.first);
-        let next = kernel_pointer(view.u64(first.wrapping_add(self.next))?)?;
-        let task = next.wrapping_sub(self.next);
-        (view.i32(task.wrapping_add(self.pid))? == 1).then_some(task)
-    }
-
-    /// The process `pid`; `Some(None)` if there is none. `None` if that is unknown.
-    pub fn find_process<M: PhysicalMemory>(
-        &self,
-        view: &KernelView<'_, M>,
-        pid: i32,
-    ) -> Option<Option<ProcessInstance>> {
-        let first = view.linked(self.first);
-        let mut task = first;
-        for _ in 0..MAX_PROCESSES {
-            let next = kernel_pointer(view.u64(task.wrapping_add(self.next))?)?;
-            task = next.wrapping_sub(self.next);
-            if task == first {
+    /// The process `pid`; `Some(None)` if there is none. `None` if that is unknown. Visits up to 4096 processes.
+    pub fn find(&self, pid: i32) -> Option<Option<ProcessInstance>> {
+        for task in self.tasks().take(MAX_PROCESSES) {
+            let Some(task) = task? else {
                 return Some(None);
-            }
-            if view.i32(task.wrapping_add(self.pid))? == pid {
-                return self.instance(view, task).map(Some);
+            };
+            if self.view.i32(task.wrapping_add(self.layout.pid))? == pid {
+                return self.of_task(task).map(Some);
             }
         }
         None
+    }
+
+    /// All processes that haven't ended, each behind the one that has forked it. `None` if there are more than 4096, or
+    /// the list is unreadable. The guest may run meanwhile: processes that are started or end may be missing.
+    pub fn all(&self) -> Option<Vec<ListedProcess>> {
+        (0..MAX_TRIES).find_map(|_| self.list())
+    }
+
+    fn list(&self) -> Option<Vec<ListedProcess>> {
+        let mut all = Vec::new();
+        for task in self.tasks().take(MAX_PROCESSES + 1) {
+            let Some(task) = task? else {
+                return Some(all);
+            };
+            let process = self.of_task(task)?;
+            // One that has ended stays in the list until its parent has taken its status.
+            if self.has_thread(process.leader) == Some(false) {
+                continue;
+            }
+            all.push(ListedProcess {
+                process,
+                parent: self.parent_of(task)?,
+                may_be_adopted: self.may_be_adopted(task),
+                shares_memory: self.shares_memory(task)?,
+            });
+        }
+        None
+    }
+
+    /// The main threads in the kernel's list, which may have no end: `Some(None)` is its end, and `None` that it is unreadable.
+    fn tasks(&self) -> impl Iterator<Item = Option<Option<u64>>> {
+        let first = self.view.linked(self.layout.first);
+        let mut task = Some(first);
+        std::iter::from_fn(move || {
+            let next = task.and_then(|task| kernel_pointer(self.at(task, self.layout.next)?));
+            task = next.map(|next| next.wrapping_sub(self.layout.next));
+            Some(task.map(|task| (task != first).then_some(task)))
+        })
+    }
+
+    /// The 64-bit number at `offset` in the structure at `address`.
+    fn at(&self, address: u64, offset: u64) -> Option<u64> {
+        self.view.u64(address.wrapping_add(offset))
+    }
+
+    /// The process of the task at `task`.
+    fn of_task(&self, task: u64) -> Option<ProcessInstance> {
+        self.layout.instance(&self.view, task)
+    }
+
+    /// Whether the process of the task at `task` has its parent's memory.
+    fn shares_memory(&self, task: u64) -> Option<bool> {
+        let parent = kernel_pointer(self.at(task, self.layout.parent)?)?;
+        let own = self.at(task, self.layout.memory)?;
+        // A kernel thread has none, nor has a process that has ended.
+        Some(own != 0 && own == self.at(parent, self.layout.memory)?)
+    }
+
+    /// The parent of the process of the task at `task`.
+    fn parent_of(&self, task: u64) -> Option<ProcessInstance> {
+        self.of_task(kernel_pointer(self.at(task, self.layout.parent)?)?)
+    }
+
+    /// Whether the parent of the process of the task at `task` may have adopted it. True if that is unknown.
+    fn may_be_adopted(&self, task: u64) -> bool {
+        self.parent_adopts(task).unwrap_or(true)
+    }
+
+    fn parent_adopts(&self, task: u64) -> Option<bool> {
+        let parent = kernel_pointer(self.at(task, self.layout.parent)?)?;
+        let signal = kernel_pointer(self.at(parent, self.layout.signal)?)?;
+        let flags = self.view.i32(signal.wrapping_add(self.layout.flags?))?;
+        let bit = self.layout.subreaper?;
+        let mut byte = [0];
+        self.view.read(signal.wrapping_add(bit / 8), &mut byte)?;
+        let is_reaper = byte[0] >> (bit % 8) & 1 != 0;
+        Some(is_reaper || flags.cast_unsigned() & SIGNAL_UNKILLABLE != 0)
+    }
+
+    /// Whether the process with this main thread has a thread that hasn't ended.
+    fn has_thread(&self, leader: u64) -> Option<bool> {
+        let exit_state = leader.wrapping_add(self.layout.exit_state);
+        if self.view.i32(exit_state)? == 0 {
+            return Some(true);
+        }
+        // The main thread may have ended before others.
+        let signal = kernel_pointer(self.at(leader, self.layout.signal)?)?;
+        Some(self.view.i32(signal.wrapping_add(self.layout.live))? > 0)
     }
 }

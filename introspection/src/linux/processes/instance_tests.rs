@@ -2,13 +2,15 @@
 
 use vm_memory::{Bytes, GuestAddress};
 
+use crate::GuestProcesses;
 use crate::ProcessFate::{Ended, Executed, Lives};
-use crate::testing::kernel::TEXT;
-use crate::testing::kernel::{Areas, HOT, NEW, OLD, offsets, task};
-use crate::testing::linux_guest::{DIRECT_MAP, IMAGE, LinuxGuest, SLIDE, TASKS, USER_TABLES};
-use crate::testing::page_tables::Tables;
-use crate::testing::processes::{AreaPlan, FixtureMemory, PAGE};
+use crate::test_guest::LinuxGuest;
 use crate::{ProcessInstance, VcpuIntrospector};
+use kvmprof_introspection_fixtures::kernel::TEXT;
+use kvmprof_introspection_fixtures::kernel::{Areas, HOT, NEW, OLD, offsets, task};
+use kvmprof_introspection_fixtures::linux_guest::{DIRECT_MAP, IMAGE, SLIDE, TASKS, USER_TABLES};
+use kvmprof_introspection_fixtures::page_tables::{Memory, Tables};
+use kvmprof_introspection_fixtures::processes::{AreaPlan, FixtureMemory, PAGE};
 
 /// The place of the random bytes, in the process and in physical memory.
 const RANDOM: u64 = 0x7fff_0000_2010;
@@ -33,12 +35,18 @@ fn looked(guest: &LinuxGuest) -> VcpuIntrospector {
     introspector
 }
 
+/// The processes as vCPU 0 reads them, once the kernel was found.
+fn processes(guest: &LinuxGuest) -> Option<GuestProcesses<'_, Memory>> {
+    looked(guest);
+    guest.linux().processes(&guest.memory, &guest.user(), None)
+}
+
 fn instance(guest: &LinuxGuest) -> Option<ProcessInstance> {
     looked(guest).instance(&guest.memory, &guest.user(), 41)
 }
 
 /// Task 1, process 41, was started at 5 s, by task 2, process 42.
-fn guest(kernel: crate::testing::kernel::Kernel) -> LinuxGuest {
+fn guest(kernel: kvmprof_introspection_fixtures::kernel::Kernel) -> LinuxGuest {
     let guest = LinuxGuest::new(kernel);
     put(&guest, 1, task::START_TIME, 5_000_000_000);
     put(&guest, 1, task::EXEC_ID, 7);
@@ -75,7 +83,11 @@ fn an_origin_is_the_kernels_exec_id() {
         guest.write(RANDOM_PAGE + 0x10, &program);
         let mut room = FixtureMemory::new(&guest, areas);
         let mm = room.process(1, &[]);
-        let origin = |guest: &LinuxGuest| looked(guest).origin(&guest.memory, &guest.user());
+        let origin = |guest: &LinuxGuest| {
+            looked(guest)
+                .processes(&guest.memory, &guest.user())?
+                .origin()
+        };
         assert_eq!(origin(&guest), None);
         room.auxiliary_vector(mm, &[(33, 1), (AT_RANDOM, RANDOM), (0, 0)]);
         put(&guest, 2, task::START_TIME, 3_000_000_000);
@@ -102,7 +114,7 @@ fn a_process_lives_until_its_last_thread_has_ended() {
     let guest = guest(NEW);
     list_of_two(&guest);
     let first = instance(&guest).unwrap();
-    let fate = |guest: &LinuxGuest| looked(guest).fate(&guest.memory, &guest.user(), &first);
+    let fate = |guest: &LinuxGuest| processes(guest)?.fate(&first);
     assert_eq!(fate(&guest), Some(Lives));
     // The main thread is a zombie, and another one is alive.
     put(&guest, 1, task::EXIT_STATE, 0x20);
@@ -124,7 +136,7 @@ fn any_thread_shows_that_its_process_called_execve() {
     let guest = guest(NEW);
     list_of_two(&guest);
     let first = instance(&guest).unwrap();
-    let fate = |guest: &LinuxGuest| looked(guest).fate(&guest.memory, &guest.user(), &first);
+    let fate = |guest: &LinuxGuest| processes(guest)?.fate(&first);
     put(&guest, 1, task::EXEC_ID, 8);
     assert_eq!(fate(&guest), Some(Executed));
     // The thread of task 2 has executed a program, and takes the place of the main thread, whose structure was freed.
@@ -151,7 +163,7 @@ fn list_of_two(guest: &LinuxGuest) {
 fn processes_are_found_in_the_kernels_list() {
     let guest = guest(HOT);
     list_of_two(&guest);
-    let find = |pid| looked(&guest).find_process(&guest.memory, &guest.user(), pid);
+    let find = |pid| processes(&guest)?.find(pid);
     assert_eq!(find(41), Some(instance(&guest)));
     assert_eq!(find(43), Some(None));
     // An endless or broken list doesn't show which processes have ended.
@@ -169,7 +181,7 @@ fn all_processes_are_listed_with_their_parents() {
     for kernel in [OLD, HOT, NEW] {
         let guest = guest(kernel);
         list_of_two(&guest);
-        let list = || guest.knowledge.list_processes(&guest.memory);
+        let list = || guest.linux().list_processes(&guest.memory);
         assert_eq!(list(), None, "the kernel's place is unknown");
         let first = instance(&guest).unwrap();
         assert_eq!(list(), None, "a process has no parent");

@@ -31,7 +31,9 @@ use crate::unwind::UserUnwinder;
 pub use areas::can_write;
 pub use budget::MapBudget;
 pub use follower::{ProcessFollower, RunningTask};
-pub use instance::{InstanceLayout, ListedProcess, ProcessFate, ProcessInstance, ProcessOrigin};
+pub use instance::{
+    GuestProcesses, InstanceLayout, ListedProcess, ProcessFate, ProcessInstance, ProcessOrigin,
+};
 pub use process_layout::ProcessLayout;
 pub use user_memory::UserMemory;
 

@@ -12,7 +12,7 @@ use super::{FileIdentity, files};
 use crate::Registers;
 use crate::linux::LinuxKnowledge;
 use crate::linux::view::KernelView;
-use crate::memory::{CR0_PG, PAGE};
+use kvmprof_paging::{CR0_PG, PAGE};
 
 /// Maximum length of a file, in bytes.
 const MAX_FILE: u64 = 512 << 20;

@@ -104,9 +104,10 @@ impl PerfMapLayout {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::kernel::{HOT, NEW, OLD, offsets, task};
-    use crate::testing::linux_guest::{DIRECT_MAP, IMAGE, LinuxGuest, TASKS};
-    use crate::testing::processes::{AreaPlan, FixtureMemory, PAGE};
+    use crate::test_guest::LinuxGuest;
+    use kvmprof_introspection_fixtures::kernel::{HOT, NEW, OLD, offsets, task};
+    use kvmprof_introspection_fixtures::linux_guest::{DIRECT_MAP, IMAGE, TASKS};
+    use kvmprof_introspection_fixtures::processes::{AreaPlan, FixtureMemory, PAGE};
 
     /// The path that is found for the process of task 1 if its executable mapping is of `file`.
     fn found(guest: &LinuxGuest, room: &mut FixtureMemory<'_>, file: u64) -> String {

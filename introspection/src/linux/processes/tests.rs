@@ -4,10 +4,11 @@ use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
 
 use super::*;
-use crate::testing::kernel::{Areas, HOT, Kernel, NEW, OLD, task};
-use crate::testing::linux_guest::{DIRECT_MAP, LinuxGuest, TASKS};
-use crate::testing::processes::{AreaPlan, FixtureMemory, PAGE};
+use crate::test_guest::LinuxGuest;
 use crate::{Registers, VcpuIntrospector};
+use kvmprof_introspection_fixtures::kernel::{Areas, HOT, Kernel, NEW, OLD, task};
+use kvmprof_introspection_fixtures::linux_guest::{DIRECT_MAP, TASKS};
+use kvmprof_introspection_fixtures::processes::{AreaPlan, FixtureMemory, PAGE};
 
 const VDSO: u64 = 0x7fff_f7fc_0000;
 const SECOND: u64 = 1_000_000_000;
@@ -66,7 +67,7 @@ fn file(room: &mut FixtureMemory<'_>, name: &str, number: u64, pages: &[u8]) -> 
 }
 
 fn identity(guest: &LinuxGuest, inode: u64) -> FileIdentity {
-    let linux = guest.knowledge.linux().unwrap();
+    let linux = guest.linux();
     let view = linux.view(&guest.memory, &guest.kernel(0)).unwrap();
     files::identity(&view, linux.processes.as_ref().unwrap(), inode).unwrap()
 }
@@ -390,7 +391,7 @@ proptest! {
                 }
             }
         }
-        let linux = guest.knowledge.linux().unwrap();
+        let linux = guest.linux();
         linux.file_contents(&guest.memory, &known, 1 << 20);
         linux.vdso(&guest.memory);
     }

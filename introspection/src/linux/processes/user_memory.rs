@@ -11,7 +11,7 @@ use kvmprof_recording::StackEnd;
 use super::process_layout::ProcessLayout;
 use crate::Registers;
 use crate::linux::view::KernelView;
-use crate::memory::{FRAME, PTI_USER};
+use kvmprof_paging::{FRAME, PTI_USER};
 
 /// The user memory of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,9 @@ use kvmprof_recording::StackEnd;
 use kvmprof_recording::tasks::{Task, TaskStack};
 
 use super::*;
-use crate::testing::kernel::{HOT, Kernel, NEW, OLD, TEXT, offsets, task};
-use crate::testing::linux_guest::{DIRECT_MAP, IMAGE, LinuxGuest, SLIDE, TASKS};
+use crate::test_guest::LinuxGuest;
+use kvmprof_introspection_fixtures::kernel::{HOT, Kernel, NEW, OLD, TEXT, offsets, task};
+use kvmprof_introspection_fixtures::linux_guest::{DIRECT_MAP, IMAGE, SLIDE, TASKS};
 
 /// The physical address of the tasks' kernel stacks, 512 bytes each.
 const STACKS: u64 = 0x80_0000;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::linux::task_layout::PidCheck;
-use crate::testing::kernel::task;
+use kvmprof_introspection_fixtures::kernel::task;
 
 /// The known parts are used: function names, and the distinction of user mode and kernel mode.
 #[test]
@@ -17,7 +17,7 @@ fn a_kernel_without_btf_has_names_and_modes_and_names_missing_facts() {
         (kernel.mode, kernel.pid, kernel.tid),
         (Mode::Kernel, -1, -1)
     );
-    let linux = guest.knowledge.linux().unwrap();
+    let linux = guest.linux();
     let fault = TEXT + SLIDE + offsets::PAGE_FAULT;
     assert_eq!(linux.function_at(fault), Some(("asm_exc_page_fault", 0)));
     let said = "No process ids: task_struct.tgid isn't known \
@@ -75,6 +75,6 @@ fn conflicting_ids_are_rejected() {
 #[test]
 fn a_self_describing_kernel_lacks_nothing() {
     let guest = LinuxGuest::new(HOT);
-    let gaps = guest.knowledge.linux().unwrap().gaps();
+    let gaps = guest.linux().gaps();
     assert!(gaps.is_empty(), "{gaps:#?}");
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::testing::code::TestCode;
+use crate::code::test_code::TestCode;
 
 #[test]
 fn cached_rules_are_the_same() {

@@ -6,7 +6,7 @@ use vm_memory::{Bytes, GuestAddress};
 
 use super::super::image::ImageUnwinder;
 use super::*;
-use crate::testing::page_tables::{Memory, Tables, long_mode};
+use kvmprof_introspection_fixtures::page_tables::{Memory, Tables, long_mode};
 
 const KERNEL: u64 = 0xffff_ffff_8000_0000;
 const KERNEL_STACK: u64 = 0xffff_ffff_8010_0000;

@@ -77,7 +77,7 @@ pub fn levels_of(kernel: &Path) -> anyhow::Result<Levels> {
     }
     let image = std::fs::read(kernel).with_context(reading)?;
     let knowledge = GuestKnowledge::from_image(&image).with_context(reading)?;
-    let symbols = knowledge.symbols();
-    let names = symbols.map(|symbols| symbols.names_with(INITCALL_PREFIX));
+    let linux = knowledge.linux();
+    let names = linux.map(|linux| linux.symbols().names_with(INITCALL_PREFIX));
     Ok(Levels::from_symbols(names.into_iter().flatten()))
 }

@@ -205,7 +205,10 @@ impl Context<'_> {
     /// unknown.
     pub fn list_processes(&self) -> Option<Vec<ListedProcess>> {
         let memory = self.machine.memory.as_ref()?;
-        self.machine.knowledge.list_processes(memory)
+        match self.machine.knowledge.linux() {
+            Some(linux) => linux.list_processes(memory),
+            None => (!self.machine.knowledge.is_pending()).then(Vec::new),
+        }
     }
 
     /// Which ticks are to be collected before a request that asks for the guest's processes: if the kernel hasn't been located yet, each

@@ -116,7 +116,8 @@ pub fn add_symbols<S: Sink>(recording: &mut Encoder<S>, sources: &mut SymbolSour
     }
     let mut variables = String::new();
     while let Some(lock) = recording.next_lock() {
-        variables += &knowledge.variable(lock).unwrap_or_default();
+        let variable = knowledge.linux().and_then(|linux| linux.variable(lock));
+        variables += &variable.unwrap_or_default();
     }
     recording.add_variables(variables);
     while let Some(known) = recording.module_text()
@@ -143,9 +144,9 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use kvmprof_introspection::testing::kernel::{HOT, TEXT, offsets};
-    use kvmprof_introspection::testing::linux_guest::LinuxGuest;
-    use kvmprof_introspection::testing::modules::TestModule;
+    use kvmprof_introspection_fixtures::kernel::{HOT, TEXT, offsets};
+    use kvmprof_introspection_fixtures::linux_guest::LinuxGuest;
+    use kvmprof_introspection_fixtures::modules::TestModule;
     use kvmprof_recording::file::{FileOptions, FileSink, NewFile, Recording};
     use kvmprof_recording::{LockWait, Sample, Ticks};
 
@@ -153,11 +154,11 @@ mod tests {
     fn add_known(
         recording: &mut Encoder<FileSink>,
         kernel_text: &mut KernelText,
-        guest: &LinuxGuest,
+        knowledge: &GuestKnowledge,
     ) {
         let mut sources = SymbolSources {
             kernel_text,
-            knowledge: &guest.knowledge,
+            knowledge,
             host: None,
         };
         add_symbols(recording, &mut sources);
@@ -177,12 +178,14 @@ mod tests {
     #[test]
     fn global_locks_have_their_names() {
         let guest = LinuxGuest::new(HOT);
-        guest.knowledge.locate(&guest.memory, &guest.user());
+        let knowledge = GuestKnowledge::from_kernel_image(&HOT.file()).unwrap();
+        let linux = knowledge.linux().unwrap();
+        linux.locate(&guest.memory, &guest.user());
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording");
         let mut recording = begin(&path);
         let mut kernel_text = KernelText::default();
-        let slide = guest.knowledge.slide().unwrap();
+        let slide = linux.slide().unwrap();
         let variable = TEXT.wrapping_add(offsets::MODULES).wrapping_add(slide);
         // One lock twice, one outside the image, and one that is code.
         for address in [
@@ -203,7 +206,7 @@ mod tests {
                 ..Ticks::default()
             };
             recording.feed(&ticks, &[]);
-            add_known(&mut recording, &mut kernel_text, &guest);
+            add_known(&mut recording, &mut kernel_text, &knowledge);
         }
         recording.finish();
         let contents = Recording::open(&path).unwrap().read(|_, _| {}).unwrap();
@@ -215,25 +218,27 @@ mod tests {
     #[test]
     fn a_recording_has_all_modules_once_even_unloaded_ones() {
         let guest = LinuxGuest::new(HOT);
+        let knowledge = GuestKnowledge::from_kernel_image(&HOT.file()).unwrap();
+        let linux = knowledge.linux().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording");
         let mut recording = begin(&path);
         let mut kernel_text = KernelText::default();
         // The kernel hasn't been located yet.
-        add_known(&mut recording, &mut kernel_text, &guest);
+        add_known(&mut recording, &mut kernel_text, &knowledge);
         assert!(recording.wants_kernel());
-        guest.knowledge.locate(&guest.memory, &guest.user());
+        linux.locate(&guest.memory, &guest.user());
         for name in ["first", "second"] {
             guest.load(&[TestModule::new(name, 2)]);
-            guest.read_modules();
+            linux.modules().read(linux, &guest.memory);
             for _ in 0..2 {
-                add_known(&mut recording, &mut kernel_text, &guest);
+                add_known(&mut recording, &mut kernel_text, &knowledge);
             }
         }
         recording.finish();
         let contents = Recording::open(&path).unwrap().read(|_, _| {}).unwrap();
         let kernel = contents.kernel.unwrap();
-        assert_eq!(Some(kernel.slide), guest.knowledge.slide());
+        assert_eq!(Some(kernel.slide), linux.slide());
         let functions = contents.symbols.lines();
         let of_modules = |line: &&str| line.contains("\t[");
         let modules: Vec<&str> = functions.filter(of_modules).collect();

@@ -11,7 +11,7 @@ use std::fs;
 
 use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
-use kvmprof_introspection::testing::kernel::HOT;
+use kvmprof_introspection_fixtures::kernel::HOT;
 use kvmprof_recording::Sample;
 use kvmprof_tests::{Guest, Ran, on_kvm, read_status, recorded, run, until};
 use rustix::process::Signal;

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use kvm_bindings::kvm_userspace_memory_region;
 use kvm_ioctls::{Kvm, VmFd};
-use kvmprof_introspection::testing::kernel::{HOT, offsets};
-use kvmprof_introspection::testing::linux_guest::{IMAGE, LinuxGuest, MEMORY, TASKS};
+use kvmprof_introspection_fixtures::kernel::{HOT, offsets};
+use kvmprof_introspection_fixtures::linux_guest::{IMAGE, LinuxGuest, MEMORY, TASKS};
 use kvmprof_tests::registers_in_long_mode;
 use vm_memory::{Bytes, GuestAddress};
 

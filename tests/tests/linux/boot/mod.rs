@@ -28,7 +28,13 @@ fn run() -> Finished {
 /// The levels of the kernel's initcalls in its image.
 fn levels() -> Levels {
     let knowledge = kernel_knowledge(&debian("6.12"));
-    Levels::from_symbols(knowledge.symbols().unwrap().names_with(INITCALL_PREFIX))
+    Levels::from_symbols(
+        knowledge
+            .linux()
+            .unwrap()
+            .symbols()
+            .names_with(INITCALL_PREFIX),
+    )
 }
 
 /// The boot with this number, from 1.

@@ -4,8 +4,8 @@
 
 use std::fs;
 
-use kvmprof_introspection::testing::derived::{compare, compare_unwinding};
 use kvmprof_introspection::unpack_kernel;
+use kvmprof_tests::linux::derived::{compare, compare_unwinding};
 use kvmprof_tests::linux::unpacked;
 
 use super::kernels;

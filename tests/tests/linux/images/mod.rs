@@ -32,7 +32,7 @@ fn a_kernels_image_has_release_and_symbols_but_no_address() {
         let knowledge = kernel_knowledge(&kernel);
         let linux = knowledge.linux().unwrap();
         assert_eq!(linux.release(), kernel.version);
-        assert_eq!(knowledge.slide(), None);
+        assert_eq!(linux.slide(), None);
         assert!(linux.modules().can_be_found());
         let symbols = linux.symbols();
         assert!(symbols.len() > 50_000, "{}", symbols.len());
@@ -78,11 +78,9 @@ fn the_unpacked_kernel_gives_the_same_facts() {
     for kernel in kernels() {
         let (packed, elf) = (kernel_knowledge(&kernel), unpacked(&kernel));
         let knowledge = GuestKnowledge::from_kernel_image(&elf).unwrap();
-        assert_eq!(knowledge.linux().unwrap().release(), kernel.version);
-        assert_eq!(
-            knowledge.symbols().unwrap().len(),
-            packed.symbols().unwrap().len()
-        );
+        let (linux, packed) = (knowledge.linux().unwrap(), packed.linux().unwrap());
+        assert_eq!(linux.release(), kernel.version);
+        assert_eq!(linux.symbols().len(), packed.symbols().len());
         assert!(!notes(&elf, b"Xen").is_empty(), "it can be booted by PVH");
     }
 }
@@ -95,7 +93,7 @@ fn a_kernel_without_btf_is_analysed_by_its_code() {
         let linux = knowledge.linux().unwrap();
         assert_eq!(linux.release(), kernel.version);
         assert!(linux.orc().is_none());
-        let missing: Vec<&str> = knowledge
+        let missing: Vec<&str> = linux
             .gaps()
             .iter()
             .filter_map(|gap| gap.split_once(':').map(|(what, _)| what))
@@ -105,13 +103,7 @@ fn a_kernel_without_btf_is_analysed_by_its_code() {
             "No files out of the guest's page cache",
             "No perf maps",
         ];
-        assert_eq!(
-            missing,
-            expected,
-            "{}: {:#?}",
-            kernel.version,
-            knowledge.gaps()
-        );
+        assert_eq!(missing, expected, "{}: {:#?}", kernel.version, linux.gaps());
     }
 }
 

@@ -16,20 +16,26 @@ fn a_running_kernel_gives_the_same_facts_as_its_file() {
         let elf = unpacked(&kernel);
         for slide in SLIDES {
             let image = GuestKnowledge::from_kernel_image(&elf).unwrap();
-            let symbols = image.symbols().unwrap();
+            let from_file = image.linux().unwrap();
+            let symbols = from_file.symbols();
             let guest = RunningGuest::new(&elf, symbols, slide, MEMORY);
-            let expected = layouts(image.linux().unwrap());
+            let expected = layouts(from_file);
             let rip = symbols.address_of("do_syscall_64").unwrap() + slide;
             for registers in [RunningGuest::kernel(rip), RunningGuest::user()] {
                 let memory = GuestKnowledge::from_memory(&guest.memory, &registers).unwrap();
-                image.locate(&guest.memory, &registers);
+                let from_memory = memory.linux().unwrap();
+                from_file.locate(&guest.memory, &registers);
                 let what = format!("{} at {slide:#x}, CPL {}", kernel.version, registers.cpl);
-                assert_eq!(memory.slide(), Some(slide), "{what}");
-                assert_eq!(image.slide(), Some(slide), "{what}");
+                assert_eq!(from_memory.slide(), Some(slide), "{what}");
+                assert_eq!(from_file.slide(), Some(slide), "{what}");
                 assert!(memory.kallsyms() == image.kallsyms(), "{what}");
-                assert_eq!(memory.has_panicked(&guest.memory), Some(false), "{what}");
-                assert_eq!(layouts(memory.linux().unwrap()), expected, "{what}");
-                agree(memory.linux().unwrap(), image.linux().unwrap(), &what);
+                assert_eq!(
+                    from_memory.has_panicked(&guest.memory),
+                    Some(false),
+                    "{what}"
+                );
+                assert_eq!(layouts(from_memory), expected, "{what}");
+                agree(from_memory, from_file, &what);
             }
         }
     }

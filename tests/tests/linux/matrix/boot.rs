@@ -83,7 +83,7 @@ pub fn check_pids(run: &Run) {
 pub fn check_symbols(run: &Run) {
     let stream = run.stream("boot");
     let knowledge = kernel_knowledge(&debian(run.case.series));
-    let symbols = knowledge.symbols().unwrap();
+    let symbols = knowledge.linux().unwrap().symbols();
     let address = |name| {
         symbols
             .address_of(name)

@@ -1,15 +1,15 @@
 //! The contents of files and of the vDSO, read out of guest memory.
 
 use super::*;
-use crate::testing::kernel::{TEXT, offsets};
-use crate::testing::linux_guest::{IMAGE, MEMORY, SLIDE};
-use crate::testing::processes::PAGES;
+use kvmprof_introspection_fixtures::kernel::{TEXT, offsets};
+use kvmprof_introspection_fixtures::linux_guest::{IMAGE, MEMORY, SLIDE};
+use kvmprof_introspection_fixtures::processes::PAGES;
 
 #[test]
 fn reads_files_out_of_the_page_cache() {
     let guest = LinuxGuest::new(HOT);
     guest.identify(0, &guest.user());
-    let linux = guest.knowledge.linux().unwrap();
+    let linux = guest.linux();
     let mut room = FixtureMemory::new(&guest, Areas::Tree);
     let bytes: Vec<u8> = (1..=70).collect();
     let single = room.pages(&bytes[..1]);
@@ -114,7 +114,7 @@ fn reads_the_vdso_out_of_the_kernel() {
 }
 
 fn check_vdso(guest: &LinuxGuest) {
-    let linux = guest.knowledge.linux().unwrap();
+    let linux = guest.linux();
     let image = |data: u64, length: u64| {
         guest.set(offsets::VDSO_IMAGE, data);
         guest.set(offsets::VDSO_IMAGE + 8, length);

@@ -1,11 +1,13 @@
 //! Facts from a kernel's code, beside those from its BTF and its complete symbol table.
 
-use crate::code::Code;
-use crate::image::btf::Btf;
-use crate::image::{KernelImage, Symbols, Vmlinux};
-use crate::linux::kernel_symbols;
-use crate::unwind::{Base, CodeRules, Kind};
+use std::collections::BTreeMap;
+
 use iced_x86::{FlowControl, Mnemonic};
+use kvmprof_introspection::parts::{
+    Base, Code, CodeRules, FileSymbol, KernelImage, Kind, SymbolKind, Vmlinux, kernel_orc,
+    kernel_release, kernel_symbols,
+};
+use kvmprof_introspection::{Btf, Symbols};
 
 /// A value that the code gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,12 +98,16 @@ pub fn compare(elf: &[u8], with_functions: bool) -> Option<Vec<Derived>> {
     let all = kernel_symbols(&image);
     let (_, section) = image.part(".BTF", &all, ["__start_BTF", "__stop_BTF"])?;
     let btf = Btf::parse(section).ok()?;
-    let symbols = if with_functions {
-        kernel_symbols(&image).functions_only()
-    } else {
-        Symbols::new(Vec::new(), String::new(), Vec::new())
-    };
+    let functions = all.functions().filter(|_| with_functions);
+    let functions = functions.map(|(address, _, name)| FileSymbol {
+        address,
+        name: name.as_bytes(),
+        kind: SymbolKind::Function,
+        size: 0,
+    });
+    let symbols = Symbols::from_table(functions, Vec::new());
     let findings = Code::new(&image, &symbols).findings();
+    let variables: BTreeMap<&str, u64> = findings.variables().collect();
     let mut derived = Vec::new();
     for (structure, member) in MEMBERS {
         let structures = btf.structures(structure);
@@ -120,7 +126,7 @@ pub fn compare(elf: &[u8], with_functions: bool) -> Option<Vec<Derived>> {
         let in_hot = in_hot.zip(all.address_of("pcpu_hot"));
         derived.push(Derived {
             name: name.to_owned(),
-            told: findings.variable(name),
+            told: variables.get(name).copied(),
             described: match in_hot {
                 Some((offset, address)) => Some(address + offset),
                 None => all.address_of(name),
@@ -150,8 +156,8 @@ pub struct Steps {
 pub fn compare_unwinding(elf: &[u8], count: usize) -> Option<Steps> {
     let image = KernelImage::from_file(Vmlinux::parse(elf).ok()?);
     let symbols = kernel_symbols(&image);
-    let release = crate::linux::kernel_release(&image)?;
-    let orc = crate::linux::kernel_orc(&image, &symbols, &release)?;
+    let release = kernel_release(&image)?;
+    let orc = kernel_orc(&image, &symbols, &release)?;
     let rules = CodeRules::find(&image, &symbols)?;
     let code = Code::new(&image, &symbols);
     let (start, text) = code.text()?;

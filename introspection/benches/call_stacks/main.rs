@@ -1,17 +1,21 @@
 //! Times stack unwinding and looks at all tasks on a stopped vCPU, and reading the kernel's module list, without KVM. The guests' memory is
 //! synthetic; the unwind table is as large as a distribution kernel's.
 
+mod stacks;
+
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::ensure;
-use kvmprof_introspection::testing::kernel::{HOT, TEXT, offsets, task};
-use kvmprof_introspection::testing::linux_guest::{
+use anyhow::{Context, ensure};
+use kvmprof_introspection::{GuestKnowledge, Registers, Stack, TaskReader, VcpuIntrospector};
+use kvmprof_introspection_fixtures::kernel::{HOT, TEXT, offsets, task};
+use kvmprof_introspection_fixtures::linux_guest::{
     DIRECT_MAP, LinuxGuest, SLIDE, TASKS as FIRST_TASK,
 };
-use kvmprof_introspection::testing::modules::{START, TestModule};
-use kvmprof_introspection::testing::stacks::DeepStacks;
-use kvmprof_introspection::{Registers, Stack, TaskReader, VcpuIntrospector};
+use kvmprof_introspection_fixtures::modules::{START, TestModule};
+
+use stacks::DeepStacks;
 
 const ROUNDS: usize = 301;
 /// Stacks in a round.
@@ -49,7 +53,7 @@ fn main() -> anyhow::Result<()> {
         stacks.unwind_frameless(&mut stack);
         stack.frames().len()
     })?;
-    measure_modules();
+    measure_modules()?;
     measure_looks()
 }
 
@@ -75,7 +79,8 @@ fn measure_looks() -> anyhow::Result<()> {
         }
     }
     let registers = guest.kernel(0);
-    let mut introspector = guest.introspector(0);
+    let knowledge = Arc::new(GuestKnowledge::from_kernel_image(&HOT.file())?);
+    let mut introspector = VcpuIntrospector::new(knowledge, 0);
     introspector.identify(&guest.memory, &registers, false, false);
     let mut reader = TaskReader::default();
     let mut look = |forgets: bool| {
@@ -107,9 +112,11 @@ fn measure_looks() -> anyhow::Result<()> {
 
 /// Prints the time that modules take: to see on the vCPU's thread whether the list has changed, and to read the list on
 /// another thread, from scratch or with one new module.
-fn measure_modules() {
+fn measure_modules() -> anyhow::Result<()> {
     let guest = LinuxGuest::new(HOT);
-    guest.knowledge.locate(&guest.memory, &guest.user());
+    let knowledge = Arc::new(GuestKnowledge::from_kernel_image(&HOT.file())?);
+    let linux = knowledge.linux().context("It is no Linux")?;
+    linux.locate(&guest.memory, &guest.user());
     let modules: Vec<TestModule> = (0..MODULES)
         .map(|number| TestModule::new(&format!("module{number}"), FUNCTIONS))
         .collect();
@@ -125,13 +132,13 @@ fn measure_modules() {
         ] {
             guest.load(modules);
             let start = Instant::now();
-            guest.read_modules();
+            linux.modules().read(linux, &guest.memory);
             if let Some(times) = times {
                 times.push(start.elapsed().as_secs_f64() * 1e6);
             }
         }
     }
-    let mut introspector = guest.introspector(0);
+    let mut introspector = VcpuIntrospector::new(Arc::clone(&knowledge), 0);
     let registers = Registers {
         rip: START + 8,
         ..guest.kernel(0)
@@ -163,6 +170,7 @@ fn measure_modules() {
         "one more",
         median(one)
     );
+    Ok(())
 }
 
 fn median(mut figures: Vec<f64>) -> f64 {

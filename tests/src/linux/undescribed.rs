@@ -1,7 +1,6 @@
 //! A kernel without BTF, ORC and names of variables, made from one with them.
 
-use crate::image::kallsyms::names_of_variables;
-use crate::image::{KernelImage, Vmlinux};
+use kvmprof_introspection::parts::{KernelImage, Vmlinux, names_of_variables};
 
 /// The sections with BTF and ORC.
 const SECTIONS: [&[u8]; 3] = [b".BTF", b".orc_unwind", b".orc_unwind_ip"];

@@ -1,7 +1,12 @@
-//! A guest's physical memory, and its virtual memory according to its page tables.
+//! A guest's physical memory, and its virtual memory according to a vCPU's registers and its page tables.
+//!
+//! Everything read from a guest is untrusted: walks are bounded, and addresses are checked against guest memory.
+#![forbid(unsafe_code)]
 
+mod address_space;
+pub mod bytes;
 mod mapped;
-mod paging;
+mod registers;
 mod user_store;
 
 use std::sync::Arc;
@@ -9,12 +14,13 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, VolatileMemory};
 
-pub(crate) use mapped::MappedRange;
-pub use paging::AddressSpace;
-pub(crate) use paging::{CR0_PG, CR4_LA57, EFER_LMA, FRAME, PAGE, PTI_USER, read_paged, read_u64};
-#[cfg(any(test, feature = "testing"))]
-pub(crate) use paging::{LARGE, PRESENT};
-pub use user_store::NotWritable;
+pub use address_space::{
+    AddressSpace, CR0_PG, CR4_LA57, EFER_LMA, FRAME, LARGE, PAGE, PRESENT, PTI_USER, read_paged,
+    read_u64,
+};
+pub use mapped::MappedRange;
+pub use registers::Registers;
+pub use user_store::{ACCESSED, DIRTY, NotWritable, USER, WRITABLE};
 
 /// A guest's physical memory. The guest may change it at any time.
 pub trait PhysicalMemory {

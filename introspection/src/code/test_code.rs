@@ -3,8 +3,8 @@
 use crate::code::Code;
 use crate::image::elf::{FileSymbol, SymbolKind};
 use crate::image::{KernelImage, Segment, Symbols};
-use crate::testing::kernel::TEXT;
 use crate::unwind::CodeRules;
+use kvmprof_introspection_fixtures::kernel::TEXT;
 
 /// Functions that recipes read.
 pub const FUNCTIONS: [&str; 28] = [

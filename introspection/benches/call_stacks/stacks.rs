@@ -2,14 +2,14 @@
 
 use vm_memory::{Bytes, GuestAddress};
 
-use super::eh_frame::eh_frame;
-use super::page_tables::{Memory, Tables, long_mode};
-use crate::memory::{AddressSpace, PAGE};
-use crate::unwind::{
-    KernelUnwinder, OrcFormat, OrcTable, PagedMemory, Stack, UnwindCache, UnwindTable,
-    UserRegisters, UserUnwinder,
+use kvmprof_introspection::parts::{KernelUnwinder, OrcFormat, PagedMemory, UserRegisters};
+use kvmprof_introspection::{
+    AddressSpace, OrcTable, Registers, Stack, UnwindCache, UnwindTable, UserUnwinder,
 };
-use crate::{Registers, testing::kernel::TEXT};
+use kvmprof_introspection_fixtures::eh_frame::eh_frame;
+use kvmprof_introspection_fixtures::kernel::TEXT;
+use kvmprof_introspection_fixtures::page_tables::{Memory, Tables, long_mode};
+use kvmprof_introspection_fixtures::processes::PAGE;
 
 /// Bytes of the kernel's code.
 const CODE: u64 = 16 << 20;
@@ -198,34 +198,4 @@ fn table() -> OrcTable {
     }
     let format = OrcFormat::from_kernel("6.12.0", &entries).unwrap();
     OrcTable::parse(TABLE, &addresses, &entries, format).unwrap()
-}
-
-#[cfg(test)]
-mod tests {
-    use kvmprof_recording::StackEnd;
-
-    use super::*;
-
-    #[test]
-    fn test_stacks_have_the_requested_depth() {
-        for frames in [2, 16, 64] {
-            let mut stacks = DeepStacks::new(frames);
-            let mut stack = Stack::default();
-            stacks.unwind_kernel(&mut stack);
-            let kernel = stack.summary();
-            assert_eq!(
-                (u64::from(kernel.kernel), kernel.kernel_end),
-                (frames, StackEnd::Complete)
-            );
-            let ended = |stack: &Stack| {
-                let user = stack.summary();
-                (u64::from(user.user), user.user_end)
-            };
-            // Frame pointers don't show that there are no more callers.
-            stacks.unwind_user(&mut stack);
-            assert_eq!(ended(&stack), (frames, StackEnd::Broken));
-            stacks.unwind_frameless(&mut stack);
-            assert_eq!(ended(&stack), (frames, StackEnd::Complete));
-        }
-    }
 }

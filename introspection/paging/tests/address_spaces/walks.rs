@@ -1,0 +1,94 @@
+//! Walks of page tables for one address.
+
+use proptest::prelude::*;
+use vm_memory::{Bytes, GuestAddress};
+
+use crate::hostile_tables::HostileTables;
+use kvmprof_introspection_fixtures::page_tables::{Memory, Tables, long_mode};
+use kvmprof_paging::{AddressSpace, CR0_PG, Registers};
+
+fn memory() -> Memory {
+    Memory::from_ranges(&[(GuestAddress(0), 1 << 20), (GuestAddress(1 << 32), 1 << 16)]).unwrap()
+}
+
+#[test]
+fn walks_every_page_size_and_depth() {
+    for levels in [4, 5] {
+        let mut tables = Tables::new(memory(), 0x10000, levels);
+        tables.map(0xffff_8000_0000_1000, 0x5000, 1);
+        tables.map(0xffff_ffff_8020_0000, 0x20_0000, 2);
+        tables.map(0x40_0000_0000, 1 << 32, 3);
+        let registers = long_mode(0x10000 | 0xfff, levels == 5);
+        let space = AddressSpace::new(&tables.memory, &registers);
+        let physical = |address| space.translate(address).map(|address| address.0);
+        assert_eq!(physical(0xffff_8000_0000_1abc), Some(0x5abc));
+        assert_eq!(physical(0xffff_ffff_8021_2345), Some(0x21_2345));
+        assert_eq!(physical(0x40_1234_5678), Some((1 << 32) + 0x1234_5678));
+        assert_eq!(physical(0xffff_8000_0000_2000), None);
+        assert_eq!(physical(0x0080_0000_0000_0000), None);
+        assert_eq!(physical(0x0000_8000_0000_1000), None);
+    }
+}
+
+#[test]
+fn reads_across_pages() {
+    let mut tables = Tables::new(memory(), 0x10000, 4);
+    tables.map(0x1000, 0x5000, 1);
+    tables.map(0x2000, 0x3000, 1);
+    tables
+        .memory
+        .write_slice(b"left", GuestAddress(0x5ffc))
+        .unwrap();
+    tables
+        .memory
+        .write_slice(b"right", GuestAddress(0x3000))
+        .unwrap();
+    let space = AddressSpace::new(&tables.memory, &long_mode(0x10000, false));
+    let mut buffer = [0; 9];
+    space.read(0x1ffc, &mut buffer).unwrap();
+    assert_eq!(&buffer, b"leftright");
+    assert_eq!(space.read(0x2ffc, &mut buffer), None);
+}
+
+#[test]
+fn without_paging_addresses_are_physical() {
+    let memory = memory();
+    let mut registers = Registers::default();
+    assert_eq!(
+        AddressSpace::new(&memory, &registers).translate(0x1234),
+        Some(GuestAddress(0x1234))
+    );
+    registers.cr0 = CR0_PG;
+    assert_eq!(
+        AddressSpace::new(&memory, &registers).translate(0x1234),
+        None
+    );
+}
+
+#[test]
+fn circular_tables_end() {
+    let memory = memory();
+    for index in 0..512 {
+        memory
+            .write_obj(0x1000_u64 | 3, GuestAddress(0x1000 + index * 8))
+            .unwrap();
+    }
+    let space = AddressSpace::new(&memory, &long_mode(0x1000, true));
+    assert_eq!(space.translate(0x1234), Some(GuestAddress(0x1234)));
+}
+
+proptest! {
+    #[test]
+    fn hostile_tables_end_and_stay_inside(tables in HostileTables::any()) {
+        let memory = memory();
+        // Half of the entries point to other tables, the rest anywhere.
+        tables.write(&memory, |entry| if entry & 2 == 0 { entry & 0xf_f0ff } else { entry });
+        for registers in tables.registers(0xf_ffff) {
+            let space = AddressSpace::new(&memory, &registers);
+            let mut buffer = [0; 64];
+            space.read(tables.address, &mut buffer);
+            space.read(u64::MAX - 3, &mut buffer);
+            space.translate(tables.address);
+        }
+    }
+}
