@@ -41,7 +41,7 @@ ORDER BY busy_percent DESC, host
 LIMIT 20;
 
 -- name: by_label
--- Time by a label of the configuration.
+-- Time by a label: of the configuration, as here, or of processes, such as labels['user'].
 SELECT labels['zone'] AS zone, sum(nanoseconds) / 1e9 AS seconds
 FROM samples
 WHERE mode <> 'idle'

@@ -1,25 +1,29 @@
 //! The program's command line.
 
-use std::io::Write;
+use std::io::{BufWriter, IntoInnerError, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use anyhow::{Context, bail, ensure};
 use clap::{Args, Parser, Subcommand};
 use kvmprof_cli::command_line::{self, Command, Console, ExitStatus, Program, usage};
 use kvmprof_cli::interrupt::Interrupt;
 use kvmprof_cli::table::{USUAL_ROWS, most_rows};
-use kvmprof_cli::text::{self, write_json};
+use kvmprof_cli::text::write_json;
 use kvmprof_recording::file::{NewFile, is_recording};
+use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::diff::{self, changes};
-use kvmprof_report::profile::{Layout, Section, SortBy, TableStyle, document, print};
+use kvmprof_report::graph::{GraphArguments, GraphError, title};
+use kvmprof_report::html::{comparison_page, page};
+use kvmprof_report::profile::{
+    Label, RowsArguments, TableArguments, TableError, TableStyle, print,
+};
+use kvmprof_report::symbolize::SourceTexts;
 use kvmprof_tools::program::Setup;
 
 use crate::engine::Engine;
 use crate::output::{Format, Printer};
-use crate::picture::{self, Style};
-use crate::recording;
+use crate::rows;
 
 /// Query the data set of a fleet in SQL, or draw it
 ///
@@ -82,6 +86,47 @@ impl DataArguments {
     fn room(&self) -> u64 {
         u64::from(self.memory_limit) << 20
     }
+
+    /// The picture that `draw` makes within the memory limit.
+    fn draw(
+        &self,
+        draw: impl FnOnce(&OutputBudget) -> Result<Vec<u8>, GraphError>,
+    ) -> anyhow::Result<Vec<u8>> {
+        draw(&OutputBudget::new(self.room())).map_err(|error| match error {
+            GraphError::NoSuchLabel { .. } => usage(error),
+            GraphError::TooMuch(_) => anyhow::anyhow!(
+                "The picture would take more than {} bytes: choose less, or allow more by --memory-limit",
+                self.room()
+            ),
+            other => other.into(),
+        })
+    }
+}
+
+/// What chooses rows.
+#[derive(Args, Debug)]
+struct ChoiceArguments {
+    /// Choose the rows for which this SQL expression is true; diff has one for the rows before and one for those after
+    #[arg(long = "where", id = "condition", value_name = "CONDITION")]
+    conditions: Vec<String>,
+    /// Choose the rows with this label, such as user=1000; can be given more than once
+    #[arg(long, value_name = "KEY=VALUE")]
+    label: Vec<Label>,
+}
+
+impl ChoiceArguments {
+    /// SQL expressions, all of which are true for the rows with the labels and for which `conditions` are true.
+    fn with(&self, conditions: &[String]) -> Vec<String> {
+        let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
+        let label =
+            |label: &Label| format!("labels[{}] = {}", quoted(&label.key), quoted(&label.value));
+        let labels = self.label.iter().map(label);
+        conditions.iter().cloned().chain(labels).collect()
+    }
+
+    fn all(&self) -> Vec<String> {
+        self.with(&self.conditions)
+    }
 }
 
 /// An SQL query, or a recording to write.
@@ -90,18 +135,17 @@ struct QueryArguments {
     #[command(flatten)]
     data: DataArguments,
     /// The SQL query; put -- before it if it starts with a comment
-    #[arg(value_name = "SQL", required_unless_present = "recording")]
+    #[arg(value_name = "SQL", required_unless_present = "recording", conflicts_with_all = ["condition", "label"])]
     sql: Option<String>,
     /// The format of the answer
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     format: Format,
-    /// Write the rows that --where chooses as a recording instead, for kvmprof report and other commands. It has only data that the data set has, that is
-    /// no addresses, vCPUs and exact times
+    /// Write the chosen rows as a recording instead, for kvmprof report and other commands. It has only data that the data set has, that is no addresses,
+    /// vCPUs and exact times
     #[arg(long = "as", id = "recording", value_name = "FILE", conflicts_with_all = ["sql", "format"])]
     recording: Option<PathBuf>,
-    /// With --as: choose the rows for which this SQL expression is true
-    #[arg(long = "where", value_name = "CONDITION", conflicts_with = "sql")]
-    condition: Option<String>,
+    #[command(flatten)]
+    chosen: ChoiceArguments,
 }
 
 /// Draw the chosen rows as a flame graph, an SVG file
@@ -114,58 +158,30 @@ struct FlamegraphArguments {
     #[command(flatten)]
     data: DataArguments,
     #[command(flatten)]
-    chosen: ConditionArguments,
+    chosen: ChoiceArguments,
     /// The file to write; - is standard output; if its name ends in .html, the page of kvmprof html is written
     #[arg(short, long, value_name = "PATH")]
     output: PathBuf,
-    #[command(flatten)]
-    style: StyleArguments,
-}
-
-/// Options of a flame graph.
-#[derive(Args, Debug)]
-struct StyleArguments {
-    /// Draw the flame graph upside down: the outermost frames at the top
-    #[arg(long, requires = "output")]
-    icicle: bool,
-    /// The flame graph's title
-    #[arg(long, value_name = "TEXT", requires = "output")]
+    /// The title above it
+    #[arg(long, value_name = "TEXT")]
     title: Option<String>,
+    #[command(flatten)]
+    graph: GraphArguments,
 }
 
-impl StyleArguments {
-    fn style(&self) -> Style {
-        Style {
-            title: self.title.clone(),
-            icicle: self.icicle,
-        }
-    }
-}
-
-/// The condition that chooses rows.
-#[derive(Args, Debug)]
-struct ConditionArguments {
-    /// Choose the rows for which this SQL expression is true
-    #[arg(long = "where", value_name = "CONDITION")]
-    condition: Option<String>,
-}
-
-/// Show the tables of kvmprof report for the chosen rows: modes, processes, functions
+/// Show the tables of kvmprof report for the chosen rows: modes, processes, modules, functions
 #[derive(Args, Debug)]
 #[command(
     after_help = "Exit status: 0; 1 when the data set cannot be read, the condition is wrong, or nothing was chosen; 2 for wrong options.\n\n\
-    Example: kvmprof-query top --data DIR --where \"kernel = '6.12.1'\" --by function --top 10"
+    Example: kvmprof-query top --data DIR --where \"kernel = '6.12.1'\" --by user,function --top 10"
 )]
 struct TopArguments {
     #[command(flatten)]
     data: DataArguments,
     #[command(flatten)]
-    chosen: ConditionArguments,
-    /// The tables, in this order
-    #[arg(long, value_name = "TABLE", value_delimiter = ',', default_values = ["mode", "process", "function"], value_parser = section())]
-    by: Vec<Section>,
+    chosen: ChoiceArguments,
     #[command(flatten)]
-    rows: RowsArguments,
+    tables: TableArguments,
 }
 
 /// Show which functions' shares changed from one choice to another
@@ -180,43 +196,19 @@ struct TopArguments {
 struct DiffArguments {
     #[command(flatten)]
     data: DataArguments,
-    /// Choose the rows for which this SQL expression is true; given twice, first for the rows before, then for those after
-    #[arg(long = "where", value_name = "CONDITION", required = true)]
-    conditions: Vec<String>,
+    #[command(flatten)]
+    chosen: ChoiceArguments,
     #[command(flatten)]
     rows: RowsArguments,
     /// The SVG file of a differential flame graph; - is standard output; if its name ends in .html, the page of kvmprof diff is written
     #[arg(short, long, value_name = "PATH", conflicts_with_all = ["sort", "top", "json"])]
     output: Option<PathBuf>,
-    #[command(flatten)]
-    style: StyleArguments,
-}
-
-/// Options of tables.
-#[derive(Args, Debug)]
-struct RowsArguments {
-    /// Order and compare functions by their own samples, or by all samples with them on the stack
-    #[arg(long, value_enum, default_value = "self", value_name = "ORDER")]
-    sort: SortBy,
-    /// Maximum number of rows of a table [default: 20; all of a JSON document's]
-    #[arg(long, value_name = "N")]
-    top: Option<usize>,
-    /// Print a JSON document instead
-    #[arg(long)]
-    json: bool,
-}
-
-/// Parses the name of a table. Only tables are possible for which a data set has the data.
-fn section() -> impl TypedValueParser<Value = Section> {
-    PossibleValuesParser::new(["mode", "process", "thread", "module", "function"]).map(|name| {
-        match name.as_str() {
-            "mode" => Section::Mode,
-            "process" => Section::Process,
-            "thread" => Section::Thread,
-            "module" => Section::Module,
-            _ => Section::Function,
-        }
-    })
+    /// The title above it
+    #[arg(long, value_name = "TEXT", requires = "output")]
+    title: Option<String>,
+    /// Draw it upside down: the outermost frames at the top
+    #[arg(long, requires = "output")]
+    icicle: bool,
 }
 
 impl Program for Arguments {
@@ -233,13 +225,6 @@ impl Program for Arguments {
 
 /// Executes the command line. Returns the program's exit status.
 pub fn main() -> ExitCode {
-    let level = env_logger::Env::default().default_filter_or("error");
-    env_logger::Builder::from_env(level)
-        .format(|buffer, record| {
-            let message = text::message(&record.args().to_string());
-            writeln!(buffer, "kvmprof-query: {message}")
-        })
-        .init();
     command_line::main::<Arguments>()
 }
 
@@ -247,7 +232,13 @@ impl Command for QueryArguments {
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let engine = self.data.open()?;
         if let Some(path) = &self.recording {
-            let account = recording::write_file(&engine, self.condition.as_deref(), path)?;
+            let refused = || format!("Cannot write {}", path.display());
+            let file = NewFile::create_recording(path).with_context(refused)?;
+            let conditions = self.chosen.all();
+            let (out, account) = rows::write(&engine, &conditions, BufWriter::new(file))?;
+            let file = out.into_inner().map_err(IntoInnerError::into_error);
+            file.and_then(|mut file| file.keep())
+                .with_context(refused)?;
             console.say(format_args!("{}: {account}", path.display()));
             return Ok(ExitStatus::SUCCESS);
         }
@@ -262,12 +253,16 @@ impl Command for QueryArguments {
 impl Command for FlamegraphArguments {
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let engine = self.data.open()?;
-        let condition = self.chosen.condition.as_deref();
-        let style = self.style.style();
+        let conditions = self.chosen.all();
         let picture = if is_page(&self.output) {
-            picture::page(&engine, condition, &style)?
+            let (profile, counts) = rows::timed(&engine, &conditions)?;
+            let title = self.title.as_ref().unwrap_or(&profile.contents.info.kernel);
+            page(&profile, vec![counts], title, &SourceTexts::default()).into_bytes()
         } else {
-            picture::flame_graph(&engine, condition, &style, self.data.room())?
+            let profile = rows::profile(&engine, &conditions, self.data.room())?;
+            let title = self.title.clone().unwrap_or_else(|| title(&profile));
+            self.data
+                .draw(|budget| self.graph.draw(&profile, title, budget))?
         };
         write_to(&self.output, &picture, console)
     }
@@ -276,54 +271,69 @@ impl Command for FlamegraphArguments {
 impl Command for TopArguments {
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let engine = self.data.open()?;
-        let condition = self.chosen.condition.as_deref();
-        let profile = picture::profile(&engine, condition, self.data.room())?;
-        let RowsArguments { sort, json, .. } = self.rows;
-        let top = most_rows(self.rows.top, USUAL_ROWS, json);
+        let profile = rows::profile(&engine, &self.chosen.all(), self.data.room())?;
+        let relatives = self.tables.relatives(&profile);
+        let relatives = relatives.map_err(|error| match error {
+            TableError::NoSuchTable { .. } => usage(error),
+            TableError::NoSuchFunction(_) => error.into(),
+        })?;
+        let RowsArguments { top, json, .. } = self.tables.rows;
+        let top = most_rows(top, USUAL_ROWS, json);
         if json {
-            write_json(console.text(), document(&profile, sort, top))?;
-            return Ok(ExitStatus::SUCCESS);
+            let document = self.tables.document(&profile, &relatives, top);
+            write_json(console.text(), document)?;
+        } else {
+            let style = TableStyle::for_terminal(console.is_terminal());
+            let layout = self.tables.layout(top, style);
+            print(&profile, &layout, &relatives, console.text())?;
         }
-        let layout = Layout {
-            sections: self.by.clone(),
-            sort,
-            top,
-            style: TableStyle::for_terminal(console.is_terminal()),
-        };
-        print(&profile, &layout, &[], console.text())?;
         Ok(ExitStatus::SUCCESS)
     }
 }
 
 impl Command for DiffArguments {
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let [before, after] = self.conditions.as_slice() else {
+        let [before, after] = self.chosen.conditions.as_slice() else {
             return Err(usage(
                 "A comparison has two conditions: --where BEFORE --where AFTER",
             ));
         };
         let engine = self.data.open()?;
-        if let Some(output) = self.output.as_deref().filter(|path| is_page(path)) {
-            let page = picture::changes_page(&engine, [before, after], &self.style.style())?;
-            return write_to(output, &page, console);
-        }
-        let room = self.data.room();
-        let side = |condition: &str| -> anyhow::Result<_> {
-            let mut profile = picture::profile(&engine, Some(condition), room)?;
-            condition.clone_into(&mut profile.file);
-            profile.contents.info.kernel = format!("{}, {condition}", profile.contents.info.kernel);
+        let mut counts = Vec::new();
+        let mut side = |condition| -> anyhow::Result<_> {
+            let conditions = self.chosen.with(std::slice::from_ref(condition));
+            let mut profile = if self.output.as_deref().is_some_and(is_page) {
+                let (profile, own) = rows::timed(&engine, &conditions)?;
+                counts.push(own);
+                profile
+            } else {
+                rows::profile(&engine, &conditions, self.data.room())?
+            };
+            profile.file = conditions.join(" AND ");
+            let info = &mut profile.contents.info;
+            info.kernel = format!("{}, {}", info.kernel, profile.file);
             Ok(profile)
         };
         let (before, after) = (side(before)?, side(after)?);
         let sides = [&before, &after];
-        picture::check_rates(sides)?;
+        let [earlier, later] = sides.map(|profile| profile.contents.info.hz);
+        ensure!(
+            earlier == later,
+            "Ticks before are of {earlier} Hz and after of {later} Hz: they stand for different times"
+        );
         if let Some(output) = &self.output {
-            let style = self.style.style();
-            let picture = picture::changes_graph(sides, &style, room)?;
+            let against = || format!("{} against {}", after.file, before.file);
+            let title = self.title.clone().unwrap_or_else(against);
+            let picture = if is_page(output) {
+                comparison_page(before, after, counts, &title).into_bytes()
+            } else {
+                let draw = |budget: &_| diff::draw(sides, title, self.icicle, budget);
+                self.data.draw(draw)?
+            };
             return write_to(output, &picture, console);
         }
-        let RowsArguments { sort, json, .. } = self.rows;
-        let top = most_rows(self.rows.top, USUAL_ROWS, json);
+        let RowsArguments { sort, top, json } = self.rows;
+        let top = most_rows(top, USUAL_ROWS, json);
         // The rows don't say when their ticks were.
         let changes = changes((&before, None), (&after, None), sort);
         if json {
@@ -354,10 +364,10 @@ fn write_to(path: &Path, picture: &[u8], console: &mut Console<'_>) -> anyhow::R
             path.display()
         );
     }
-    let mut file =
-        NewFile::create(path).with_context(|| format!("Cannot write {}", path.display()))?;
-    file.write_all(picture)
-        .and_then(|()| file.keep())
-        .with_context(|| format!("Cannot write {}", path.display()))?;
+    let written = NewFile::create(path).and_then(|mut file| {
+        file.write_all(picture)?;
+        file.keep()
+    });
+    written.with_context(|| format!("Cannot write {}", path.display()))?;
     Ok(ExitStatus::SUCCESS)
 }

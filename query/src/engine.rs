@@ -16,11 +16,10 @@ use futures::StreamExt;
 use kvmprof_cli::interrupt::Interrupt;
 use tokio::runtime::Runtime;
 
-use crate::data::DataSet;
-use crate::table::Samples;
+use crate::data::{self, TABLE};
 
-/// The table's name.
-pub const TABLE: &str = "samples";
+/// The name of the table of the chosen rows.
+const CHOSEN: &str = "chosen";
 /// The interval at which an interrupt is checked while the engine works.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -41,16 +40,15 @@ impl Engine {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()?;
-        let set = runtime.block_on(unless_interrupted(&interrupt, DataSet::open(place)))??;
-        let environment =
-            RuntimeEnvBuilder::new().with_memory_pool(Arc::new(FairSpillPool::new(memory)));
+        // A command may have several queries: the files are listed once.
+        let environment = RuntimeEnvBuilder::new()
+            .with_memory_pool(Arc::new(FairSpillPool::new(memory)))
+            .with_object_list_cache_limit(memory);
         let mut config = SessionConfig::new();
         // Conditions are evaluated before the other columns are read.
         config.options_mut().execution.parquet.pushdown_filters = true;
         let context = SessionContext::new_with_config_rt(config, environment.build_arc()?);
-        let samples = unless_interrupted(&interrupt, Samples::new(&context, set));
-        let samples = runtime.block_on(samples)??;
-        context.register_table(TABLE, Arc::new(samples))?;
+        runtime.block_on(unless_interrupted(&interrupt, data::open(&context, place)))??;
         Ok(Self {
             context,
             runtime,
@@ -71,18 +69,20 @@ impl Engine {
         self.runtime.block_on(answer).context("Wrong SQL")
     }
 
-    /// The rows for which the SQL expression `condition` is true. All rows without a condition.
+    /// The answer to an SQL query of the table `chosen`, before it is computed: it has the rows for which all of the SQL expressions `conditions` are true.
     ///
     /// # Errors
-    /// `condition` isn't a valid condition.
-    pub fn rows(&self, condition: Option<&str>) -> anyhow::Result<DataFrame> {
-        let all = self.runtime.block_on(self.context.table(TABLE))?;
-        let Some(condition) = condition else {
-            return Ok(all);
-        };
-        let wrong = || format!("Wrong condition {condition}");
-        let parsed = all.parse_sql_expr(condition).with_context(wrong)?;
-        all.filter(parsed).with_context(wrong)
+    /// One of them isn't a valid condition.
+    pub fn ask_of(&self, conditions: &[String], sql: &str) -> anyhow::Result<DataFrame> {
+        let mut chosen = self.runtime.block_on(self.context.table(TABLE))?;
+        for condition in conditions {
+            let wrong = || format!("Wrong condition {condition}");
+            let parsed = chosen.parse_sql_expr(condition).with_context(wrong)?;
+            chosen = chosen.filter(parsed).with_context(wrong)?;
+        }
+        self.context.deregister_table(CHOSEN)?;
+        self.context.register_table(CHOSEN, chosen.into_view())?;
+        self.ask(sql)
     }
 
     /// Computes an answer, and calls `each` with each part of its rows. Returns the answer's columns.

@@ -5,7 +5,7 @@ use std::io::Write;
 use anyhow::Context;
 use clap::ValueEnum;
 use datafusion::arrow::array::RecordBatch;
-use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::datatypes::{FieldRef, SchemaRef};
 use datafusion::arrow::json::LineDelimitedWriter;
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use kvmprof_cli::table::{Align, Spacing, write_rows};
@@ -35,9 +35,8 @@ const SPACING: Spacing = Spacing {
 pub struct Printer<'a> {
     format: Format,
     out: &'a mut dyn Write,
-    aligns: Vec<Align>,
+    aligns: Option<Vec<Align>>,
     waiting: Vec<Vec<String>>,
-    is_begun: bool,
 }
 
 impl<'a> Printer<'a> {
@@ -46,27 +45,23 @@ impl<'a> Printer<'a> {
         Self {
             format,
             out,
-            aligns: Vec::new(),
+            aligns: None,
             waiting: Vec::new(),
-            is_begun: false,
         }
     }
 
-    fn begin(&mut self, schema: &SchemaRef) -> anyhow::Result<()> {
-        if std::mem::replace(&mut self.is_begun, true) || self.format == Format::Json {
-            return Ok(());
+    /// Prints the columns' names before the first rows.
+    fn begin(&mut self, schema: &SchemaRef) {
+        if self.aligns.is_none() {
+            let align = |field: &FieldRef| match field.data_type().is_numeric() {
+                true => Align::Right,
+                false => Align::Left,
+            };
+            let fields = schema.fields().iter();
+            self.waiting
+                .push(fields.clone().map(|field| visible(field.name())).collect());
+            self.aligns = Some(fields.map(align).collect());
         }
-        let fields = schema.fields().iter();
-        let align = |is_number| if is_number { Align::Right } else { Align::Left };
-        self.aligns = (fields.clone())
-            .map(|field| align(field.data_type().is_numeric()))
-            .collect();
-        let names: Vec<String> = fields.map(|field| visible(field.name())).collect();
-        match self.format {
-            Format::Table => self.waiting.push(names),
-            _ => self.write_values(&names)?,
-        }
-        Ok(())
     }
 
     /// Prints rows.
@@ -74,33 +69,22 @@ impl<'a> Printer<'a> {
     /// # Errors
     /// It can't be written.
     pub fn add(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
-        self.begin(&batch.schema())?;
         if self.format == Format::Json {
             let mut lines = LineDelimitedWriter::new(Vec::new());
             lines.write(batch)?;
             lines.finish()?;
-            let lines = String::from_utf8(lines.into_inner())?;
-            return self
-                .out
-                .write_all(visible_json(&lines).as_bytes())
-                .context("Cannot write");
+            let lines = visible_json(&String::from_utf8(lines.into_inner())?);
+            return self.out.write_all(lines.as_bytes()).context("Cannot write");
         }
+        self.begin(&batch.schema());
         let options = FormatOptions::default();
         let columns = batch.columns().iter();
-        let columns: Result<Vec<ArrayFormatter<'_>>, _> = columns
-            .map(|column| ArrayFormatter::try_new(column, &options))
-            .collect();
-        let columns = columns?;
+        let columns = columns.map(|column| ArrayFormatter::try_new(column, &options));
+        let columns = columns.collect::<Result<Vec<_>, _>>()?;
         for row in 0..batch.num_rows() {
-            let values = columns
-                .iter()
-                .map(|column| visible(&column.value(row).to_string()));
-            let values: Vec<String> = values.collect();
-            if self.format == Format::Csv {
-                self.write_values(&values)?;
-            } else {
-                self.waiting.push(values);
-            }
+            let values = columns.iter();
+            let values = values.map(|column| visible(&column.value(row).to_string()));
+            self.waiting.push(values.collect());
             if self.waiting.len() > ROWS {
                 self.write_waiting()?;
             }
@@ -108,21 +92,21 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    fn write_values(&mut self, values: &[String]) -> anyhow::Result<()> {
-        let quoted = values.iter().map(|value| {
-            if value.contains(['"', ',']) {
-                format!("\"{}\"", value.replace('"', "\"\""))
-            } else {
-                value.clone()
-            }
-        });
-        let line = quoted.collect::<Vec<_>>().join(",");
-        write!(self.out, "{line}\r\n").context("Cannot write")
-    }
-
     fn write_waiting(&mut self) -> anyhow::Result<()> {
         let rows = std::mem::take(&mut self.waiting);
-        write_rows(self.out, SPACING, &self.aligns, &rows).context("Cannot write")
+        if self.format == Format::Table {
+            let aligns = self.aligns.as_deref().unwrap_or_default();
+            return write_rows(self.out, SPACING, aligns, &rows).context("Cannot write");
+        }
+        let quoted = |value: &String| match value.contains(['"', ',']) {
+            true => format!("\"{}\"", value.replace('"', "\"\"")),
+            false => value.clone(),
+        };
+        for row in &rows {
+            let line = row.iter().map(quoted).collect::<Vec<_>>().join(",");
+            write!(self.out, "{line}\r\n").context("Cannot write")?;
+        }
+        Ok(())
     }
 
     /// Prints the remaining rows. `schema` has the columns, for an answer without rows.
@@ -130,7 +114,9 @@ impl<'a> Printer<'a> {
     /// # Errors
     /// It can't be written.
     pub fn finish(mut self, schema: &SchemaRef) -> anyhow::Result<()> {
-        self.begin(schema)?;
+        if self.format != Format::Json {
+            self.begin(schema);
+        }
         self.write_waiting()
     }
 }

@@ -196,6 +196,15 @@ impl Host<'_> {
         self.knows_interrupts().then_some(ticks * percent / 100)
     }
 
+    /// The user of a process: root, but on every other host one of two others.
+    fn user(&self, process: &str) -> &'static str {
+        match (self.number % 2, process.len() % 2) {
+            (0, _) => "0",
+            (_, 0) => "101",
+            _ => "102",
+        }
+    }
+
     fn knows_interrupts(&self) -> bool {
         self.number % UNKNOWN != UNKNOWN - 1
     }
@@ -257,6 +266,7 @@ impl Host<'_> {
         let mut rows: Vec<Row> = kinds
             .map(|((kind, ticks), number)| {
                 let stack = kind.frames(mixed(identity, number), tables);
+                let user = [("user", self.user(kind.process))];
                 Row {
                     process: tables.name(kind.process),
                     thread: tables.name(kind.thread),
@@ -264,7 +274,7 @@ impl Host<'_> {
                     stack: Some(tables.stack(stack)),
                     ticks: *ticks,
                     interrupts_off: self.interrupts_off(kind, *ticks),
-                    labels: None,
+                    labels: tables.labels(user.into_iter()),
                 }
             })
             .collect();

@@ -1,8 +1,11 @@
 //! Answers of SQL.
 
+use std::fs;
+use std::os::unix::fs::symlink;
+
 use serde_json::json;
 
-use super::{asked, fleet, program, root, said};
+use super::{a_file, asked, fleet, program, root, said};
 
 #[test]
 fn every_query_has_the_known_answer() {
@@ -44,15 +47,18 @@ fn every_query_has_the_known_answer() {
 
 #[test]
 fn only_files_that_the_folders_leave_are_read() {
-    let sql = "SELECT count(*) FROM samples WHERE host = 'host-1' AND date > '2026-03-01' AND mode = 'user'";
-    let output = program()
-        .args(["--data", fleet().folder.path().to_str().unwrap(), sql])
-        .env("RUST_LOG", "kvmprof_query=debug")
-        .output()
-        .unwrap();
+    let plan = said(&[
+        "EXPLAIN SELECT count(*) FROM samples WHERE host = 'host-1' AND date > '2026-03-01' AND mode = 'user'",
+    ]);
     // Of three hosts with two guests on two dates.
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(errors.contains("2 of 12 files"), "{errors}");
+    for (folder, is_read) in [
+        ("date=2026-03-02/host=host-1/guest=", true),
+        ("date=2026-03-01/", false),
+        ("host=host-0/", false),
+        ("host=host-2/", false),
+    ] {
+        assert_eq!(plan.contains(folder), is_read, "{folder}: {plan}");
+    }
     assert_eq!(
         asked("SELECT DISTINCT host FROM samples WHERE host LIKE '%-1' OR host = 'none'"),
         [json!({ "host": "host-1" })]
@@ -81,21 +87,11 @@ fn answers_have_the_requested_format() {
 #[test]
 fn names_of_folders_are_decoded() {
     let folder = tempfile::tempdir().unwrap();
-    let first = fleet()
-        .folder
-        .path()
-        .join("date=2026-03-01/host=host-0/guest=db-0");
-    let file = std::fs::read_dir(first)
-        .unwrap()
-        .next()
-        .unwrap()
-        .unwrap()
-        .path();
     let place = folder
         .path()
         .join("date=2026-03-01/host=a%20b/guest=c%2Fd%25");
-    std::fs::create_dir_all(&place).unwrap();
-    std::fs::copy(file, place.join("1-x.parquet")).unwrap();
+    fs::create_dir_all(&place).unwrap();
+    fs::copy(a_file(), place.join("1-x.parquet")).unwrap();
     let output = program()
         .arg("--data")
         .arg(folder.path())
@@ -109,6 +105,45 @@ fn names_of_folders_are_decoded() {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+/// Files that are being written, others' and empty ones aren't read. Links are what they lead to.
+#[test]
+fn only_whole_files_in_their_folders_count() {
+    let folder = tempfile::tempdir().unwrap();
+    let set = folder.path().join("a set");
+    let place = set.join("date=2026-03-01/host=a/guest=b");
+    for other in ["host=a", "guest=b/host=a"] {
+        fs::create_dir_all(set.join("date=2026-03-01").join(other)).unwrap();
+    }
+    fs::create_dir_all(&place).unwrap();
+    let copy = |path: &str| fs::copy(a_file(), place.join(path)).unwrap();
+    for path in [
+        "1.parquet",
+        ".2.parquet",
+        "_3.parquet",
+        ".4.parquet.77-0",
+        "5.txt",
+        "../6.parquet",
+        "../../../7.parquet",
+        "../../guest=b/host=a/8.parquet",
+        "../../../../elsewhere.parquet",
+    ] {
+        copy(path);
+    }
+    fs::write(place.join("9.parquet"), "").unwrap();
+    symlink("../../../../elsewhere.parquet", place.join("10.parquet")).unwrap();
+    symlink("nowhere", place.join("11.parquet")).unwrap();
+    let mut program = program();
+    program.arg("--data").arg(&set);
+    let output = program.args(["--format", "csv", "SELECT count(*) AS rows FROM samples"]);
+    let output = output.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let rows = asked(
+        "SELECT count(*) AS rows FROM samples WHERE date = '2026-03-01' AND host = 'host-0' AND guest = 'db-0'",
+    );
+    let expected = format!("rows\r\n{}\r\n", rows[0]["rows"].as_u64().unwrap() * 2);
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
 }
 
 /// What doesn't fit into memory is sorted in temporary files.

@@ -42,6 +42,13 @@ fn fleet() -> &'static Fleet {
     })
 }
 
+/// A file of the data set.
+fn a_file() -> PathBuf {
+    let place = "date=2026-03-01/host=host-0/guest=db-0";
+    let files = std::fs::read_dir(fleet().folder.path().join(place)).unwrap();
+    files.map(|file| file.unwrap().path()).next().unwrap()
+}
+
 /// The folder of the repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -49,7 +56,7 @@ fn root() -> PathBuf {
 
 fn program() -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_kvmprof-query"));
-    program.env_remove("KVMPROF_DATA").env_remove("RUST_LOG");
+    program.env_remove("KVMPROF_DATA");
     program
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kvmprof_report::profile::{Profile, SortBy, functions};
+use kvmprof_report::profile::{Profile, SortBy, by_label, functions};
 
 use super::{asked, run, said};
 
@@ -92,6 +92,98 @@ fn tables_and_pictures_count_the_selection() {
     assert!(page.starts_with("<!DOCTYPE html>") && page.contains("ExecScan"));
 }
 
+/// Ticks by a label of processes, as SQL sums them up.
+fn by_user(condition: &str) -> BTreeMap<String, u64> {
+    let rows = asked(&format!(
+        "SELECT coalesce(labels['user'], '[none]') AS value, sum(ticks) AS ticks FROM samples WHERE {condition} GROUP BY value"
+    ));
+    let value = |row: &serde_json::Value| row["value"].as_str().unwrap().to_owned();
+    let rows = rows.iter();
+    rows.map(|row| (value(row), row["ticks"].as_u64().unwrap()))
+        .collect()
+}
+
+#[test]
+fn labels_group_and_choose_as_in_report() {
+    let date = "date = '2026-03-02'";
+    let known = by_user(date);
+    let users: Vec<&str> = known.keys().map(String::as_str).collect();
+    assert_eq!(users, ["0", "101", "102", "[none]"]);
+    let document = |more: &[&str]| -> serde_json::Value {
+        let arguments = [&["top", "--json", "--where", date], more].concat();
+        serde_json::from_str(&said(&arguments)).unwrap()
+    };
+    let found = |document: &serde_json::Value, key: &str| -> BTreeMap<String, u64> {
+        let rows = document["labels"][key].as_array().unwrap().iter();
+        let value = |row: &serde_json::Value| row["value"].as_str().unwrap_or("[none]").to_owned();
+        rows.map(|row| (value(row), row["samples"].as_u64().unwrap()))
+            .collect()
+    };
+    assert_eq!(found(&document(&[]), "user"), known);
+    // A label of the configuration is one, too; several have to be there.
+    let chosen = document(&["--label", "zone=south", "--label", "user=101"]);
+    let ticks = by_user(&format!(
+        "{date} AND labels['zone'] = 'south' AND labels['user'] = '101'"
+    ));
+    assert_eq!(found(&chosen, "user"), ticks);
+    assert_eq!(chosen["samples"].as_u64(), ticks.get("101").copied());
+    let zones = found(&chosen, "zone");
+    assert_eq!(zones.keys().collect::<Vec<_>>(), ["south"]);
+    let table = said(&["top", "--where", date, "--by", "user"]);
+    assert!(
+        table.contains("  USER  ") && table.contains("  101  "),
+        "{table}"
+    );
+    let svg = [
+        "flamegraph",
+        "--where",
+        date,
+        "--by",
+        "user",
+        "--output",
+        "-",
+    ];
+    assert!(said(&svg).contains("<title>user=101 ("));
+    for wrong in [
+        &["top", "--by", "usr"][..],
+        &["flamegraph", "--by", "usr", "--output", "-"],
+    ] {
+        let output = run(wrong);
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(
+            message.contains("\"usr\"") && message.contains("user, zone"),
+            "{message}"
+        );
+    }
+    // No value ends the text that it is compared with.
+    let output = run(&["top", "--label", "user=0' OR '1' = '1"]);
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        message.contains("The data set has nothing where"),
+        "{message}"
+    );
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.kvmprof");
+    let condition = format!("{date} AND host = 'host-1'");
+    said(&[
+        "--where",
+        &condition,
+        "--label",
+        "user=102",
+        "--as",
+        path.to_str().unwrap(),
+    ]);
+    let read = Profile::from_file(&path, &[]).unwrap();
+    let rows = by_label(&read, "user").into_iter();
+    let rows: Vec<(Option<String>, u64)> = rows
+        .map(|row| (row.value, row.modes.iter().sum()))
+        .collect();
+    let ticks = by_user(&format!("{condition} AND labels['user'] = '102'"))["102"];
+    assert_eq!(rows, [(Some("102".to_owned()), ticks)]);
+}
+
 #[test]
 fn a_diff_finds_what_a_release_made_slower() {
     let sides = [
@@ -113,6 +205,9 @@ fn a_diff_finds_what_a_release_made_slower() {
         table.contains("after   2 guests of 1 host, mode <> 'idle' AND kernel = '6.12.2'"),
         "{table}"
     );
+    let of_label = said(&[&["diff", "--label", "user=0"], sides.as_slice()].concat());
+    let named = "6.12.1' AND labels['user'] = '0'";
+    assert!(of_label.contains(named), "{of_label}");
     let svg = said(&[&["diff", "--output", "-"], sides.as_slice()].concat());
     assert!(svg.contains("<title>copy_page ("));
     let folder = tempfile::tempdir().unwrap();

@@ -126,10 +126,13 @@ fn folders_without_a_data_set_are_refused() {
         ArrowWriter::try_new(File::create(&path).unwrap(), batch.schema(), None).unwrap();
     writer.write(&batch).unwrap();
     writer.close().unwrap();
-    assert!(
-        opened(folder.path())
-            .contains("not a file of kvmprof's data set: it has Int64 in its column time")
-    );
+    assert!(opened(folder.path()).contains("1-x.parquet is not a file of kvmprof's data set: "));
+    for url in ["ftp://a/b", "s3://", "file:///tmp", "http://a"] {
+        assert!(
+            opened(Path::new(url)).contains("is no URL of an object store"),
+            "{url}"
+        );
+    }
     let nothing = program().arg("SELECT 1").output().unwrap();
     assert_eq!(nothing.status.code(), Some(2));
 }
@@ -191,12 +194,30 @@ fn columns_missing_in_former_releases_are_unknown() {
             known[0], known[1]
         );
         assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+        // The views need nothing that is newer.
+        let mut program = self::program();
+        program.arg("top").arg("--data").arg(folder.path());
+        let output = program.args(["--by", "user"]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
     }
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join("date=2026-03-01/host=a/guest=b");
     fs::create_dir_all(&place).unwrap();
     write_without(&file_of(0), &place.join("1-x.parquet"), "nanoseconds");
-    assert!(opened(folder.path()).contains("it has no column nanoseconds"));
+    assert!(opened(folder.path()).contains("No field named nanoseconds"));
+    // In the place of the second file.
+    let place = folder.path().join("date=2026-03-01/host=0/guest=b");
+    fs::create_dir_all(&place).unwrap();
+    fs::copy(file_of(1), place.join("1-x.parquet")).unwrap();
+    let output = program()
+        .arg("--data")
+        .arg(folder.path())
+        .arg("SELECT sum(nanoseconds) FROM samples")
+        .output()
+        .unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("nanoseconds"), "{message}");
 }
 
 /// Writes the Parquet file at `from` to `to`, with another rate.

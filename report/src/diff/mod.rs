@@ -12,7 +12,7 @@ use inferno::differential::{Options, from_readers};
 use serde_json::{Value, json};
 
 use crate::budget::OutputBudget;
-use crate::graph::with_torn_edges;
+use crate::graph::{Graph, GraphError, account_of_changes, with_torn_edges};
 use crate::model::Counts;
 use crate::profile::{Profile, SortBy, folded, loss_of_one, selection_document};
 use crate::statistics::correct_for_many;
@@ -134,6 +134,25 @@ pub fn folded_changes(
     let mut both = Vec::new();
     from_readers(options, before.as_bytes(), after.as_bytes(), &mut both)?;
     Ok(with_torn_edges(String::from_utf8_lossy(&both).lines()))
+}
+
+/// The differential flame graph of two profiles under `title`, an SVG document; `icicle` is [`Graph::icicle`].
+///
+/// # Errors
+/// There is no sample, or it takes more than `budget`.
+pub fn draw(
+    [before, after]: [&Profile; 2],
+    title: String,
+    icicle: bool,
+    budget: &OutputBudget,
+) -> Result<Vec<u8>, GraphError> {
+    let graph = Graph {
+        title,
+        subtitle: account_of_changes(before, after),
+        icicle,
+        differential: true,
+    };
+    graph.draw_samples(&folded_changes(before, after, budget)?)
 }
 
 /// A folded stack with its process's name only, since pids differ between runs.

@@ -1,9 +1,11 @@
 //! Draws folded stacks as flame graphs.
 
+mod arguments;
 mod marks;
 mod palette;
 mod titles;
 
+pub use arguments::{GraphArguments, GraphError};
 pub(crate) use marks::{CUT, GROUP, MARKS};
 pub use marks::{marked, with_torn_edges};
 pub use titles::{account, account_of_changes, title, title_of};

@@ -34,7 +34,7 @@ impl FunctionId {
 }
 
 impl NodeId {
-    pub(super) fn index(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
 }

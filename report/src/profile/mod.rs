@@ -9,6 +9,7 @@ mod labels;
 mod relatives;
 mod share;
 mod table;
+mod table_arguments;
 
 pub use crate::model::{
     DifferentTicks, Label, ModeCounts, NotAPattern, NotATimeRange, Pattern, Process, ProcessNames,
@@ -30,3 +31,4 @@ pub use relatives::{Relation, Relatives};
 pub use share::Share;
 pub use table::{Layout, Section, SectionParser, TableStyle, print};
 pub(crate) use table::{column, shares};
+pub use table_arguments::{RowsArguments, SCHEMA, TableArguments, TableError};

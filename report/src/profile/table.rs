@@ -390,7 +390,7 @@ impl Table<'_> {
         if rows.is_empty() {
             writeln!(
                 self.out,
-                "  none are known: --vmlinux and --sysroot bring them"
+                "  none are known: kvmprof report --vmlinux and --sysroot bring them"
             )?;
         }
         self.rest(rows.len(), "lines")

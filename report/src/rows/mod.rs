@@ -17,7 +17,7 @@ use kvmprof_recording::Mode;
 /// Ticks that have all of this in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {
-    /// The process's name. Processes of one name are one process.
+    /// The process's name. Processes of one name are one process; in a recording, those of one name and the same labels.
     pub process: &'a str,
     /// The thread's name.
     pub thread: &'a str,
@@ -27,6 +27,8 @@ pub struct Row<'a> {
     pub functions: &'a [&'a str],
     /// Their modules.
     pub modules: &'a [&'a str],
+    /// The labels of the process, as keys and values.
+    pub labels: &'a [(&'a str, &'a str)],
     /// How many ticks.
     pub ticks: u64,
 }

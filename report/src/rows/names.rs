@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use kvmprof_recording::file::{
-    BinaryFunction, BinaryInfo, Block, Kind, Mapping, ProcessMappings, Segment,
+    BinaryFunction, BinaryInfo, Block, Kind, Mapping, ProcessLabels, ProcessMappings, Segment,
 };
 use kvmprof_recording::{
     COMM_LENGTH, IDLE_PID, MAX_STACK_FRAMES, Mode, Sample, StackEnd, StackSummary,
@@ -12,6 +12,7 @@ use kvmprof_recording::{
 
 use super::{Row, RowsError};
 use crate::model::{Code, Function, FunctionId, NameId, NodeId, PlaceId};
+use crate::symbolize::{LabelSet, Labels};
 use crate::text::visible;
 
 /// Maximum number of bytes of all names, and the bytes that each name counts in addition: the result has to fit into a recording.
@@ -39,8 +40,10 @@ pub struct Names {
     places: Vec<PlaceId>,
     /// The files that frames of processes are in, in a recording.
     modules: BTreeSet<(i32, NameId)>,
-    /// The numbers of processes, and of their threads.
-    ids: BTreeMap<(NameId, Option<NameId>), i32>,
+    /// The sets of labels of processes.
+    labels: Labels,
+    /// The numbers of processes that have the same labels, and of their threads.
+    ids: BTreeMap<(NameId, LabelSet, Option<NameId>), i32>,
     /// The process whose number is [`IDLE_PID`].
     idle: Option<NameId>,
     /// The last other number that was assigned.
@@ -49,11 +52,31 @@ pub struct Names {
 }
 
 impl Names {
-    /// The sample that `row` stands for, without its time and addresses, and the functions of its stack, innermost first.
+    /// The labels of `row`.
     ///
     /// # Errors
     /// There are too many names.
-    pub fn place(&mut self, row: &Row<'_>) -> Result<(Sample, Vec<FunctionId>), RowsError> {
+    pub fn labels(&mut self, row: &Row<'_>) -> Result<LabelSet, RowsError> {
+        let known = self.labels.sets();
+        let set = self.labels.set(row.labels.iter().copied());
+        if self.labels.sets() > known {
+            for (key, value) in row.labels {
+                self.take(key.len().saturating_add(value.len()))?;
+            }
+        }
+        Ok(set)
+    }
+
+    /// The sample that `row` stands for, without its time and addresses, and the functions of its stack, innermost first. Its process is that of its name with
+    /// these `labels`; the idle process has none.
+    ///
+    /// # Errors
+    /// There are too many names.
+    pub fn place(
+        &mut self,
+        row: &Row<'_>,
+        labels: LabelSet,
+    ) -> Result<(Sample, Vec<FunctionId>), RowsError> {
         let stack = row.functions.iter().copied();
         let stack = stack.zip(row.modules.iter().copied().chain(std::iter::repeat("")));
         let mut stack: Vec<(&str, &str)> = stack.take(MAX_STACK_FRAMES).collect();
@@ -70,14 +93,15 @@ impl Names {
         };
         let (process, thread) = (self.name(row.process), self.name(row.thread));
         let is_idle = row.mode == Mode::Idle && *self.idle.get_or_insert(process) == process;
-        let pid = self.id((process, None), is_idle.then_some(IDLE_PID))?;
+        let labels = if is_idle { LabelSet::default() } else { labels };
+        let pid = self.id((process, labels, None), is_idle.then_some(IDLE_PID))?;
         let functions = stack.into_iter().enumerate();
         let functions = functions
             .map(|(number, (function, module))| self.function(function, module, number < kernel));
         let functions: Vec<FunctionId> = functions.collect::<Result<_, _>>()?;
         // A thread with the name of its process is the main thread.
         let is_main = process == thread && row.thread.len() < COMM_LENGTH;
-        let tid = self.id((process, Some(thread)), is_main.then_some(pid))?;
+        let tid = self.id((process, labels, Some(thread)), is_main.then_some(pid))?;
         let is_cut = row.functions.len() > functions.len();
         let sample = Sample {
             pid,
@@ -107,13 +131,13 @@ impl Names {
     /// The number of a process or thread. A new one gets `number`, or the next one.
     fn id(
         &mut self,
-        names: (NameId, Option<NameId>),
+        names: (NameId, LabelSet, Option<NameId>),
         number: Option<i32>,
     ) -> Result<i32, RowsError> {
         if let Some(id) = self.ids.get(&names) {
             return Ok(*id);
         }
-        let (process, thread) = names;
+        let (process, _, thread) = names;
         self.take(self.code.text(thread.unwrap_or(process)).len())?;
         let id = number.unwrap_or_else(|| {
             // The limit of bytes for names bounds the numbers.
@@ -153,16 +177,16 @@ impl Names {
         })
     }
 
-    /// The numbers and names of processes.
-    pub fn processes(&self) -> impl Iterator<Item = (i32, &str)> {
+    /// The numbers, names and labels of processes.
+    pub fn processes(&self) -> impl Iterator<Item = (i32, &str, LabelSet)> {
         let processes = self.ids.iter();
-        let processes = processes.filter(|((_, thread), _)| thread.is_none());
-        processes.map(|((name, _), pid)| (*pid, &**self.code.text(*name)))
+        let processes = processes.filter(|((.., thread), _)| thread.is_none());
+        processes.map(|((name, labels, _), pid)| (*pid, &**self.code.text(*name), *labels))
     }
 
-    /// The functions and stacks.
-    pub fn into_code(self) -> Code {
-        self.code
+    /// The functions and stacks, and the labels of processes.
+    pub fn into_parts(self) -> (Code, Labels) {
+        (self.code, self.labels)
     }
 
     /// The addresses of `functions` of process `pid` in a recording.
@@ -209,9 +233,19 @@ impl Names {
             .iter()
             .map(|(module, functions)| self.file(*module).to_block(functions));
         let processes = self.processes();
-        let processes = processes.map(|(pid, name)| self.mappings(pid, name).to_block());
+        let processes = processes.map(|(pid, name, _)| self.mappings(pid, name).to_block());
+        let labels = self.processes().filter_map(|(pid, _, labels)| {
+            let labels = self.labels.get(labels);
+            let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            let labels = ProcessLabels {
+                pid,
+                time: 0,
+                labels: labels.collect(),
+            };
+            (!labels.labels.is_empty()).then(|| labels.to_block())
+        });
         let symbols = Block::encode(Kind::Symbols, symbols.as_bytes());
-        let blocks = files.chain(processes).chain([symbols]);
+        let blocks = files.chain(processes).chain(labels).chain([symbols]);
         let blocks: Option<Vec<Vec<u8>>> = blocks.collect();
         Ok(blocks.ok_or(RowsError::TooManyNames)?.concat())
     }

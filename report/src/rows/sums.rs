@@ -10,9 +10,9 @@ use super::names::Names;
 use super::{Row, RowsError};
 use crate::model::{ModeCounts, NodeId, Process, StackSum, Thread, add_modes, sum_modes};
 use crate::profile::Profile;
-use crate::symbolize::LabelSet;
+use crate::symbolize::{LabelSet, Resolver};
 
-/// Bytes that a frame of a stack takes, if no other stack has the same callers.
+/// Bytes that a frame of a stack takes. Stacks share the frames of the same callers.
 const NODE: usize = 4 * size_of::<NodeId>();
 
 /// Sums rows up.
@@ -21,6 +21,8 @@ pub struct RowSums {
     names: Names,
     threads: BTreeMap<i32, Thread>,
     stacks: Vec<StackSum>,
+    /// The number of the last new frame of a stack.
+    nodes: usize,
     idle: u64,
     budget: u64,
     left: u64,
@@ -33,6 +35,7 @@ impl RowSums {
             names: Names::default(),
             threads: BTreeMap::new(),
             stacks: Vec::new(),
+            nodes: 0,
             idle: 0,
             budget,
             left: budget,
@@ -51,8 +54,12 @@ impl RowSums {
             self.idle = self.idle.saturating_add(row.ticks);
             return Ok(());
         }
-        let (sample, functions) = self.names.place(row)?;
-        let size = size_of::<StackSum>() + NODE * functions.len();
+        let labels = self.names.labels(row)?;
+        let (sample, functions) = self.names.place(row, LabelSet::default())?;
+        let node = self.names.node(&functions);
+        let new = node.index().saturating_sub(self.nodes);
+        self.nodes += new;
+        let size = size_of::<StackSum>() + NODE * new;
         let left = self.left.checked_sub(size as u64);
         self.left = left.ok_or(RowsError::TooManyStacks(self.budget))?;
         let thread = self.threads.entry(sample.tid).or_default();
@@ -60,9 +67,9 @@ impl RowSums {
         count(&mut thread.modes, row.mode, row.ticks);
         self.stacks.push(StackSum {
             pid: sample.pid,
-            node: self.names.node(&functions),
+            node,
             mode: row.mode,
-            labels: LabelSet::default(),
+            labels,
             is_cut_short: row.functions.len() > functions.len(),
             ticks: row.ticks,
         });
@@ -72,7 +79,7 @@ impl RowSums {
     /// The profile, as of a recording with the properties `info`.
     pub fn into_profile(mut self, info: &RecordingInfo) -> Profile {
         let mut processes: BTreeMap<i32, Process> = BTreeMap::new();
-        for (pid, name) in self.names.processes() {
+        for (pid, name, _) in self.names.processes() {
             processes.entry(pid).or_default().name = name.to_owned();
         }
         if self.idle > 0 {
@@ -91,6 +98,7 @@ impl RowSums {
             idle: self.idle,
             ..Account::default()
         };
+        let (code, labels) = self.names.into_parts();
         Profile {
             contents: Contents {
                 info: info.clone(),
@@ -100,9 +108,9 @@ impl RowSums {
             },
             processes,
             threads: self.threads.into_values().collect(),
-            vcpus: BTreeMap::from([(0, all)]),
             stacks: self.stacks,
-            code: Rc::new(self.names.into_code()),
+            code: Rc::new(code),
+            resolver: Rc::new(Resolver::from_labels(labels)),
             idle: self.idle,
             has_symbols: true,
             ..Profile::default()

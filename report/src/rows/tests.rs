@@ -7,7 +7,7 @@ use kvmprof_recording::file::{Recording, RecordingInfo};
 use super::*;
 use crate::budget::OutputBudget;
 use crate::graph::marked;
-use crate::profile::{Profile, SortBy, folded, functions};
+use crate::profile::{Process, Profile, SortBy, by_label, folded, functions};
 
 const INFO: fn() -> RecordingInfo = || RecordingInfo {
     hz: 19,
@@ -23,6 +23,7 @@ fn rows() -> Vec<Row<'static>> {
         mode,
         functions,
         modules,
+        labels: &[],
         ticks,
     };
     vec![
@@ -218,6 +219,7 @@ fn deep_stacks_and_damaged_rows_cause_no_panic() {
             mode,
             functions: &names,
             modules: &[],
+            labels: &[],
             ticks: 1,
         };
         sums.add(&row).unwrap();
@@ -225,4 +227,95 @@ fn deep_stacks_and_damaged_rows_cause_no_panic() {
     let profile = sums.into_profile(&INFO());
     assert_eq!(profile.samples(), 4);
     assert!(profile.stacks().all(|stack| stack.is_cut_short));
+}
+
+/// Rows of one process with other labels, of an idle process with them, and of halted vCPUs.
+fn labelled() -> Vec<Row<'static>> {
+    let own: Row<'static> = rows()[0];
+    let idle = rows()[5];
+    let sets: [(&'static [(&str, &str)], u64); 4] = [
+        (&[("user", "0"), ("zone", "north")], 1),
+        (&[("user", "1000"), ("zone", "north")], 2),
+        (&[("user", "0"), ("zone", "so\nuth")], 4),
+        (&[], 8),
+    ];
+    let labelled = sets.into_iter().flat_map(|(labels, ticks)| {
+        [own, idle].map(|row| Row {
+            labels,
+            ticks,
+            ..row
+        })
+    });
+    let halted = Row {
+        labels: &[("zone", "north")],
+        ..rows()[4]
+    };
+    labelled.chain([halted]).collect()
+}
+
+fn by_value(profile: &Profile, key: &str, mode: Mode) -> BTreeMap<String, u64> {
+    let rows = by_label(profile, key).into_iter();
+    let rows = rows.map(|row| (row.shown_value().to_owned(), row.modes[mode.index()]));
+    rows.filter(|(_, ticks)| *ticks > 0).collect()
+}
+
+#[test]
+fn rows_have_the_labels_of_their_processes() {
+    let mut sums = RowSums::new(1 << 20);
+    let mut writer = RowsWriter::new(Vec::new(), &INFO(), None).unwrap();
+    for row in labelled() {
+        sums.add(&row).unwrap();
+        writer.add(&row, 5_000_000_000, 10_000_000_000).unwrap();
+    }
+    let (bytes, account) = writer.finish().unwrap();
+    assert_eq!(account.ticks, 41);
+    let recording = Recording::from_bytes(Path::new("rows"), bytes).unwrap();
+    let (profile, read) = (
+        sums.into_profile(&INFO()),
+        Profile::from_recording(&recording, &[]).unwrap(),
+    );
+    let counts = |values: &[(&str, u64)]| -> BTreeMap<String, u64> {
+        let values = values.iter();
+        values
+            .map(|(value, ticks)| ((*value).to_owned(), *ticks))
+            .collect()
+    };
+    for profile in [&profile, &read] {
+        let zones = counts(&[("north", 3), ("so\u{fffd}uth", 4), ("[none]", 8)]);
+        assert_eq!(by_value(profile, "zone", Mode::User), zones);
+        let users = counts(&[("0", 5), ("1000", 2), ("[none]", 8)]);
+        assert_eq!(by_value(profile, "user", Mode::User), users);
+        assert_eq!(profile.samples(), 41);
+    }
+    // Halted vCPUs have no process.
+    assert_eq!(by_value(&profile, "zone", Mode::Idle)["[none]"], 8 + 11);
+    assert_eq!(
+        by_value(&read, "zone", Mode::Idle),
+        counts(&[("[none]", 15 + 11)])
+    );
+    let pids = |profile: &Profile| {
+        let named = |process: &&Process| process.name == "db";
+        profile.processes.values().filter(named).count()
+    };
+    // Labels belong to a process in a recording.
+    assert_eq!((pids(&profile), pids(&read)), (1, 4));
+    let lines = marked(&profile, Some("user"), &OutputBudget::new(1 << 20)).unwrap();
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.starts_with("user=1000") && line.ends_with("work 2"))
+    );
+}
+
+#[test]
+fn labels_are_names_too() {
+    let values: Vec<String> = (0..500_000).map(|number| number.to_string()).collect();
+    let mut sums = RowSums::new(u64::MAX);
+    let result = values.iter().try_for_each(|value| {
+        sums.add(&Row {
+            labels: &[("container", value)],
+            ..rows()[0]
+        })
+    });
+    assert!(matches!(result, Err(RowsError::TooManyNames)));
 }

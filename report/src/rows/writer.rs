@@ -90,7 +90,8 @@ impl<W: Write> RowsWriter<W> {
             self.stretch.idle += row.ticks;
             return Ok(());
         }
-        let (mut sample, functions) = self.names.place(row)?;
+        let labels = self.names.labels(row)?;
+        let (mut sample, functions) = self.names.place(row, labels)?;
         let frames = self.names.addresses(sample.pid, &functions)?;
         sample.pc = frames.first().copied().unwrap_or_default();
         let number = u32::try_from(self.stretch.rows.len());

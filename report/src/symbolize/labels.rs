@@ -28,14 +28,28 @@ impl Labels {
     /// Adds the labels of a process.
     pub fn add(&mut self, labels: &ProcessLabels) {
         let values = labels.labels.iter();
-        let values = values.map(|(key, value)| (visible(key), visible(value)));
-        let set = LabelSet(self.sets.number(values.collect()).saturating_add(1));
+        let set = self.set(values.map(|(key, value)| (key.as_str(), value.as_str())));
         let times = self.processes.entry(labels.pid).or_default();
         let place = times.partition_point(|(time, _)| *time <= labels.time);
         let before = place.checked_sub(1).and_then(|before| times.get(before));
         if before.is_none_or(|(_, before)| *before != set) {
             times.insert(place, (labels.time, set));
         }
+    }
+
+    /// The set of these labels.
+    pub fn set<'a>(&mut self, labels: impl Iterator<Item = (&'a str, &'a str)>) -> LabelSet {
+        let values = labels.map(|(key, value)| (visible(key), visible(value)));
+        let values: LabelValues = values.collect();
+        if values.is_empty() {
+            return LabelSet::default();
+        }
+        LabelSet(self.sets.number(values).saturating_add(1))
+    }
+
+    /// The number of different sets that aren't empty.
+    pub fn sets(&self) -> usize {
+        self.sets.length()
     }
 
     /// The labels of process `pid` at `time`, in ns of CLOCK_MONOTONIC, and the times around it for which these hold: from the first one until before the

@@ -95,6 +95,13 @@ impl Resolver {
         }
     }
 
+    /// A resolver for a profile that has names, of processes with these labels.
+    pub fn from_labels(labels: Labels) -> Self {
+        let mut resolver = Self::default();
+        resolver.tables.labels = labels;
+        resolver
+    }
+
     /// The name of the main thread of process `pid` by its mappings, if known.
     pub fn process_name(&self, pid: i32) -> Option<&str> {
         self.tables.spaces.process_name(pid)

@@ -161,22 +161,45 @@ fn texts_are_dictionary_encoded() {
     }
 }
 
+/// A column of the rows of `batch`, by process.
+fn found(batch: &Batch, wanted: &str) -> BTreeMap<String, Field> {
+    let folder = tempfile::tempdir().unwrap();
+    let reader = read(folder.path(), batch);
+    let rows = reader.get_row_iter(None).unwrap();
+    let rows = rows.map(|row| {
+        let row = row.unwrap();
+        let column = |wanted| {
+            let mut columns = row.get_column_iter();
+            columns.find(|(name, _)| *name == wanted).unwrap().1.clone()
+        };
+        (column("process").to_string(), column(wanted))
+    });
+    rows.collect()
+}
+
+#[test]
+fn rows_have_the_labels_of_the_configuration_and_of_their_process() {
+    let text = |text: &str| Field::Str(text.to_owned());
+    let labels = |batch: &Batch, process: &str| match &found(batch, "labels")[process] {
+        Field::MapInternal(map) => map.entries().to_vec(),
+        other => panic!("{other:?}"),
+    };
+    let mut batch = batch(1_709_251_190, &["a"], 7);
+    batch.labels = BTreeMap::from([("zone".to_owned(), "north".to_owned())]);
+    let own = [("user", "1000"), ("zone", "of the guest")];
+    let own = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    batch.label_sets = vec![own.into()];
+    batch.windows[0].rows[0].labels = Some(0);
+    // A guest can't replace what the configuration says.
+    let zone = (text("zone"), text("north"));
+    let user = (text("user"), text("1000"));
+    assert_eq!(labels(&batch, "\"worker\""), [zone.clone(), user]);
+    assert_eq!(labels(&batch, "\"idle\""), [zone]);
+}
+
 #[test]
 fn ticks_with_interrupts_off_are_counted_or_null() {
-    let found = |batch: &Batch| -> BTreeMap<String, Field> {
-        let folder = tempfile::tempdir().unwrap();
-        let reader = read(folder.path(), batch);
-        let rows = reader.get_row_iter(None).unwrap();
-        let rows = rows.map(|row| {
-            let row = row.unwrap();
-            let column = |wanted| {
-                let mut columns = row.get_column_iter();
-                columns.find(|(name, _)| *name == wanted).unwrap().1.clone()
-            };
-            (column("process").to_string(), column("interrupts_off"))
-        });
-        rows.collect()
-    };
+    let found = |batch: &Batch| found(batch, "interrupts_off");
     let mut batch = batch(1_709_251_190, &["a"], 7);
     let of = |worker, idle| {
         BTreeMap::from([

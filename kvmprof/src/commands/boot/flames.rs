@@ -10,7 +10,7 @@ use anyhow::Context;
 use kvmprof_cli::command_line::{Console, usage};
 use kvmprof_recording::file::Recording;
 use kvmprof_report::boot::{Boot, BootError, Phase};
-use kvmprof_report::graph::{Graph, account, marked, title};
+use kvmprof_report::graph::{GraphArguments, GraphError, title};
 use kvmprof_report::profile::{Profile, Selection, TimeRange};
 use kvmprof_report::symbolize::Resolver;
 
@@ -88,18 +88,12 @@ impl<'a> Flames<'a> {
         if profile.contents.unread > 0 {
             return Err(BootError::Interrupted.into());
         }
-        let lines = marked(&profile, None, &self.limit.budget(profile.length()))?;
-        if lines.is_empty() {
-            return Ok(());
-        }
-        let graph = Graph {
-            title: format!("{}: {}", phase.name(), title(&profile)),
-            subtitle: account(&profile),
-            icicle: false,
-            differential: false,
+        let title = format!("{}: {}", phase.name(), title(&profile));
+        let budget = self.limit.budget(profile.length());
+        let svg = match GraphArguments::default().draw(&profile, title, &budget) {
+            Err(GraphError::NoSamples) => return Ok(()),
+            svg => svg?,
         };
-        let svg = graph.draw(&lines);
-        let svg = svg.map_err(|error| CommandError::Drawing(error.to_string()))?;
         let output = self.folder.join(name_of(path, phase));
         refuse_recording(&output, "name another folder with --flamegraphs")?;
         write_to(&output, false, console.data(), |out| {

@@ -10,7 +10,7 @@ use kvmprof_abi::recorder::REC_STOP;
 use kvmprof_abi::wire::{MAX_DATA, device};
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
 use kvmprof_report::budget::OutputBudget;
-use kvmprof_report::graph::{Graph, account, marked};
+use kvmprof_report::graph::GraphArguments;
 use kvmprof_report::profile::Profile;
 
 use crate::commands::recorder;
@@ -92,14 +92,8 @@ impl Flames {
         }
         self.read(RemoteDevice::read)?;
         let profile = Profile::from_file(&self.path, &[])?;
-        let graph = Graph {
-            title: TITLE.to_owned(),
-            subtitle: account(&profile),
-            ..Graph::default()
-        };
-        let mut svg = graph
-            .draw(&marked(&profile, None, &OutputBudget::new(u64::MAX))?)
-            .context("Cannot draw the flame graph")?;
+        let budget = OutputBudget::new(u64::MAX);
+        let mut svg = GraphArguments::default().draw(&profile, TITLE.to_owned(), &budget)?;
         svg.extend(MARK);
         Ok(svg)
     }

@@ -10,10 +10,9 @@ use super::{CommandError, InputArguments};
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_cli::table::{USUAL_ROWS, most_rows};
 use kvmprof_cli::text::write_json;
-use kvmprof_report::diff::{changes, document, folded_changes, print};
-use kvmprof_report::graph::{Graph, account_of_changes};
+use kvmprof_report::diff::{changes, document, draw, print};
 use kvmprof_report::html::{Counts, comparison_page};
-use kvmprof_report::profile::{Profile, SortBy, TableStyle, Weight};
+use kvmprof_report::profile::{Profile, RowsArguments, TableStyle, Weight};
 
 /// Show what changed from one recording to another, or from one time of a recording to another
 ///
@@ -27,7 +26,7 @@ use kvmprof_report::profile::{Profile, SortBy, TableStyle, Weight};
 /// Processes are matched by their names. Addresses without a name can't be matched: they count as one.
 #[derive(Debug, Args)]
 #[command(
-    group = ArgGroup::new("picture").args(["output", "html"]),
+    group = ArgGroup::new("picture").args(["output", "html"]).conflicts_with_all(["sort", "top", "json"]),
     after_help = "Exit status: 0; 1 when the recording cannot be read or has nothing that the options select, or the file cannot \
     be written; 2 for wrong options.\n\n\
     Examples:\n  kvmprof diff before.kvmprof after.kvmprof\n  \
@@ -52,21 +51,8 @@ pub struct DiffArguments {
     /// Replace the output file even if it is a recording
     #[arg(long, requires = "picture")]
     force: bool,
-    /// Compare functions by their own samples, or by all samples with the function on the stack
-    #[arg(
-        long,
-        value_enum,
-        default_value = "self",
-        value_name = "ORDER",
-        conflicts_with = "picture"
-    )]
-    sort: SortBy,
-    /// The most rows that the table has [default: 20; all of a JSON document's]
-    #[arg(long, value_name = "N", conflicts_with = "picture")]
-    top: Option<usize>,
-    /// Print a JSON document instead
-    #[arg(long, conflicts_with = "picture")]
-    json: bool,
+    #[command(flatten)]
+    rows: RowsArguments,
     /// Draw the flame graph upside down: the outermost frames at the top
     #[arg(long, requires = "output")]
     icicle: bool,
@@ -130,8 +116,9 @@ impl Command for DiffArguments {
             let page = comparison_page(before, after, counts, &self.title(&sides));
             write_picture(output, page.as_bytes(), console)?;
         } else if let Some(output) = &self.output {
-            let svg = self.draw([&before, &after], self.title(&sides));
-            let svg = svg.map_err(|error| CommandError::Drawing(error.to_string()))?;
+            let length = before.length().saturating_add(after.length());
+            let (title, budget) = (self.title(&sides), self.limit.budget(length));
+            let svg = draw([&before, &after], title, self.icicle, &budget)?;
             write_picture(output, &svg, console)?;
         } else {
             self.print([&before, &after], &counts, console)?;
@@ -195,28 +182,16 @@ impl DiffArguments {
         console: &mut Console<'_>,
     ) -> Result<(), CommandError> {
         let [before, after] = [0, 1].map(|side: usize| (profiles[side], counts.get(side)));
-        let changes = changes(before, after, self.sort);
-        let top = most_rows(self.top, USUAL_ROWS, self.json);
-        let printed = if self.json {
-            let document = document(&changes, profiles, self.sort, top);
+        let RowsArguments { sort, top, json } = self.rows;
+        let changes = changes(before, after, sort);
+        let top = most_rows(top, USUAL_ROWS, json);
+        let printed = if json {
+            let document = document(&changes, profiles, sort, top);
             write_json(console.text(), document)
         } else {
             let colours = TableStyle::for_terminal(console.is_terminal()).colours;
             print(&changes, profiles, top, colours, console.text())
         };
         printed.map_err(CommandError::Output)
-    }
-
-    fn draw(&self, [before, after]: [&Profile; 2], title: String) -> std::io::Result<Vec<u8>> {
-        let budget = self
-            .limit
-            .budget(before.length().saturating_add(after.length()));
-        let graph = Graph {
-            title,
-            subtitle: account_of_changes(before, after),
-            icicle: self.icicle,
-            differential: true,
-        };
-        graph.draw(&folded_changes(before, after, &budget)?)
     }
 }

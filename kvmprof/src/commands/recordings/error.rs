@@ -69,17 +69,9 @@ pub enum CommandError {
     /// The export failed.
     #[error(transparent)]
     Export(kvmprof_report::export::ExportError),
-    /// The flame graph can't be drawn.
-    #[error("Cannot draw the flame graph: {0}")]
-    Drawing(String),
     /// A file with names of functions can't be used.
     #[error(transparent)]
     Symbols(#[from] kvmprof_report::symbolize::SymbolError),
-    /// No sample has the requested function.
-    #[error(
-        "No sample has a function called {0} on its stack: kvmprof report --sort total lists them"
-    )]
-    NoSuchFunction(String),
     /// The shares of two recordings don't have the same unit.
     #[error(
         "The recordings were sampled by different events, or one of them by the clock: compare recordings of the same --event"

@@ -7,10 +7,8 @@ use super::input::TaskInput;
 use super::output_limit::OutputLimit;
 use super::picture::PictureArguments;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
-use kvmprof_report::graph::{Graph, account, marked};
-use kvmprof_report::profile::{label_keys, labels_in_words};
+use kvmprof_report::graph::{Graph, GraphArguments, GraphError};
 use kvmprof_report::tasks;
-use kvmprof_report::text::visible;
 
 /// Draw the stacks of recordings as a flame graph, an SVG file
 #[derive(Debug, Args)]
@@ -24,14 +22,10 @@ pub struct FlamegraphArguments {
     picture: PictureArguments,
     #[command(flatten)]
     limit: OutputLimit,
-    /// The key of a label of processes, such as user: processes stand on frames of its values
-    #[arg(long, value_name = "KEY", conflicts_with = "tasks")]
-    by: Option<String>,
-    /// Draw it upside down: the outermost frames at the top
-    #[arg(long)]
-    icicle: bool,
+    #[command(flatten)]
+    graph: GraphArguments,
     /// Draw where the guest's tasks waited that were on no vCPU, by the looks of a recording that was made with --tasks
-    #[arg(long)]
+    #[arg(long, conflicts_with = "by")]
     tasks: bool,
 }
 
@@ -42,30 +36,16 @@ impl Command for FlamegraphArguments {
             return self.draw_tasks(console);
         }
         let (profile, _) = self.picture.open::<()>(console)?;
-        if let Some(key) = &self.by
-            && !label_keys(&profile).contains(key.as_str())
-        {
-            return Err(usage(format_args!(
-                "--by has no label \"{}\": {}",
-                visible(key),
-                labels_in_words(&profile)
-            )));
-        }
-        let lines = marked(
-            &profile,
-            self.by.as_deref(),
-            &self.limit.budget(profile.length()),
-        )?;
-        if lines.is_empty() {
-            return Err(CommandError::NoSamples(self.picture.names()).into());
-        }
-        let graph = Graph {
-            title: self.picture.title(&profile),
-            subtitle: account(&profile),
-            icicle: self.icicle,
-            differential: false,
-        };
-        self.draw(&graph, &lines, console)
+        let title = self.picture.title(&profile);
+        let budget = self.limit.budget(profile.length());
+        let svg = self.graph.draw(&profile, title, &budget);
+        let svg = svg.map_err(|error| match error {
+            GraphError::NoSuchLabel { .. } => usage(error),
+            GraphError::NoSamples => CommandError::NoSamples(self.picture.names()).into(),
+            other => other.into(),
+        })?;
+        self.picture.write(&svg, console)?;
+        Ok(ExitStatus::SUCCESS)
     }
 }
 
@@ -87,20 +67,10 @@ impl FlamegraphArguments {
                 "{} looks at all tasks; a tick is a task in a look",
                 sums.looks
             ),
-            icicle: self.icicle,
+            icicle: self.graph.icicle,
             differential: false,
         };
-        self.draw(&graph, &lines, console)
-    }
-
-    fn draw(
-        &self,
-        graph: &Graph,
-        lines: &[String],
-        console: &mut Console<'_>,
-    ) -> anyhow::Result<ExitStatus> {
-        let svg = graph.draw(lines);
-        let svg = svg.map_err(|error| CommandError::Drawing(error.to_string()))?;
+        let svg = graph.draw(&lines).map_err(GraphError::from)?;
         self.picture.write(&svg, console)?;
         Ok(ExitStatus::SUCCESS)
     }

@@ -1,0 +1,182 @@
+//! The options of command lines that say what is shown of a profile.
+
+use clap::Args;
+use kvmprof_recording::Mode;
+use serde_json::{Map, Value};
+
+use super::{
+    Layout, Profile, Relation, Relatives, Section, SectionParser, SortBy, TableStyle, document,
+    functions, label_keys, labels_in_words, lines, modules, relatives_document,
+};
+use crate::text::visible;
+
+/// The options of the rows of tables.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct RowsArguments {
+    /// Order and compare functions, modules and lines by their own samples, or by all samples with them on the stack
+    #[arg(long, value_enum, default_value = "self", value_name = "ORDER")]
+    pub sort: SortBy,
+    /// Maximum number of rows of a table [default: 20; all of a JSON document's]
+    #[arg(long, value_name = "N")]
+    pub top: Option<usize>,
+    /// Print a JSON document instead, with all tables, or those of --by
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The options of tables.
+#[derive(Clone, Debug, Default, Args)]
+pub struct TableArguments {
+    /// The tables to show, in this order; also the key of a label of processes, such as user [default: all that have rows, but those of labels]
+    #[arg(long, value_parser = SectionParser, value_name = "TABLE", value_delimiter = ',')]
+    by: Vec<Section>,
+    /// The options of their rows.
+    #[command(flatten)]
+    pub rows: RowsArguments,
+    /// Show what calls this function, instead of the tables
+    #[arg(long, value_name = "FUNCTION")]
+    callers: Option<String>,
+    /// Show what this function calls, instead of the tables
+    #[arg(long, value_name = "FUNCTION")]
+    callees: Option<String>,
+}
+
+/// Why tables can't be shown.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    /// There is no such table.
+    #[error("--by has neither a table nor a label \"{name}\": tables are {tables}, and {labels}")]
+    NoSuchTable {
+        /// Its name.
+        name: String,
+        /// The names of tables.
+        tables: String,
+        /// The names of labels.
+        labels: String,
+    },
+    /// No sample has the requested function.
+    #[error("No sample has a function called {0} on its stack: --sort total lists them")]
+    NoSuchFunction(String),
+}
+
+/// The version of the JSON document's form. It stays the same when members are added.
+pub const SCHEMA: u32 = 1;
+
+/// The tables and their members of the JSON document.
+const TABLES: [(Section, &str); 7] = [
+    (Section::Mode, "modes"),
+    (Section::Vcpu, "vcpus"),
+    (Section::Process, "processes"),
+    (Section::Thread, "threads"),
+    (Section::Module, "modules"),
+    (Section::Function, "functions"),
+    (Section::Line, "lines"),
+];
+
+/// The samples in each mode.
+fn modes(profile: &Profile) -> Value {
+    let count = |mode: Mode| -> u64 {
+        let processes = profile.all_processes();
+        let counts = processes.map(|(_, _, process)| process.modes[mode.index()]);
+        counts.fold(0, u64::saturating_add)
+    };
+    let counts = Mode::ALL.map(|mode| (mode.name().to_owned(), count(mode).into()));
+    Value::Object(counts.into_iter().collect())
+}
+
+impl TableArguments {
+    /// The contents and the style of the tables, with at most `top` rows each.
+    pub fn layout(&self, top: usize, style: TableStyle) -> Layout {
+        Layout {
+            sections: self.by.clone(),
+            sort: self.rows.sort,
+            top,
+            style,
+        }
+    }
+
+    /// The requested callers and callees in `profile`.
+    ///
+    /// # Errors
+    /// There is no such function, or no such table.
+    pub fn relatives(&self, profile: &Profile) -> Result<Vec<Relatives>, TableError> {
+        self.check_labels(profile)?;
+        let wanted = [
+            (&self.callers, Relation::Callers),
+            (&self.callees, Relation::Callees),
+        ];
+        let wanted = wanted
+            .into_iter()
+            .filter_map(|(function, relation)| Some((function.as_ref()?, relation)));
+        wanted
+            .map(|(function, relation)| {
+                Relatives::new(profile, function, relation)
+                    .ok_or_else(|| TableError::NoSuchFunction(function.clone()))
+            })
+            .collect()
+    }
+
+    /// Checks that each key of a label is one of the sampled processes'.
+    fn check_labels(&self, profile: &Profile) -> Result<(), TableError> {
+        let keys = label_keys(profile);
+        for section in &self.by {
+            if let Section::Label(key) = section
+                && !keys.contains(key.as_str())
+            {
+                return Err(TableError::NoSuchTable {
+                    name: visible(key),
+                    tables: Section::ALL.map(|(_, name, _)| name).join(", "),
+                    labels: labels_in_words(profile),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// `profile` and `relatives` as one JSON object, with the requested tables, of at most `top` rows each.
+    pub fn document(&self, profile: &Profile, relatives: &[Relatives], top: usize) -> Value {
+        let sort = self.rows.sort;
+        let mut document = document(profile, sort, top);
+        document["schema"] = SCHEMA.into();
+        for relatives in relatives {
+            let key = match relatives.relation {
+                Relation::Callers => "callers",
+                Relation::Callees => "callees",
+            };
+            document[key] = relatives_document(relatives, top);
+        }
+        let mut left_out = Map::new();
+        for (section, key) in TABLES {
+            if !self.by.is_empty() && !self.by.contains(&section) {
+                if let Value::Object(document) = &mut document {
+                    document.remove(key);
+                }
+                continue;
+            }
+            let rows = match &section {
+                Section::Mode => {
+                    document[key] = modes(profile);
+                    continue;
+                }
+                // These sections have all rows.
+                Section::Vcpu | Section::Process | Section::Thread | Section::Label(_) => continue,
+                Section::Module => modules(profile, sort).len(),
+                Section::Function => functions(profile, sort).len(),
+                Section::Line => lines(profile, sort).len(),
+            };
+            left_out.insert(key.to_owned(), rows.saturating_sub(top).into());
+        }
+        document["rows_left_out"] = left_out.into();
+        self.keep_labels(&mut document);
+        document
+    }
+
+    /// Leaves only the requested tables of labels in `document`, if any tables are requested.
+    fn keep_labels(&self, document: &mut Value) {
+        if let Some(Value::Object(labels)) = document.get_mut("labels")
+            && !self.by.is_empty()
+        {
+            labels.retain(|key, _| self.by.contains(&Section::Label(key.clone())));
+        }
+    }
+}
