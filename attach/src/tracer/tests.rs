@@ -1,5 +1,7 @@
 //! A thread of another process that is killed while it is stopped. The process is this test program, started again.
 
+mod ends;
+mod fights;
 mod filtered;
 mod sequence;
 
