@@ -307,6 +307,47 @@ mod tests {
         assert_eq!(fs::metadata(&own).unwrap().uid(), 0);
     }
 
+    /// Who owns the folder above puts a link in the new one's place, again and again: root gives away nothing that it leads to.
+    #[test]
+    fn a_folder_that_is_swapped_for_a_link_gives_nothing_away() {
+        use std::os::unix::fs::{MetadataExt, symlink};
+        use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+        if !capabilities(None)
+            .unwrap()
+            .effective
+            .contains(CapabilitySet::SETUID)
+        {
+            return crate::not_run::not_run("only root makes folders for others");
+        }
+        let place = tempfile::tempdir().unwrap();
+        let [above, outside, swapped, old] =
+            ["above", "outside", "above/its", "above/old"].map(|name| place.path().join(name));
+        fs::create_dir(&above).unwrap();
+        fs::create_dir(&outside).unwrap();
+        let user = User::new(65533, 65532).unwrap();
+        let (is_over, swaps) = (AtomicBool::new(false), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::SeqCst) {
+                    if fs::rename(&swapped, &old).is_ok() && symlink(&outside, &swapped).is_ok() {
+                        swaps.fetch_add(1, Ordering::SeqCst);
+                        fs::remove_file(&swapped).unwrap();
+                        fs::remove_dir(&old).unwrap();
+                    }
+                    std::thread::yield_now();
+                }
+            });
+            let above = fs::File::open(&above).unwrap();
+            while swaps.load(Ordering::SeqCst) < 500 {
+                let _ = user.make_folder(&above, OsStr::new("its"), Mode::RWXU);
+                std::thread::yield_now();
+            }
+            is_over.store(true, Ordering::SeqCst);
+        });
+        assert_eq!(fs::metadata(&outside).unwrap().uid(), 0);
+    }
+
     #[test]
     fn groups_are_those_of_the_user() {
         let groups = "root:x:0:a\nkvm:x:105:a,b\nusers:x:100:\nb:x:7:bb\nc:x:8:b\nbroken\nd:x:y:b";

@@ -153,3 +153,31 @@ fn filters_agree_with_those_of_another_compiler() {
         assert!(ours.len() < theirs.len(), "{thread:?}");
     }
 }
+
+macro_rules! rights {
+    ($($(#[$doc:meta])* $name:ident [$($table:ident)*] [$($right:ident)*],)*) => {
+        /// Kinds of threads by name, and the rights that they keep.
+        const RIGHTS: &[(Thread, &str, &[&str])] =
+            &[$((Thread::$name, stringify!($name), &[$(stringify!($right)),*])),*];
+    };
+}
+thread::for_each_thread!(rights);
+
+/// The page's table of what an attacker has says of each kind of thread how many calls it may make, and with which rights.
+#[test]
+fn the_page_says_what_each_thread_has() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/sandbox.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    for (thread, name, rights) in RIGHTS {
+        let calls: BTreeSet<i64> = thread.allowed().map(|it| it.call).collect();
+        let mut cell = format!("`{name}`: {} calls", calls.len());
+        for right in *rights {
+            cell += &format!(", CAP_{right}");
+        }
+        let is_it = |line: &&str| line.starts_with("| ") && line.contains(&cell);
+        let row = page.lines().find(is_it);
+        let behind = row.and_then(|row| row.split(&cell).nth(1));
+        let is_whole = behind.is_some_and(|behind| !behind.starts_with(", CAP_"));
+        assert!(is_whole, "no row of the page has {cell:?}");
+    }
+}

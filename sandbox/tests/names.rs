@@ -108,6 +108,94 @@ const CALLS: &[(i64, Arguments)] = &[
     }),
 ];
 
+/// Calls that reach other processes, the network, the host's settings or rarely used parts of its kernel: no table has them, whatever the arguments.
+const OUTWARD: &[i64] = &[
+    // Processes and threads: made, traced, read, written to, signalled, given other rights.
+    libc::SYS_clone,
+    libc::SYS_vfork,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_kcmp,
+    libc::SYS_pidfd_open,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_tkill,
+    libc::SYS_rt_sigqueueinfo,
+    libc::SYS_rt_tgsigqueueinfo,
+    libc::SYS_prlimit64,
+    libc::SYS_setpriority,
+    libc::SYS_sched_setscheduler,
+    libc::SYS_sched_setattr,
+    libc::SYS_ioprio_set,
+    libc::SYS_migrate_pages,
+    libc::SYS_move_pages,
+    // Its own rights, and memory that is executed.
+    libc::SYS_setuid,
+    libc::SYS_setresuid,
+    libc::SYS_setgid,
+    libc::SYS_setgroups,
+    libc::SYS_setfsuid,
+    libc::SYS_capset,
+    libc::SYS_prctl,
+    libc::SYS_arch_prctl,
+    libc::SYS_personality,
+    libc::SYS_pkey_mprotect,
+    libc::SYS_remap_file_pages,
+    libc::SYS_modify_ldt,
+    libc::SYS_landlock_restrict_self,
+    // The network, and other sockets.
+    libc::SYS_socketpair,
+    libc::SYS_listen,
+    libc::SYS_accept,
+    libc::SYS_sendmmsg,
+    libc::SYS_recvmmsg,
+    // Parts of the kernel by which others get around filters, or which had many faults.
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_userfaultfd,
+    libc::SYS_bpf,
+    libc::SYS_memfd_create,
+    libc::SYS_memfd_secret,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_keyctl,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_fanotify_init,
+    libc::SYS_splice,
+    libc::SYS_vmsplice,
+    libc::SYS_tee,
+    libc::SYS_io_setup,
+    libc::SYS_shmget,
+    libc::SYS_msgget,
+    libc::SYS_semget,
+    libc::SYS_mq_open,
+    // Namespaces, mounts, and the host itself.
+    libc::SYS_setns,
+    libc::SYS_unshare,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_fsopen,
+    libc::SYS_open_tree,
+    libc::SYS_move_mount,
+    libc::SYS_mount_setattr,
+    libc::SYS_quotactl,
+    libc::SYS_swapon,
+    libc::SYS_reboot,
+    libc::SYS_sethostname,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_adjtimex,
+    libc::SYS_syslog,
+    libc::SYS_acct,
+    libc::SYS_iopl,
+    libc::SYS_ioperm,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_file_load,
+];
+
 /// Whether the thread's table has the call with these arguments, so that it is Landlock's to refuse it.
 fn is_in_table(thread: Thread, call: i64, arguments: &[u64; 6]) -> bool {
     match call {
@@ -240,4 +328,29 @@ fn no_thread_changes_or_reads_a_file_by_its_path() {
         attempt(Thread::Events, libc::SYS_openat, &arguments, &readable),
         MADE
     );
+}
+
+/// Each kind of thread ends its process when it makes one.
+#[test]
+fn no_thread_makes_a_call_that_leads_out_of_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    prepare(Mode::On, || {}).unwrap();
+    for call in OUTWARD {
+        for thread in Thread::ALL {
+            let status = attempt(thread, *call, &[0; 6], folder.path());
+            let name = call_name(*call).unwrap();
+            assert_eq!(status, STATUS, "{thread:?}, {name}");
+        }
+    }
+    // Other threads' processors: a few may choose their own.
+    for thread in Thread::ALL {
+        let arguments = [1, 0, 0, 0, 0, 0];
+        let status = attempt(
+            thread,
+            libc::SYS_sched_setaffinity,
+            &arguments,
+            folder.path(),
+        );
+        assert_eq!(status, STATUS, "{thread:?}");
+    }
 }

@@ -87,6 +87,11 @@ impl ThreadCode {
         self.signal_return.wrapping_add(SIGNAL_RETURN.len() as u64)
     }
 
+    /// Whether a thread that executes these instructions can be at this address.
+    pub(super) fn has(&self, address: u64) -> bool {
+        (self.signal_return..=self.behind()).contains(&address)
+    }
+
     /// Whether the program that thread `tid` executes has the instructions at this address. This takes about 2 us.
     pub(super) fn is_there(&self, tid: pid_t) -> bool {
         let mut signal_return = [0; SIGNAL_RETURN.len()];

@@ -4,6 +4,7 @@ use std::io;
 
 use libc::user_regs_struct;
 
+use super::code::ThreadCode;
 use super::ptrace::{SyscallStop, TracedThread};
 use super::thread::Stop;
 
@@ -19,6 +20,8 @@ pub struct MovedThread {
     pub stack: u64,
     /// The room for the answers of system calls.
     pub room: u64,
+    /// The instructions that it was moved to.
+    pub code: ThreadCode,
 }
 
 impl MovedThread {
@@ -70,7 +73,7 @@ impl SlowThread {
             (Stop::Signal(libc::SIGSTOP), _) => signal = libc::SIGSTOP,
             (Stop::Signal(number), None) => signal = number,
             (Stop::Signal(number), Some(moved)) => {
-                if traced.is_signal_sent()? {
+                if !traced.is_signal_due(|address| moved.code.has(address))? {
                     signal = number;
                 }
                 moved.put_back(traced)?;

@@ -15,6 +15,8 @@ const MAX_EXTENDED: usize = 64 << 10;
 /// `PTRACE_SYSCALL_INFO_ENTRY` and `PTRACE_SYSCALL_INFO_EXIT` (`include/uapi/linux/ptrace.h`).
 const ENTRY: u8 = 1;
 const EXIT: u8 = 2;
+/// The code of a signal that the kernel has made for no other reason that has one (`include/uapi/asm-generic/siginfo.h`).
+const SI_KERNEL: c_int = 0x80;
 
 /// A stop of a thread at a system call (`struct ptrace_syscall_info`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,8 +209,9 @@ impl TracedThread {
         check(result)
     }
 
-    /// Whether the signal that a stopped thread is about to get was sent by a process, and not made by the kernel for what the thread did.
-    pub fn is_signal_sent(&self) -> io::Result<bool> {
+    /// Whether the signal that a stopped thread is about to get is due to what it does at an address of which `is_moved` says so, where it was moved to. Others were
+    /// sent by a process, or are due to what the thread did before, and wouldn't come again: a breakpoint of its own, or a system call that its filter traps.
+    pub fn is_signal_due(&self, is_moved: impl Fn(u64) -> bool) -> io::Result<bool> {
         let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
         // SAFETY: PTRACE_GETSIGINFO writes a siginfo_t to its last argument.
         let result = unsafe {
@@ -220,8 +223,19 @@ impl TracedThread {
             )
         };
         check(result)?;
-        // SAFETY: it was written. Codes of processes are 0 or negative (sigaction(2)).
-        Ok(unsafe { info.assume_init() }.si_code <= 0)
+        // SAFETY: it was written.
+        let info = unsafe { info.assume_init() };
+        // SAFETY: any bytes are an address. Those of a trap and of a system call are at the same place.
+        let address = unsafe { info.si_addr() } as u64;
+        Ok(match (info.si_signo, info.si_code) {
+            // Codes of processes are 0 or negative (sigaction(2)).
+            (_, ..=0) => false,
+            // A breakpoint instruction, which there is none where threads are moved to.
+            (libc::SIGTRAP, SI_KERNEL) => false,
+            (libc::SIGTRAP | libc::SIGSYS, _) => is_moved(address),
+            // The thread makes the same fault again where it was.
+            _ => true,
+        })
     }
 
     /// At which system call a thread has stopped; `None` if it has stopped elsewhere.

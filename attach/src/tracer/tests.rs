@@ -1,6 +1,8 @@
 //! A thread of another process is stopped, and its process is killed or executes another program. That process is this test program, started
 //! again.
 
+mod ends;
+mod fights;
 mod filtered;
 mod sequence;
 

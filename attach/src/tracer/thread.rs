@@ -259,6 +259,7 @@ impl<'a> StoppedThread<'a> {
             has_filters_suspended: self.suspends_filters,
             stack,
             room: frame.room,
+            code: self.code,
         });
         // In this order: if this process is killed in between, the frame restores the signals.
         (self.traced.set_registers(&moved))
@@ -344,16 +345,13 @@ impl<'a> StoppedThread<'a> {
         let Some(moved) = self.moved.take() else {
             return Ok(());
         };
-        // One that the kernel has made isn't due to what the thread itself did.
-        let is_sent = signal != 0
-            && self
-                .traced
-                .is_signal_sent()
-                .map_err(TraceError::Registers)?;
+        let is_moved = |address| moved.code.has(address);
+        let is_own =
+            signal != 0 && !(self.traced.is_signal_due(is_moved)).map_err(TraceError::Registers)?;
         let put_back = moved.put_back(self.traced);
         put_back.map_err(TraceError::Registers)?;
         if signal != 0 || is_to_be_restarted(&self.registers) {
-            self.pass_signals(if is_sent { signal } else { 0 })?;
+            self.pass_signals(if is_own { signal } else { 0 })?;
         }
         Ok(())
     }

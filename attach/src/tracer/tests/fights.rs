@@ -1,0 +1,499 @@
+//! Processes that fight their tracer: one thread is looked at while it does what makes that hard.
+
+use std::arch::asm;
+use std::collections::BTreeMap;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::*;
+
+#[path = "../../../../tests/shared/seccomp.rs"]
+mod seccomp;
+
+/// CS of 32-bit code (`__USER32_CS`).
+const CODE_32_BIT: u64 = 0x23;
+/// `PR_SET_SYSCALL_USER_DISPATCH`, `PR_SYS_DISPATCH_ON`, and the selector's value with which each call is refused by SIGSYS (`include/uapi/linux/prctl.h`).
+const DISPATCH: i32 = 59;
+const DISPATCH_ON: u64 = 1;
+const DISPATCH_BLOCKS: u8 = 1;
+/// The trap flag in RFLAGS: SIGTRAP after each instruction.
+const TRAP: u64 = 1 << 8;
+const PAGE: usize = 4096;
+/// How often each outcome of a look has to be seen, and the longest time for that.
+const TIMES: u32 = 30;
+pub const LIMIT: Duration = Duration::from_secs(120);
+/// Fights in which others help.
+const TRACED: &str = "has a tracer of its own";
+const STOPPED: &str = "is stopped again and again";
+
+/// What a thread counts, where 32-bit code can write to it: its rounds, and signals that nobody has sent it.
+#[repr(C)]
+struct Counts {
+    rounds: AtomicU64,
+    signals: AtomicU64,
+}
+
+/// One way to fight.
+struct Fight {
+    name: &'static str,
+    /// What the thread does, for good.
+    act: fn(&'static Counts),
+    /// The outcomes of looks, each of which must be seen, and no other one but that the host is busy.
+    outcomes: &'static [&'static str],
+    /// The signals that it gets.
+    signals: Signals,
+}
+
+/// Signals of which the thread itself is the cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Signals {
+    None,
+    /// One in each round.
+    Each,
+    Some,
+}
+
+pub const ASKED: &str = "KVM was asked";
+
+const FIGHTS: &[Fight] = &[
+    Fight {
+        name: "starts threads",
+        act: start_threads,
+        outcomes: &[ASKED],
+        signals: Signals::None,
+    },
+    Fight {
+        name: "forks",
+        act: fork,
+        outcomes: &[ASKED],
+        signals: Signals::None,
+    },
+    Fight {
+        name: "has its calls notified",
+        act: have_calls_notified,
+        outcomes: &[ASKED],
+        signals: Signals::None,
+    },
+    Fight {
+        name: "has its calls dispatched",
+        act: have_calls_dispatched,
+        outcomes: &["signal 31"],
+        signals: Signals::None,
+    },
+    Fight {
+        name: "single-steps",
+        act: single_step,
+        outcomes: &[ASKED, "signal 5"],
+        signals: Signals::Some,
+    },
+    Fight {
+        name: "has breakpoints",
+        act: break_off,
+        outcomes: &[ASKED, "signal 5"],
+        signals: Signals::Each,
+    },
+    Fight {
+        name: "has its calls trapped",
+        act: have_calls_trapped,
+        outcomes: &[ASKED, "signal 31"],
+        signals: Signals::Each,
+    },
+    Fight {
+        name: "has no stack",
+        act: have_no_stack,
+        outcomes: &["no frame"],
+        signals: Signals::None,
+    },
+    Fight {
+        name: "has its code as its stack",
+        act: have_code_as_stack,
+        outcomes: &["no stack"],
+        signals: Signals::None,
+    },
+    Fight {
+        name: "is 32-bit code",
+        act: be_32_bit_code,
+        outcomes: &["32-bit code"],
+        signals: Signals::None,
+    },
+    Fight {
+        name: "hides its C library",
+        act: hide_library,
+        outcomes: &["another program"],
+        signals: Signals::None,
+    },
+    Fight {
+        name: TRACED,
+        act: spin,
+        outcomes: &[ASKED, "busy"],
+        signals: Signals::None,
+    },
+    Fight {
+        name: STOPPED,
+        act: spin,
+        outcomes: &[ASKED, "suspended"],
+        signals: Signals::None,
+    },
+];
+
+fn spin(counts: &'static Counts) {
+    loop {
+        counts.rounds.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn start_threads(counts: &'static Counts) {
+    loop {
+        thread::spawn(|| {}).join().unwrap();
+        counts.rounds.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn fork(counts: &'static Counts) {
+    loop {
+        // SAFETY: the child only ends.
+        match unsafe { libc::fork() } {
+            // SAFETY: as above.
+            0 => unsafe { libc::_exit(0) },
+            child => {
+                let mut status = 0;
+                // SAFETY: the call writes the status.
+                let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+                // It has ended by itself: nobody has stopped it.
+                assert_eq!((waited, status), (child, 0));
+            }
+        }
+        counts.rounds.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A filter has another thread decide about each ioctl(2), which never does. Whoever waits for that waits for ever.
+fn have_calls_notified(counts: &'static Counts) {
+    let mut instructions = [
+        seccomp::load(seccomp::NUMBER),
+        seccomp::skip(u32::try_from(libc::SYS_ioctl).unwrap(), 0, 1),
+        seccomp::action(libc::SECCOMP_RET_USER_NOTIF),
+        seccomp::action(libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog {
+        len: 4,
+        filter: instructions.as_mut_ptr(),
+    };
+    seccomp::no_new_privileges().unwrap();
+    // SAFETY: the kernel copies the program, whose instructions are alive. Nobody uses the descriptor, which stays open.
+    let listener = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
+            &raw const program,
+        )
+    };
+    assert!(listener >= 0, "{}", std::io::Error::last_os_error());
+    spin(counts);
+}
+
+static BLOCKS: u8 = DISPATCH_BLOCKS;
+
+/// Each system call of the thread is a SIGSYS instead (the kernel's Documentation/admin-guide/syscall-user-dispatch.rst).
+fn have_calls_dispatched(counts: &'static Counts) {
+    // SAFETY: the selector stays where it is.
+    let set = unsafe { libc::prctl(DISPATCH, DISPATCH_ON, 0_u64, 0_u64, &raw const BLOCKS) };
+    // Any call of this thread would be a signal from here on.
+    if set == 0 {
+        spin(counts);
+    }
+}
+
+/// The thread has SIGTRAP after each of its instructions, and ignores none: its handler counts.
+fn single_step(counts: &'static Counts) {
+    // SAFETY: the flag is the thread's own, and has no effect on memory.
+    unsafe { asm!("pushfq", "or qword ptr [rsp], {}", "popfq", const TRAP) };
+    spin(counts);
+}
+
+/// A signal that comes again if it is lost is one thing; this one doesn't.
+fn break_off(counts: &'static Counts) {
+    loop {
+        counts.rounds.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the signal has a handler.
+        unsafe { asm!("int3") };
+    }
+}
+
+/// A filter has each getppid(2) be a SIGSYS.
+fn have_calls_trapped(counts: &'static Counts) {
+    let filtered = seccomp::no_new_privileges().and_then(|()| {
+        seccomp::filter(&mut [
+            seccomp::load(seccomp::NUMBER),
+            seccomp::skip(u32::try_from(libc::SYS_getppid).unwrap(), 0, 1),
+            seccomp::action(libc::SECCOMP_RET_TRAP),
+            seccomp::action(libc::SECCOMP_RET_ALLOW),
+        ])
+    });
+    filtered.unwrap();
+    loop {
+        counts.rounds.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: it has no arguments.
+        unsafe { libc::getppid() };
+    }
+}
+
+fn have_no_stack(counts: &'static Counts) {
+    // SAFETY: the loop needs no stack, and never ends.
+    unsafe {
+        asm!(
+            "xor esp, esp",
+            "2:",
+            "lock inc qword ptr [{rounds}]",
+            "jmp 2b",
+            rounds = in(reg) &raw const counts.rounds,
+            options(noreturn)
+        )
+    }
+}
+
+fn have_code_as_stack(counts: &'static Counts) {
+    // SAFETY: as above. The code is in front of the address, for some pages.
+    unsafe {
+        asm!(
+            "mov rsp, {code}",
+            "2:",
+            "lock inc qword ptr [{rounds}]",
+            "jmp 2b",
+            code = in(reg) have_code_as_stack as *const (),
+            rounds = in(reg) &raw const counts.rounds,
+            options(noreturn)
+        )
+    }
+}
+
+fn be_32_bit_code(counts: &'static Counts) {
+    let rounds = (&raw const counts.rounds).addr();
+    let address = u32::try_from(rounds).unwrap();
+    // lock incl ADDRESS; jmp to it
+    let mut code = vec![0xf0, 0xff, 0x05];
+    code.extend(address.to_le_bytes());
+    code.extend([0xeb, 0xf7]);
+    let place = rounds + PAGE;
+    // SAFETY: this page of the mapping is for this code alone, which writes to the count alone, and never ends.
+    unsafe {
+        ptr::copy_nonoverlapping(code.as_ptr(), place as *mut u8, code.len());
+        asm!("push {cs}", "push {code}", "retfq", cs = const CODE_32_BIT, code = in(reg) place, options(noreturn))
+    }
+}
+
+/// Nothing of what the tracer has threads execute can be executed any more. Nobody in this process needs the page.
+fn hide_library(counts: &'static Counts) {
+    let code = ThreadCode::find(std::process::id().cast_signed()).unwrap();
+    let page = code.signal_return & !(PAGE as u64 - 1);
+    // SAFETY: only the page's own functions are lost, and this process calls none any more: it spins and sleeps.
+    unsafe {
+        asm!(
+            "syscall",
+            "2:",
+            "lock inc qword ptr [{rounds}]",
+            "jmp 2b",
+            rounds = in(reg) &raw const counts.rounds,
+            in("rax") libc::SYS_mprotect, in("rdi") page, in("rsi") PAGE, in("rdx") libc::PROT_NONE,
+            options(noreturn)
+        )
+    }
+}
+
+/// A process that traces `thread` of its parent for a moment, again and again.
+fn start_tracer(thread: i32) {
+    // SAFETY: the child calls nothing but the kernel, and ends with its parent.
+    unsafe {
+        // Its parent isn't above it.
+        libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0);
+        if libc::fork() != 0 {
+            return;
+        }
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+        loop {
+            if libc::ptrace(libc::PTRACE_SEIZE, thread, 0, 0) == 0 {
+                libc::ptrace(libc::PTRACE_INTERRUPT, thread, 0, 0);
+                libc::waitpid(thread, ptr::null_mut(), libc::__WALL);
+                libc::usleep(2000);
+                libc::ptrace(libc::PTRACE_DETACH, thread, 0, 0);
+            }
+            libc::usleep(3000);
+        }
+    }
+}
+
+/// Signals that nobody has sent are counted.
+static COUNTS: AtomicU64 = AtomicU64::new(0);
+/// Whether the thread is to begin.
+static BEGINS: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn count_signal(_: i32) {
+    let counts = COUNTS.load(Ordering::SeqCst) as *const Counts;
+    // SAFETY: the mapping stays until the process ends.
+    unsafe { (*counts).signals.fetch_add(1, Ordering::SeqCst) };
+}
+
+fn map_counts() -> &'static Counts {
+    let access = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_32BIT;
+    // SAFETY: a new mapping, which stays; zeros are counts.
+    unsafe {
+        let counts = libc::mmap(ptr::null_mut(), 2 * PAGE, access, flags, -1, 0);
+        assert_ne!(counts, libc::MAP_FAILED);
+        COUNTS.store(counts as u64, Ordering::SeqCst);
+        &*counts.cast()
+    }
+}
+
+/// The process: one thread fights once it is told to.
+#[test]
+fn the_process() {
+    let Some(what) = is_started() else {
+        return;
+    };
+    let counts = map_counts();
+    let fight = FIGHTS.iter().find(|fight| fight.name == what).unwrap();
+    let handler: extern "C" fn(i32) = count_signal;
+    for signal in [libc::SIGSYS, libc::SIGTRAP] {
+        // SAFETY: the handler does what a handler may do.
+        unsafe { libc::signal(signal, handler as libc::sighandler_t) };
+    }
+    let (sender, received) = channel();
+    thread::spawn(move || {
+        sender.send(own_thread()).unwrap();
+        while !BEGINS.load(Ordering::SeqCst) {
+            thread::yield_now();
+        }
+        (fight.act)(counts);
+    });
+    let thread = received.recv().unwrap();
+    if fight.name == TRACED {
+        start_tracer(thread);
+    }
+    tell(thread, ptr::from_ref(counts) as u64);
+    stdin().read_line(&mut String::new()).unwrap();
+    BEGINS.store(true, Ordering::SeqCst);
+    stdin().read_line(&mut String::new()).unwrap();
+}
+
+/// What a look at a thread has come to.
+fn outcome(looked: Result<StopOutcome<()>, TraceError>) -> String {
+    match looked {
+        // The process has no vCPU: KVM isn't asked, but the system call is done.
+        Err(TraceError::Kvm(error)) if error.raw_os_error() == Some(libc::EBADF) => ASKED.into(),
+        Err(TraceError::Signal(signal)) => format!("signal {signal}"),
+        Err(TraceError::Stack(_)) => "no stack".into(),
+        Err(TraceError::Unknown) => "no frame".into(),
+        Err(TraceError::Not64Bit) => "32-bit code".into(),
+        Err(TraceError::OtherProgram) => "another program".into(),
+        Err(TraceError::Slow) => "slow".into(),
+        Ok(StopOutcome::Busy) => "busy".into(),
+        Ok(StopOutcome::Suspended) => "suspended".into(),
+        Ok(StopOutcome::Gone) => "gone".into(),
+        other => format!("{other:?}"),
+    }
+}
+
+pub fn look(vcpu: &mut TracedVcpu) -> String {
+    outcome(vcpu.look(|vcpu| vcpu.registers().map(drop)))
+}
+
+/// Rounds and signals, while the thread stands still.
+fn counted(process: &OtherProcess, vcpu: &mut TracedVcpu) -> [u64; 2] {
+    loop {
+        if let Ok(StopOutcome::Stopped(counted)) = vcpu.look(|_| Ok(process.told())) {
+            return counted;
+        }
+        let_go(vcpu);
+    }
+}
+
+/// Lets a slow thread go as soon as it can be.
+pub fn let_go(vcpu: &mut TracedVcpu) {
+    while vcpu.is_slow() {
+        vcpu.let_go();
+        thread::yield_now();
+    }
+}
+
+/// Stops and continues the process until `is_over`.
+fn stop_and_continue(pid: i32, is_over: &AtomicBool) {
+    while !is_over.load(Ordering::SeqCst) {
+        for signal in [libc::SIGSTOP, libc::SIGCONT] {
+            // SAFETY: it only sends a signal, to a child of this process.
+            unsafe { libc::kill(pid, signal) };
+            thread::sleep(Duration::from_millis(3));
+        }
+    }
+}
+
+/// Looks at the thread until each outcome has been seen often enough.
+fn fight(fight: &Fight, vcpu: &mut TracedVcpu) {
+    let begin = Instant::now();
+    let mut seen: BTreeMap<String, u32> = BTreeMap::new();
+    let is_enough = |seen: &BTreeMap<String, u32>| {
+        let times = |outcome: &&str| seen.get(*outcome).copied().unwrap_or_default();
+        fight.outcomes.iter().all(|outcome| times(outcome) >= TIMES)
+    };
+    while !is_enough(&seen) {
+        let outcome = look(vcpu);
+        let is_known = fight.outcomes.contains(&outcome.as_str()) || outcome == "slow";
+        assert!(is_known, "{}: {outcome}", fight.name);
+        *seen.entry(outcome).or_default() += 1;
+        assert!(begin.elapsed() < LIMIT, "{}: {seen:?}", fight.name);
+        let_go(vcpu);
+    }
+}
+
+/// Whatever the thread does, each look ends as it has to, and the thread goes on as it was: with its signals, without a tracer, and without a signal that it
+/// wouldn't have had.
+#[test]
+fn a_process_that_fights_its_tracer_goes_on_and_a_look_ends() {
+    for way in FIGHTS {
+        let has_filter = way.name.starts_with("has its calls ");
+        if has_filter && !rustix::process::geteuid().is_root() {
+            continue;
+        }
+        let mut process = OtherProcess::begin("fights::the_process", way.name);
+        let mut vcpu = process.vcpu();
+        writeln!(process.child.stdin.as_mut().unwrap()).unwrap();
+        while process.told::<1>()[0] == 0 {
+            thread::yield_now();
+        }
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            if way.name == STOPPED {
+                scope.spawn(|| stop_and_continue(process.pid(), &is_over));
+            }
+            // The thread that looks is the one that traces: this one.
+            fight(way, &mut vcpu);
+            is_over.store(true, Ordering::SeqCst);
+        });
+        let [rounds, signals] = counted(&process, &mut vcpu);
+        let is_right = match way.signals {
+            Signals::None => signals == 0,
+            Signals::Some => signals > 0,
+            // That of the last round may not have come.
+            Signals::Each => (rounds - 1..=rounds).contains(&signals),
+        };
+        assert!(is_right, "{}: {signals} in {rounds} rounds", way.name);
+        while process.told::<1>()[0] == rounds {
+            let ended = process.child.try_wait().unwrap();
+            assert!(ended.is_none(), "{}: {ended:?}", way.name);
+        }
+        if way.name != TRACED {
+            assert_eq!(process.status("TracerPid:"), "0", "{}", way.name);
+        }
+        // Handlers block their own signals meanwhile.
+        if way.signals == Signals::None {
+            assert_eq!(
+                process.status("SigBlk:"),
+                format!("{:016x}", 0),
+                "{}",
+                way.name
+            );
+        }
+    }
+}
