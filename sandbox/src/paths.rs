@@ -65,8 +65,12 @@ pub struct PathsError(#[from] RulesetError);
 pub fn restrict(rules: &[(PathBuf, Use)]) -> Result<Restricted, PathsError> {
     let mut ruleset = ruleset(Scope::AbstractUnixSocket | Scope::Signal)?;
     for (path, allowed) in rules {
-        ruleset = allow(ruleset, path, *allowed)?;
+        ruleset = allow(ruleset, path, allowed.rights())?;
     }
+    enforce(ruleset)
+}
+
+fn enforce(ruleset: RulesetCreated) -> Result<Restricted, PathsError> {
     let restricted = match ruleset.restrict_self()?.ruleset {
         RulesetStatus::FullyEnforced => Restricted::Fully,
         RulesetStatus::PartiallyEnforced => Restricted::Partly,
@@ -78,6 +82,36 @@ pub fn restrict(rules: &[(PathBuf, Use)]) -> Result<Restricted, PathsError> {
         Restricted::No => {}
     }
     Ok(restricted)
+}
+
+/// From now on this thread, and threads that it starts, change nothing outside of these folders, execute no file, and neither look into other processes, nor
+/// signal them, nor reach their abstract Unix sockets. Reading files, TCP, and Unix sockets with a path aren't restricted. A path at which nothing exists gets no
+/// rule.
+///
+/// # Errors
+/// As for [`restrict`].
+pub fn restrict_changes(folders: &[PathBuf]) -> Result<Restricted, PathsError> {
+    let changes = AccessFs::WriteFile
+        | AccessFs::Truncate
+        | AccessFs::MakeReg
+        | AccessFs::MakeDir
+        | AccessFs::RemoveFile
+        | AccessFs::RemoveDir
+        | AccessFs::Refer;
+    let others = AccessFs::Execute
+        | AccessFs::MakeChar
+        | AccessFs::MakeBlock
+        | AccessFs::MakeSock
+        | AccessFs::MakeFifo
+        | AccessFs::MakeSym;
+    let mut ruleset = Ruleset::default()
+        .handle_access(changes | others)?
+        .scope(Scope::AbstractUnixSocket | Scope::Signal)?
+        .create()?;
+    for folder in folders {
+        ruleset = allow(ruleset, folder, changes)?;
+    }
+    enforce(ruleset)
 }
 
 /// From now on this thread may use no path at all, as after [`restrict`] without rules. This changes neither other threads nor what
@@ -99,7 +133,11 @@ fn ruleset(scopes: BitFlags<Scope>) -> Result<RulesetCreated, PathsError> {
         .create()?)
 }
 
-fn allow(ruleset: RulesetCreated, path: &Path, allowed: Use) -> Result<RulesetCreated, PathsError> {
+fn allow(
+    ruleset: RulesetCreated,
+    path: &Path,
+    allowed: BitFlags<AccessFs>,
+) -> Result<RulesetCreated, PathsError> {
     // Files outside of all folders, such as memfds and pipes by /proc/self/fd, aren't restricted, and can have no rule.
     let Ok(path) = path.canonicalize() else {
         return Ok(ruleset);
@@ -108,8 +146,8 @@ fn allow(ruleset: RulesetCreated, path: &Path, allowed: Use) -> Result<RulesetCr
         return Ok(ruleset);
     };
     let rights = match path.is_dir() {
-        true => allowed.rights(),
-        false => allowed.rights() & AccessFs::from_file(NEWEST),
+        true => allowed,
+        false => allowed & AccessFs::from_file(NEWEST),
     };
     Ok(ruleset.add_rule(PathBeneath::new(place, rights))?)
 }

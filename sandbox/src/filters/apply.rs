@@ -69,7 +69,7 @@ fn program(thread: Thread) -> Vec<libc::sock_filter> {
 }
 
 /// Installs a filter. Returns the kernel's answer, which is a descriptor with some flags.
-fn install(program: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<i32> {
+pub(super) fn install(program: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<i32> {
     // A thread without CAP_SYS_ADMIN may have a filter only after this.
     set_no_new_privs(true)?;
     let program = libc::sock_fprog {

@@ -4,9 +4,11 @@
 //! The threads share their memory, so that a fault in one thread can make another one act: what the process can do is bounded by all
 //! filters together. No filter allows a thread to execute a program, to make code executable, to trace, or to make a process or a namespace.
 //!
-//! The tables are in the folder `build` of this crate: they are compiled when kvmprof is built.
+//! The tables are in the folder `build` of this crate: they are compiled when kvmprof is built. A program that runs no guest has a filter of another kind
+//! ([`refuse_to_leave`]).
 
 mod apply;
+mod leave;
 mod report;
 mod watch;
 
@@ -16,6 +18,7 @@ use std::sync::OnceLock;
 
 use syscalls::Sysno;
 
+pub use leave::refuse_to_leave;
 pub use report::STATUS;
 
 use crate::state::{self, Mechanism};
