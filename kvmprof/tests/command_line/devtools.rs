@@ -8,8 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
-/// The name of Debian's program.
-const PROGRAM: &str = "chromium";
+use crate::chromium::{PROGRAM, options};
 
 /// A browser with one window, which is used for all documents.
 pub struct DevTools {
@@ -47,19 +46,7 @@ impl DevTools {
                 PROGRAM,
                 "--remote-debugging-pipe",
             ])
-            // The container has neither a sandbox nor a graphics card.
-            .args([
-                "--headless=new",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--disable-quic",
-            ])
-            .args(["--no-first-run", "--disable-background-networking"])
-            .args(["--disable-component-update", "--disable-sync"])
-            .arg(format!(
-                "--user-data-dir={}",
-                folder.join("browser").display()
-            ))
+            .args(options(folder))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());

@@ -5,6 +5,8 @@
 mod boot;
 #[path = "../../../report/tests/shared/boot.rs"]
 mod boots;
+#[path = "../../../tests/shared/chromium.rs"]
+mod chromium;
 #[path = "../../../report/tests/shared/compiled.rs"]
 mod compiled;
 mod devtools;

@@ -3,40 +3,32 @@
 use std::path::Path;
 use std::process::Command;
 
-/// The name of Debian's program.
-const PROGRAM: &str = "chromium";
+#[path = "../../../tests/shared/chromium.rs"]
+mod chromium;
+
+use chromium::{PROGRAM, options};
 
 /// A browser with an empty profile of its own.
 pub struct Browser {
-    profile: String,
+    options: [String; 9],
 }
 
 impl Browser {
     /// A browser with its profile in `folder`.
     pub fn new(folder: &Path) -> Self {
-        let profile = folder.join("browser");
         Self {
-            profile: format!("--user-data-dir={}", profile.display()),
+            options: options(folder),
         }
     }
 
     /// The document at `url` after its scripts have run, and the browser's log.
     fn open(&self, url: &str, option: &str) -> (String, String) {
-        // Nothing but the page may be loaded. The container has neither a sandbox nor a graphics card.
         let output = Command::new(PROGRAM)
-            .args([
-                "--headless=new",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--disable-quic",
-            ])
-            .args(["--no-first-run", "--disable-background-networking"])
-            .args(["--disable-component-update", "--disable-sync"])
+            .args(&self.options)
             .args(["--use-angle=swiftshader", "--enable-unsafe-swiftshader"])
             .args(["--enable-logging=stderr", "--v=0"])
             .args(["--window-size=1300,1700", "--hide-scrollbars"])
             .arg("--virtual-time-budget=8000")
-            .arg(&self.profile)
             .arg(option)
             .arg(url)
             .output()
