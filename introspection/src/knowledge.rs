@@ -23,6 +23,7 @@ pub struct GuestKnowledge {
 
 /// A guest by its kind: what only one kind can answer is asked of it directly.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a guest has one")]
 pub(super) enum Guest {
     Linux(Box<LinuxKnowledge>),
     Other(OtherGuest),

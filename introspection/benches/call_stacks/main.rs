@@ -1,5 +1,6 @@
 //! Times stack unwinding and looks at all tasks on a stopped vCPU, and reading the kernel's module list, without KVM. The guests' memory is
 //! synthetic; the unwind table is as large as a distribution kernel's.
+#![expect(clippy::unwrap_used, reason = "a benchmark fails like a test")]
 
 mod stacks;
 

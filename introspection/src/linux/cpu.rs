@@ -434,11 +434,8 @@ pub fn process_name<M: PhysicalMemory>(
     view: &KernelView<'_, M>,
     task: u64,
 ) -> [u8; COMM_LENGTH] {
-    let leader = linux
-        .tasks
-        .leader
-        .and_then(|leader| view.u64(task.wrapping_add(leader)));
-    let leader = leader.filter(|leader| leader >> 63 == 1 && leader.is_multiple_of(8));
+    let leader = linux.tasks.leader;
+    let leader = leader.and_then(|leader| view.pointer(task, leader));
     leader.map_or([0; COMM_LENGTH], |leader| comm(linux, view, leader))
 }
 
@@ -448,10 +445,9 @@ fn process_group<M: PhysicalMemory>(
     view: &KernelView<'_, M>,
     task: &Task,
 ) -> Option<i32> {
-    let pointer = |address: u64| view.u64(address).filter(|pointer| pointer >> 63 == 1);
     let layout = linux.tasks.group.as_ref().ok()?;
-    let signal = pointer(task.address.wrapping_add(layout.signal))?;
-    let group = pointer(signal.wrapping_add(layout.process_group))?;
+    let signal = view.pointer(task.address, layout.signal)?;
+    let group = view.pointer(signal, layout.process_group)?;
     let id = view.i32(group.wrapping_add(layout.number))?;
     (0..PID_LIMIT).contains(&id).then_some(id)
 }

@@ -119,6 +119,11 @@ impl<'a, M: PhysicalMemory> KernelView<'a, M> {
         Some(u64::from_le_bytes(bytes))
     }
 
+    /// The pointer to a structure of the kernel at `offset` in the structure at kernel address `structure`.
+    pub fn pointer(&self, structure: u64, offset: u64) -> Option<u64> {
+        kernel_pointer(self.u64(structure.wrapping_add(offset))?)
+    }
+
     /// The `int` at kernel address `address`.
     pub fn i32(&self, address: u64) -> Option<i32> {
         let mut bytes = [0; 4];

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvmprof_introspection::GuestKnowledge;
-use kvmprof_machine::Machine;
+use kvmprof_machine::{GuestMemory, Machine};
 
 /// The power button of a machine. Clients and signals press it.
 pub struct PowerButton {
@@ -45,12 +45,7 @@ impl PowerButton {
 
     /// Whether the guest's kernel listens to the button: it has drivers for the device that raises the interrupt, and for the button.
     pub fn is_heard(&self) -> bool {
-        let has_driver = || match self.knowledge.linux() {
-            Some(linux) => linux.hears_power_button(&self.machine.memory),
-            // For other guests than Linux, only the use of the interrupt can be seen.
-            None => !self.knowledge.is_pending(),
-        };
-        self.machine.hears_power_button() && has_driver()
+        self.machine.hears_power_button() && has_driver(&self.knowledge, &self.machine.memory)
     }
 
     /// Notes that the guest is paused, or continues.
@@ -61,5 +56,28 @@ impl PowerButton {
     /// Notes that the guest has restarted. No request to end has been made since.
     pub fn note_restart(&self) {
         self.was_pressed.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Whether the guest's kernel may have a driver for the button.
+fn has_driver(knowledge: &GuestKnowledge, memory: &GuestMemory) -> bool {
+    match knowledge.linux() {
+        Some(linux) => linux.hears_power_button(memory),
+        // For other guests than Linux, only the use of the interrupt can be seen.
+        None => !knowledge.is_pending(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vm_memory::GuestAddress;
+
+    use super::*;
+
+    #[test]
+    fn a_guest_may_hear_the_button_unless_it_can_still_be_linux() {
+        let memory = GuestMemory::from_ranges(&[(GuestAddress(0), 0x1000)]).unwrap();
+        assert!(has_driver(&GuestKnowledge::unknown(), &memory));
+        assert!(!has_driver(&GuestKnowledge::pending(), &memory));
     }
 }

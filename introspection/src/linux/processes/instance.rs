@@ -147,7 +147,7 @@ impl InstanceLayout {
         view: &KernelView<'_, M>,
         task: u64,
     ) -> Option<ProcessInstance> {
-        let leader = kernel_pointer(view.u64(task.wrapping_add(self.leader))?)?;
+        let leader = view.pointer(task, self.leader)?;
         Some(ProcessInstance {
             pid: view.i32(leader.wrapping_add(self.pid))?,
             started: view.u64(leader.wrapping_add(self.started))?,
@@ -159,7 +159,7 @@ impl InstanceLayout {
     /// The guest virtual address of process 1's main thread, which is always the first one in the list.
     pub(super) fn first_process<M: PhysicalMemory>(&self, view: &KernelView<'_, M>) -> Option<u64> {
         let first = view.linked(self.first);
-        let next = kernel_pointer(view.u64(first.wrapping_add(self.next))?)?;
+        let next = view.pointer(first, self.next)?;
         let task = next.wrapping_sub(self.next);
         (view.i32(task.wrapping_add(self.pid))? == 1).then_some(task)
     }
@@ -296,7 +296,7 @@ impl<'a, M: PhysicalMemory> GuestProcesses<'a, M> {
         let first = self.view.linked(self.layout.first);
         let mut task = Some(first);
         std::iter::from_fn(move || {
-            let next = task.and_then(|task| kernel_pointer(self.at(task, self.layout.next)?));
+            let next = task.and_then(|task| self.view.pointer(task, self.layout.next));
             task = next.map(|next| next.wrapping_sub(self.layout.next));
             Some(task.map(|task| (task != first).then_some(task)))
         })
@@ -314,7 +314,7 @@ impl<'a, M: PhysicalMemory> GuestProcesses<'a, M> {
 
     /// Whether the process of the task at `task` has its parent's memory.
     fn shares_memory(&self, task: u64) -> Option<bool> {
-        let parent = kernel_pointer(self.at(task, self.layout.parent)?)?;
+        let parent = self.view.pointer(task, self.layout.parent)?;
         let own = self.at(task, self.layout.memory)?;
         // A kernel thread has none, nor has a process that has ended.
         Some(own != 0 && own == self.at(parent, self.layout.memory)?)
@@ -322,7 +322,7 @@ impl<'a, M: PhysicalMemory> GuestProcesses<'a, M> {
 
     /// The parent of the process of the task at `task`.
     fn parent_of(&self, task: u64) -> Option<ProcessInstance> {
-        self.of_task(kernel_pointer(self.at(task, self.layout.parent)?)?)
+        self.of_task(self.view.pointer(task, self.layout.parent)?)
     }
 
     /// Whether the parent of the process of the task at `task` may have adopted it. True if that is unknown.
@@ -331,8 +331,8 @@ impl<'a, M: PhysicalMemory> GuestProcesses<'a, M> {
     }
 
     fn parent_adopts(&self, task: u64) -> Option<bool> {
-        let parent = kernel_pointer(self.at(task, self.layout.parent)?)?;
-        let signal = kernel_pointer(self.at(parent, self.layout.signal)?)?;
+        let parent = self.view.pointer(task, self.layout.parent)?;
+        let signal = self.view.pointer(parent, self.layout.signal)?;
         let flags = self.view.i32(signal.wrapping_add(self.layout.flags?))?;
         let bit = self.layout.subreaper?;
         let mut byte = [0];
@@ -348,7 +348,7 @@ impl<'a, M: PhysicalMemory> GuestProcesses<'a, M> {
             return Some(true);
         }
         // The main thread may have ended before others.
-        let signal = kernel_pointer(self.at(leader, self.layout.signal)?)?;
+        let signal = self.view.pointer(leader, self.layout.signal)?;
         Some(self.view.i32(signal.wrapping_add(self.layout.live))? > 0)
     }
 }

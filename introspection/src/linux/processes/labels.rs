@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::PhysicalMemory;
 use crate::image::types::Types;
-use crate::linux::view::{KernelView, kernel_pointer};
+use crate::linux::view::KernelView;
 
 /// Where the kernel has a label's value, which is a number of 32 bits.
 struct Source {
@@ -55,7 +55,7 @@ fn read<M: PhysicalMemory>(view: &KernelView<'_, M>, task: u64, offsets: &[u64])
     let (last, pointers) = offsets.split_last()?;
     let mut at = task;
     for offset in pointers {
-        at = kernel_pointer(view.u64(at.wrapping_add(*offset))?)?;
+        at = view.pointer(at, *offset)?;
     }
     view.i32(at.wrapping_add(*last)).map(i32::cast_unsigned)
 }

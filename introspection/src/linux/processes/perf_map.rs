@@ -7,7 +7,7 @@
 use super::InstanceLayout;
 use crate::PhysicalMemory;
 use crate::image::types::{Missing, Types};
-use crate::linux::view::{KernelView, kernel_pointer};
+use crate::linux::view::KernelView;
 
 /// The maximum of `pid.level` (`MAX_PID_NS_LEVEL`, `include/linux/pid_namespace.h`).
 const MAX_LEVEL: u64 = 32;
@@ -81,7 +81,7 @@ impl PerfMapLayout {
         leader: u64,
         pid: i32,
     ) -> Option<i32> {
-        let own = kernel_pointer(view.u64(leader.wrapping_add(self.own_pid))?)?;
+        let own = view.pointer(leader, self.own_pid)?;
         let level = u64::try_from(view.i32(own.wrapping_add(self.level))?).ok()?;
         let number = |level: u64| {
             let offset = self.numbers + level * self.number_length + self.number;
@@ -93,11 +93,11 @@ impl PerfMapLayout {
 
     /// The root directory of the process with this main thread: its mount, which belongs to one mount namespace, and its entry.
     fn root<M: PhysicalMemory>(&self, view: &KernelView<'_, M>, leader: u64) -> Option<[u64; 2]> {
-        let filesystem = kernel_pointer(view.u64(leader.wrapping_add(self.filesystem))?)?;
+        let filesystem = view.pointer(leader, self.filesystem)?;
         let [mount, entry] = self.root;
         Some([
-            kernel_pointer(view.u64(filesystem.wrapping_add(mount))?)?,
-            kernel_pointer(view.u64(filesystem.wrapping_add(entry))?)?,
+            view.pointer(filesystem, mount)?,
+            view.pointer(filesystem, entry)?,
         ])
     }
 }

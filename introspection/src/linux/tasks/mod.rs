@@ -15,7 +15,7 @@ use kvmprof_recording::{DEFAULT_STACK_FRAMES, StackEnd};
 use super::LinuxKnowledge;
 use super::modules::LoadedModules;
 use super::stacks::SwitchedTask;
-use super::view::{KernelView, kernel_pointer};
+use super::view::KernelView;
 use crate::unwind::Stack;
 use crate::{PhysicalMemory, Registers, padded};
 
@@ -158,7 +158,7 @@ impl<M: PhysicalMemory> Moment<'_, M> {
         let mut process = first;
         // Each step adds a task: the room for them bounds both loops.
         loop {
-            let next = kernel_pointer(self.view.u64(process.wrapping_add(layout.next))?)?;
+            let next = self.view.pointer(process, layout.next)?;
             process = next.wrapping_sub(layout.next);
             if process == first {
                 return Some(());
@@ -167,15 +167,15 @@ impl<M: PhysicalMemory> Moment<'_, M> {
             if reader.scope == TaskScope::FirstThread {
                 return None;
             }
-            let signal = kernel_pointer(self.view.u64(process.wrapping_add(layout.signal))?)?;
+            let signal = self.view.pointer(process, layout.signal)?;
             let head = signal.wrapping_add(layout.threads);
-            let mut link = kernel_pointer(self.view.u64(head)?)?;
+            let mut link = self.view.pointer(head, 0)?;
             while link != head {
                 let thread = link.wrapping_sub(layout.next_thread);
                 if thread != process {
                     self.read_task(thread, reader)?;
                 }
-                let next = kernel_pointer(self.view.u64(link)?)?;
+                let next = self.view.pointer(link, 0)?;
                 if next == link {
                     return None;
                 }
