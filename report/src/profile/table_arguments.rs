@@ -19,7 +19,7 @@ pub struct RowsArguments {
     /// Maximum number of rows of a table [default: 20; all of a JSON document's]
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
-    /// Print a JSON document instead, with all tables, or those of --by
+    /// Print a JSON document instead
     #[arg(long)]
     pub json: bool,
 }
