@@ -328,7 +328,7 @@ impl<'a> Collector<'a> {
         let back = self.latest - seconds;
         match new_boot() {
             Ok(boot) => {
-                log::warn!("The clock was set back by {back} s: windows begin anew");
+                log::warn!("The clock was set back by {back} s: windows start again");
                 self.close_until(host, u64::MAX);
                 (self.boot, self.closed, self.latest) = (boot, 0, seconds);
                 let window = self.now_at(seconds.saturating_mul(SECOND), 0).window();

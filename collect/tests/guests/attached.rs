@@ -156,8 +156,8 @@ fn look_agrees(capture: &str, compared: &[&str], known: KnownFields) {
         let own = own.filter(|(row, _)| modes.contains(&row.mode));
         let own: u64 = own.map(|(_, cycles)| cycles).sum();
         let count = counts.get(what).copied().unwrap_or_default();
-        let shares = (share(count, whole), share(own, cycles.iter().sum()));
-        assert_share(what, shares, sampled);
+        let (observed, expected) = (share(count, whole), share(own, cycles.iter().sum()));
+        assert_share(what, observed, expected, sampled);
     }
     machine.stop();
 }

@@ -100,7 +100,7 @@ fn it_prints_what_the_guests_counted() {
             let (stolen, lost) = unseen(&ran.stdout, guest);
             let sampled = Sampled::new(ticks, stolen, lost, &pressure);
             for (name, collected, own, _) in parts {
-                assert_share(&name, (collected, own), sampled);
+                assert_share(&name, collected, own, sampled);
             }
         }
         assert_eq!(parquet_ticks(&all.join("parquet")), whole);

@@ -199,8 +199,9 @@ fn a_look_agrees_with_each_guests_count() {
             assert!(whole > 0 && off > 0, "{batches:?}");
             let sampled = Sampled::new(whole, stolen, lost, &pressure);
             for ((row, count), own) in rows().iter().zip(counts).zip(own) {
-                let shares = (share(count, whole), share(own, own_sum(&cycles, guest)));
-                assert_share(row.name, shares, sampled);
+                let (observed, expected) =
+                    (share(count, whole), share(own, own_sum(&cycles, guest)));
+                assert_share(row.name, observed, expected, sampled);
             }
         }
         for machine in machines {

@@ -295,7 +295,7 @@ fn missing_records_show_in_the_account() {
     assert_eq!(
         problems,
         [
-            "Records are missing: the stream has 499 samples and 480 merged ticks, the device handed over 500 and 480"
+            "Records are missing: the stream has 499 samples and 480 merged ticks, the device delivered 500 and 480"
         ]
     );
 }

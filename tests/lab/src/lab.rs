@@ -370,7 +370,7 @@ fn run_until_up(machine: &Machine, options: &RunOptions) -> Result<Finished, Lab
     for _ in 1..machine.emulator.boots_max() {
         match machine::run(machine, options) {
             Err(failure @ LabError::NotUp { .. }) => {
-                eprintln!("lab: {failure}\nlab: starting anew")
+                eprintln!("lab: {failure}\nlab: starting again")
             }
             other => return other,
         }

@@ -53,7 +53,7 @@ fn a_reset_guest_restarts_and_profiling_continues() {
             let before = Accounts::of(&connection);
             reset(&guest);
             // A reset during the greeting would truncate it.
-            until("the guest has started anew", || {
+            until("the guest has restarted", || {
                 (guest.console() == greeting.repeat(2)).then_some(())
             });
             reset(&guest);
@@ -230,6 +230,6 @@ fn the_initial_ram_disk_is_read_again() {
         assert_eq!(ran.status, 0, "{ran:?}");
         guest
             .wait()
-            .assert_refused(1, &["cannot be started anew", "initrd"]);
+            .assert_refused(1, &["cannot be restarted", "initrd"]);
     });
 }

@@ -21,7 +21,7 @@ pub enum VmError {
     #[error(transparent)]
     Machine(#[from] MachineError),
     /// The guest was reset, and couldn't be restarted.
-    #[error("The guest cannot be started anew after its reset")]
+    #[error("The guest cannot be restarted after its reset")]
     Restart(#[source] MachineError),
     /// A disk can't be used.
     #[error(transparent)]

@@ -149,7 +149,7 @@ fn judge(profile: &mut Profile) {
     if (ledger.recorded, ledger.merged) != (samples, merged) {
         profile.problems.push(format!(
             "Records are missing: the stream has {samples} samples and {merged} merged ticks, \
-             the device handed over {} and {}",
+             the device delivered {} and {}",
             ledger.recorded, ledger.merged
         ));
     }

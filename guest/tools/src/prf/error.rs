@@ -26,7 +26,7 @@ pub enum PrfError {
     #[error("prf gave data that makes no sense: use tools and kvmprof of one release")]
     Nonsense,
     /// The table changes faster than it can be read.
-    #[error("The table of addresses was loaded anew again and again while it was being read")]
+    #[error("The table of addresses was replaced repeatedly while it was being read")]
     Unsteady,
     /// ENOSPC: the table has more addresses than the device takes.
     #[error(
@@ -58,10 +58,10 @@ pub enum PrfError {
     #[error("Profiling is enabled (EBUSY): turn it off with prfstat off before loading addresses")]
     Enabled,
     /// EINVAL from a write: the addresses don't ascend.
-    #[error("Addresses don't ascend (EINVAL): prf has dropped its table, load one anew")]
+    #[error("Addresses don't ascend (EINVAL): prf has dropped its table, load another one")]
     NotAscending,
     /// The device took only a part of the table.
-    #[error("prf took {taken} of {size} bytes of addresses: load them anew")]
+    #[error("prf took {taken} of {size} bytes of addresses: load them again")]
     ShortWrite {
         /// Number of bytes that it took.
         taken: usize,

@@ -130,7 +130,7 @@ impl DebianArguments {
             if outcome.status != CRASHED {
                 break;
             }
-            eprintln!("lab: starting anew");
+            eprintln!("lab: starting again");
             outcome = lab.run()?;
         }
         if let Some(path) = &self.record {
