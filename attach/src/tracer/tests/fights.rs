@@ -13,6 +13,8 @@ mod seccomp;
 
 /// CS of 32-bit code (`__USER32_CS`).
 const CODE_32_BIT: u64 = 0x23;
+/// DS of 32-bit code (`__USER_DS`): 64-bit code needs none, and may have none.
+const DATA_32_BIT: u32 = 0x2b;
 /// `PR_SET_SYSCALL_USER_DISPATCH`, `PR_SYS_DISPATCH_ON`, and the selector's value with which each call is refused by SIGSYS (`include/uapi/linux/prctl.h`).
 const DISPATCH: i32 = 59;
 const DISPATCH_ON: u64 = 1;
@@ -280,7 +282,16 @@ fn be_32_bit_code(counts: &'static Counts) {
     // SAFETY: this page of the mapping is for this code alone, which writes to the count alone, and never ends.
     unsafe {
         ptr::copy_nonoverlapping(code.as_ptr(), place as *mut u8, code.len());
-        asm!("push {cs}", "push {code}", "retfq", cs = const CODE_32_BIT, code = in(reg) place, options(noreturn))
+        asm!(
+            "mov ds, {ds:e}",
+            "push {cs}",
+            "push {code}",
+            "retfq",
+            ds = in(reg) DATA_32_BIT,
+            cs = const CODE_32_BIT,
+            code = in(reg) place,
+            options(noreturn)
+        )
     }
 }
 

@@ -40,7 +40,7 @@ fn numbers_of_pmc() {
         says(PMC, &format!("| {number} | {name} | {source} | {what} |"));
     }
     for function in pmc::Function::ALL {
-        says(PMC, &format!("\n| {} | `", function as u32));
+        says(PMC, &format!("| {} | `", function as u32));
     }
 }
 

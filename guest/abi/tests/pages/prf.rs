@@ -25,7 +25,7 @@ fn numbers_of_prf() {
     says(PRF, &format!("may have {most} addresses"));
     says(PRF, &format!("and {} bytes long", prf::WORD_SIZE));
     says(PRF, &format!("| {} | `{}` |", prf::ALL_VCPUS, prf::NODE));
-    says(PRF, &format!("\n{} times a second", prf::RATE_HZ));
+    says(PRF, &format!("{} times a second", prf::RATE_HZ));
     assert_eq!((prf::STATUS_ON, prf::STATUS_LOADED), (1, 2));
     let (each, more) = (prf::read_size(1) - prf::read_size(0), prf::read_size(0));
     says(
