@@ -297,7 +297,7 @@ mod tests {
         let names = names(&stacks, &frames);
         assert_eq!(names[..2], ["__x64_sys_ioctl\t[host:kernel]"; 2]);
         assert!(names[2].contains("own_stack"), "{names:?}");
-        assert!(names[3].contains("a_copied_stack_unwinds"), "{names:?}");
+        assert!(names[3].contains("a_copied_stack_unwinds_to"), "{names:?}");
         assert!(
             !names.contains(&"[cut_short]\t[host]".to_owned()),
             "{names:?}"
