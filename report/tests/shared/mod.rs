@@ -1,5 +1,6 @@
 //! What tests share, those of other crates, too.
 
+pub mod bombs;
 pub mod boot;
 pub mod browser;
 pub mod compiled;

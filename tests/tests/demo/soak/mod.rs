@@ -4,6 +4,7 @@
 //!
 //! The test is two rounds of it. `tests/soak MINUTES` has it go on for so long, by `KVMPROF_SOAK_MINUTES`.
 
+#[path = "../../../shared/cgroup.rs"]
 mod cgroup;
 mod disturbances;
 mod memory;
