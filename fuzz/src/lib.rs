@@ -46,6 +46,7 @@ macro_rules! for_each_target {
             net 4_000,
             vsock 4_000,
             small_devices 6_000,
+            kernel_code 1_000,
             kernel_image 1_500,
             elf 6_000,
             unwind 300,
@@ -63,7 +64,7 @@ macro_rules! for_each_target {
             vhost_user 6_000,
             symbol_server 50_000,
             merge 150,
-            tracer 400_000,
+            tracer 2_000,
         }
     };
 }

@@ -4,9 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use kvmprof_recording::file::{
-    Block, Kind, Recording, RecordingInfo, SamplesEncoder, TasksEncoder, Unobserved, header,
-};
+use kvmprof_recording::file::{Kind, Recording, SamplesEncoder, TasksEncoder, Unobserved};
 use kvmprof_recording::tasks::{Task, TaskLook, TaskStack, TaskState};
 use kvmprof_recording::{COMM_LENGTH, IPL_MASKED, Mode, Sample, StackEnd, StackSummary, Ticks};
 use kvmprof_report::budget::{BudgetWriter, OutputBudget, TooMuch, too_much};
@@ -18,40 +16,10 @@ use kvmprof_report::symbolize::Resolver;
 use kvmprof_report::tasks::{self, TaskSums, wait_rows};
 use tempfile::TempDir;
 
+use super::shared::bombs::{deep_samples, long_name, many_addresses, recording, unpacks_to_much};
+
 /// The maximum memory that this program may have taken, in KiB: a few times the limit of the largest tables.
 const MAX_MEMORY_KIB: u64 = 1 << 20;
-
-/// Incompressible bytes, so that the rest of a file may unpack to more.
-fn ballast(length: usize) -> Vec<u8> {
-    let mut state = 1_u64;
-    let bytes = std::iter::repeat_with(|| {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        state.to_be_bytes()[0]
-    });
-    bytes.take(length).collect()
-}
-
-/// A recording with these blocks, after kernel properties that make it long enough for them.
-fn recording(blocks: &[(Kind, Vec<u8>)], length: usize) -> (TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("bomb");
-    let info = serde_json::to_vec(&RecordingInfo::default()).unwrap();
-    let digits: String = ballast(length / 2)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    let kernel = format!("{{\"release\":\"{digits}\"}}");
-    let mut bytes = header().to_vec();
-    bytes.extend(Block::encode(Kind::Info, &info).unwrap());
-    bytes.extend(Block::encode(Kind::Kernel, kernel.as_bytes()).unwrap());
-    for (kind, contents) in blocks {
-        bytes.extend(Block::encode(*kind, contents).unwrap());
-    }
-    fs::write(&path, bytes).unwrap();
-    (folder, path)
-}
 
 /// The maximum memory of this process so far, in KiB (`VmHWM`, proc(5)).
 fn memory_kib() -> u64 {
@@ -149,41 +117,13 @@ fn stacks_that_fill_the_memory() {
 /// Recordings that took gigabytes out of kilobytes are refused with the reason.
 #[test]
 fn a_small_recording_that_unpacks_to_much_is_refused() {
-    // A thread and a stack, and samples that are nevertheless.
-    let tables = [1, 0, 0, 0, 0, 2, 0, 0, 0, 0];
-    let samples = [&tables[..], &[3, 0, 2, 0, 3, 0, 0, 0, 0].repeat(400_000)].concat();
-    let all: Vec<_> = (0..16).map(|_| (Kind::Samples, samples.clone())).collect();
-    let (_folder, path) = recording(&all, 0);
+    let (_folder, path) = unpacks_to_much();
     assert!(fs::metadata(&path).unwrap().len() < 64 << 10);
     let error = Profile::from_file(&path, &[]).unwrap_err().to_string();
     assert!(
         error.contains("bomb is damaged: it unpacks to far more"),
         "{error}"
     );
-}
-
-/// A function whose name is as long as some are in C++, at each address of [`deep_stack`].
-fn long_name() -> (Kind, Vec<u8>) {
-    let symbols = format!("1000 T {}\nf000 T end\n", "x".repeat(4000));
-    (Kind::Symbols, symbols.into_bytes())
-}
-
-/// A stack of 128 frames in the kernel.
-fn deep_stack() -> Vec<u8> {
-    [&[2, 128, 0, 1, 1, 0x88, 0x40][..], &[2; 127]].concat()
-}
-
-/// This many samples of a few bytes, each of one deep stack of functions with long names, alternating between `threads` threads.
-fn deep_samples(samples: u32, threads: u8) -> (TempDir, PathBuf) {
-    let mut block = deep_stack();
-    for thread in 0..threads {
-        block.extend([1, thread << 1, thread << 1, 0, 0]);
-    }
-    for sample in 0..samples {
-        let thread = sample.to_le_bytes()[0] % threads;
-        block.extend([3, 0, 2, 1, 0, 0, thread, 0, 0]);
-    }
-    recording(&[long_name(), (Kind::Samples, block)], 32 << 10)
 }
 
 /// A sparse file of this length.
@@ -270,16 +210,7 @@ fn pictures_end_where_their_budget_does() {
 /// As many addresses as fit into a file of 325 KB took 3 GB and minutes.
 #[test]
 fn addresses_that_fill_the_memory() {
-    let mut block = vec![1, 0, 0, 0, 0];
-    for stack in 0..10_000_u32 {
-        let digits = [stack << 1, stack >> 6, stack >> 13, stack, stack >> 7];
-        let [low, middle, high, index, index_high] = digits.map(|digits| digits.to_le_bytes()[0]);
-        // 128 addresses that no other stack has, and a sample of them.
-        let first = [0x80, 0x80 | low, 0x80 | middle, high];
-        block.extend([&[2, 128, 0, 1, 1][..], &first, &[2; 127]].concat());
-        block.extend([3, 0, 0, 1, 0, 0, 0, 0x80 | index, index_high, 0]);
-    }
-    let (_folder, path) = recording(&[(Kind::Samples, block)], 32 << 10);
+    let (_folder, path) = many_addresses();
     assert!(fs::metadata(&path).unwrap().len() < 128 << 10);
     let profile = Profile::from_file(&path, &[]).unwrap();
     let frames = profile.stacks().map(|stack| profile.frames(stack).count());

@@ -13,6 +13,8 @@ mod message;
 mod processor;
 mod service;
 mod shared;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 

@@ -1,7 +1,4 @@
-//! Both sides of a channel, in one process: a guest's memory, and a VMM that is this test program, started again, without a vCPU.
-
-use std::sync::Mutex;
-use std::sync::atomic::AtomicUsize;
+//! Both sides of a channel, in one process.
 
 use kvmprof_introspection::PhysicalMemory;
 use vm_memory::GuestAddress;
@@ -9,107 +6,13 @@ use vm_memory::GuestAddress;
 use super::message::{BLOCK_BYTES, MAX_BLOCKS};
 use super::service::ServedMemory;
 use super::shared::{DATA_BYTES, MESSAGE_WORDS};
+use super::testing::{BYTES, PID, byte, served, slots};
 use super::*;
-use crate::{AttachError, Slot, Slots};
-
-const PID: i32 = 7;
-const BYTES: u64 = 4 << 20;
-
-/// The byte at each address of guest memory.
-fn byte(address: u64) -> u8 {
-    u8::try_from((address ^ address >> 8 ^ address >> 16) & 0xff).unwrap()
-}
-
-/// Guest memory from [`BYTES`] on, with as many bytes. It counts its reads.
-#[derive(Debug)]
-struct Memory {
-    reads: AtomicUsize,
-    slots: Mutex<Arc<Slots>>,
-    has_ended: AtomicBool,
-}
-
-fn slots(bytes: u64) -> Slots {
-    Slots::new(&[Slot {
-        address: GuestAddress(BYTES),
-        bytes,
-        host_address: 0x7000_0000_0000,
-        is_read_only: false,
-    }])
-    .unwrap()
-}
-
-impl PhysicalMemory for Memory {
-    fn read_physical(&self, address: GuestAddress, buffer: &mut [u8]) -> Option<()> {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        let end = address.0.checked_add(buffer.len() as u64)?;
-        (address.0 >= BYTES && end <= 2 * BYTES).then_some(())?;
-        for (place, address) in buffer.iter_mut().zip(address.0..) {
-            *place = byte(address);
-        }
-        Some(())
-    }
-
-    fn contains(&self, address: GuestAddress) -> bool {
-        self.slots().find(address).is_some()
-    }
-}
-
-impl ServedMemory for Memory {
-    fn refresh(&self) -> Result<bool, AttachError> {
-        match self.has_ended.load(Ordering::Relaxed) {
-            true => Err(AttachError::Ended(PID)),
-            false => Ok(true),
-        }
-    }
-
-    fn slots(&self) -> Arc<Slots> {
-        Arc::clone(&self.slots.lock().unwrap())
-    }
-
-    fn vcpu_count(&self) -> Option<u32> {
-        Some(3)
-    }
-}
-
-/// A channel, and the thread that serves it until it is dropped.
-struct Served {
-    memory: Arc<Memory>,
-    shared: Arc<Shared>,
-    channel: Arc<Channel>,
-    _tracer: RunningTracer,
-}
-
-fn served() -> Served {
-    let memory = Arc::new(Memory {
-        reads: AtomicUsize::new(0),
-        slots: Mutex::new(Arc::new(slots(BYTES))),
-        has_ended: AtomicBool::new(false),
-    });
-    let shared = Arc::new(Shared::map().unwrap());
-    let stopping: Arc<AtomicBool> = Arc::default();
-    let service = Service::new(
-        Arc::clone(&shared),
-        Arc::clone(&memory),
-        Vec::new(),
-        memory.slots(),
-        Arc::clone(&stopping),
-    );
-    let about = Arc::new(About::new(PID, &memory.slots()));
-    Served {
-        channel: Arc::new(Channel::new(about, Arc::clone(&shared))),
-        memory,
-        _tracer: RunningTracer {
-            stopping,
-            shared: vec![Arc::clone(&shared)],
-            threads: vec![thread::spawn(|| service.run())],
-        },
-        shared,
-    }
-}
+use crate::{AttachError, Slot};
 
 #[test]
 fn only_guest_memory_is_read_in_any_length() {
-    let served = served();
+    let served = served().unwrap();
     for (address, bytes) in [
         (BYTES, 1),
         (BYTES + 4095, 3),
@@ -118,7 +21,7 @@ fn only_guest_memory_is_read_in_any_length() {
     ] {
         let mut buffer = vec![0; bytes];
         let read = served
-            .channel
+            .channel()
             .read_physical(GuestAddress(address), &mut buffer);
         assert_eq!(read, Some(()), "{address:#x} {bytes}");
         assert!(buffer.iter().zip(address..).all(|(it, at)| *it == byte(at)));
@@ -126,7 +29,7 @@ fn only_guest_memory_is_read_in_any_length() {
     for (address, bytes) in [(0, 8), (BYTES - 1, 2), (2 * BYTES - 1, 2), (u64::MAX, 2)] {
         let mut buffer = vec![0; bytes];
         let read = served
-            .channel
+            .channel()
             .read_physical(GuestAddress(address), &mut buffer);
         assert_eq!(read, None, "{address:#x}");
     }
@@ -134,8 +37,8 @@ fn only_guest_memory_is_read_in_any_length() {
 
 #[test]
 fn changed_slots_are_sent_without_host_addresses() {
-    let served = served();
-    let channel = &served.channel;
+    let served = served().unwrap();
+    let channel = served.channel();
     assert_eq!(channel.refresh().unwrap(), Some(3));
     assert!(channel.contains(GuestAddress(2 * BYTES - 1)));
     *served.memory.slots.lock().unwrap() = Arc::new(slots(BYTES / 2));
@@ -153,7 +56,7 @@ fn changed_slots_are_sent_without_host_addresses() {
 /// A compromised process that asks can write any words.
 #[test]
 fn requests_that_kvmprof_never_makes_are_refused() {
-    let served = served();
+    let served = served().unwrap();
     let mut words = [0; MESSAGE_WORDS];
     for (number, request) in (1..).zip([
         vec![],

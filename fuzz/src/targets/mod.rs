@@ -6,6 +6,7 @@ mod elf;
 mod endpoint;
 mod guest_memory;
 mod initrd;
+mod kernel_code;
 mod kernel_image;
 mod loader;
 mod merge;

@@ -2,6 +2,8 @@
 //! that must not be lost.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
+#[path = "../../../report/tests/shared/bombs.rs"]
+mod bombs;
 mod boot;
 #[path = "../../../report/tests/shared/boot.rs"]
 mod boots;
@@ -9,11 +11,14 @@ mod boots;
 mod chromium;
 #[path = "../../../report/tests/shared/compiled.rs"]
 mod compiled;
+#[path = "../../../tests/shared/cgroup.rs"]
+mod cgroup;
 mod devtools;
 mod files;
 mod filters;
 mod hostile_names;
 mod hostile_recording;
+mod memory_limit;
 #[path = "../../../tests/shared/not_run.rs"]
 mod not_run;
 #[path = "../../../tests/shared/own_run.rs"]

@@ -1,5 +1,6 @@
 //! Shared by tests, also those of other crates.
 
+pub mod bombs;
 pub mod boot;
 pub mod browser;
 pub mod compiled;

@@ -33,6 +33,11 @@ fn gathering(soak: &Soak) -> Pcs {
     pcs
 }
 
+/// Puts a process into a group, if that can be.
+fn take(group: &Cgroup, pid: u32) -> bool {
+    fs::write(group.processes(), pid.to_string()).is_ok()
+}
+
 /// Reads to the end, where records and accounts have to agree.
 fn finish(soak: &Soak, pcs: Pcs) {
     pcs.stop();
@@ -287,7 +292,7 @@ pub fn little_memory(soak: &mut Soak) -> Option<&'static str> {
     };
     let output = soak.guest.folder().join("recording");
     let record = start(soak, &["record"], &output);
-    if !group.take(record.id()) {
+    if !take(&group, record.id()) {
         kill(record);
         return Some("no process can be put into a cgroup");
     }
@@ -317,7 +322,7 @@ pub fn little_memory_for_all(soak: &mut Soak) -> Option<&'static str> {
     let options = options.into_iter().chain([recording.as_path()]);
     // Before it has its guest's memory.
     let mut guest = Guest::launch(Boot::Demo, options);
-    if !group.take(guest.pid()) {
+    if !take(&group, guest.pid()) {
         return Some("no process can be put into a cgroup");
     }
     let filled = folder.join("filled");
@@ -327,7 +332,7 @@ pub fn little_memory_for_all(soak: &mut Soak) -> Option<&'static str> {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let is_inside = group.take(filler.id());
+    let is_inside = take(&group, filler.id());
     let connection = until("the guest's socket answers", || {
         assert!(!guest.has_ended(), "{}", guest.stderr());
         Connection::connect(&guest.socket()).ok()

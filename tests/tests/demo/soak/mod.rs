@@ -3,6 +3,7 @@
 //!
 //! The test is two rounds. `tests/soak MINUTES` continues for this time, by `KVMPROF_SOAK_MINUTES`.
 
+#[path = "../../../shared/cgroup.rs"]
 mod cgroup;
 mod disturbances;
 mod memory;

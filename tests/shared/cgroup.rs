@@ -1,4 +1,4 @@
-//! Groups of processes that have little memory (cgroups(7)).
+//! Groups of processes that have little memory (cgroups(7)). Crates below `kvmprof-tests` have this file as a module of their tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,8 @@ impl Cgroup {
     /// `None` if groups can't be made.
     pub fn new(bytes: u64) -> Option<Self> {
         let root = Path::new("/sys/fs/cgroup");
-        let name = format!("kvmprof-soak-{}", std::process::id());
+        let thread = rustix::thread::gettid();
+        let name = format!("kvmprof-test-{}", thread.as_raw_nonzero());
         for (parent, limit) in [
             (root.to_owned(), "memory.max"),
             (root.join("memory"), "memory.limit_in_bytes"),
@@ -33,16 +34,16 @@ impl Cgroup {
         None
     }
 
-    /// Puts a process into it, if possible.
-    pub fn take(&self, pid: u32) -> bool {
-        fs::write(self.folder.join("cgroup.procs"), pid.to_string()).is_ok()
+    /// The file by which a process comes into it, whose id is written there; 0 is the one that writes.
+    pub fn processes(&self) -> PathBuf {
+        self.folder.join("cgroup.procs")
     }
 }
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
         // Its processes are moved back first. If that fails, the group stays.
-        let inside = fs::read_to_string(self.folder.join("cgroup.procs")).unwrap_or_default();
+        let inside = fs::read_to_string(self.processes()).unwrap_or_default();
         for pid in inside.lines() {
             let _ = fs::write(self.parent.join("cgroup.procs"), pid);
         }
