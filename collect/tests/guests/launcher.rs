@@ -274,6 +274,26 @@ fn tries(pid: u64) -> [(i64, [u64; 3]); 12] {
     ]
 }
 
+/// No thread of the collector has a capability; its one child, the launcher, has.
+fn has_no_rights(own: u32) {
+    for field in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
+        for (name, value) in of_threads(own, field) {
+            assert_eq!(u64::from_str_radix(&value, 16), Ok(0), "{field} of {name}");
+        }
+    }
+    for (field, expected) in [("NoNewPrivs", "1"), ("Seccomp", "2")] {
+        for (name, value) in of_threads(own, field) {
+            assert_eq!(value, expected, "{field} of {name}");
+        }
+    }
+    // The rights are its one child's.
+    let launcher = children(own);
+    assert_eq!(launcher.len(), 1, "{launcher:?}");
+    let (name, rights) = of_threads(launcher[0], "CapEff").swap_remove(0);
+    assert_eq!(name, "kvmprof-launch");
+    assert_ne!(u64::from_str_radix(&rights, 16), Ok(0));
+}
+
 /// Before, the process that speaks to the network had the rights to trace any process and to read the host kernel's data.
 #[test]
 fn a_collector_that_is_taken_over_has_no_rights_and_leads_nowhere() {
@@ -298,22 +318,7 @@ fn a_collector_that_is_taken_over_has_no_rights_and_leads_nowhere() {
         });
         fleet.until_delivered("lake", 1);
         let own = collector.0.id();
-        for field in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
-            for (name, value) in of_threads(own, field) {
-                assert_eq!(u64::from_str_radix(&value, 16), Ok(0), "{field} of {name}");
-            }
-        }
-        for (field, expected) in [("NoNewPrivs", "1"), ("Seccomp", "2")] {
-            for (name, value) in of_threads(own, field) {
-                assert_eq!(value, expected, "{field} of {name}");
-            }
-        }
-        // Its one child has the rights, and no connection to the network.
-        let launcher = children(own);
-        assert_eq!(launcher.len(), 1, "{launcher:?}");
-        let (name, rights) = of_threads(launcher[0], "CapEff").swap_remove(0);
-        assert_eq!(name, "kvmprof-launch");
-        assert_ne!(u64::from_str_radix(&rights, 16), Ok(0));
+        has_no_rights(own);
         let memory = path_of(&format!("/proc/{pid}/mem"));
         let configuration = path_of(&fleet.path("collect.toml"));
         let names = ["guest", "sink", "metrics", "launcher", "kvmprof-collect"];

@@ -225,7 +225,13 @@ fn has_guest(lake: &Path, name: &str) -> bool {
     let dates = entries(lake);
     let hosts = dates.iter().flat_map(|date| entries(date));
     let mut guests = hosts.flat_map(|host| entries(&host));
-    guests.any(|guest| guest.file_name().unwrap().to_string_lossy().starts_with(name))
+    guests.any(|guest| {
+        guest
+            .file_name()
+            .unwrap()
+            .to_string_lossy()
+            .starts_with(name)
+    })
 }
 
 /// A guest of another VMM, by both units in their sandboxes: the launcher has the rights, and the collector none.
@@ -246,12 +252,21 @@ fn the_units_attach_to_guests_under_systemd() {
             Ok(host) => host,
             Err(why) => return not_run(&format!("no systemd in namespaces: {why}")),
         };
-        host.spawn(&["vmm", "demo", "--seconds", "600", "--flamegraph", "/dev/null"]);
+        host.spawn(&[
+            "vmm",
+            "demo",
+            "--seconds",
+            "600",
+            "--flamegraph",
+            "/dev/null",
+        ]);
         until("the launcher starts", || {
             (host.of_unit("kvmprof-launcher", &["start"]).status == 0).then_some(())
         });
         let lake = state.join("kvmprof-collect/parquet");
-        until("the guest has rows", || has_guest(&lake, "guest=vmm-").then_some(()));
+        until("the guest has rows", || {
+            has_guest(&lake, "guest=vmm-").then_some(())
+        });
         assert_eq!(host.rights("kvmprof-collect"), 0);
         assert_ne!(host.rights("kvmprof-launcher"), 0);
         ends_in_order(&host, "kvmprof-collect");

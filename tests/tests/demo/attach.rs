@@ -14,8 +14,8 @@ use kvmprof_demo_guest::{Mode, ROWS, rows};
 use kvmprof_machine::virtio::GuestAccess;
 use kvmprof_recording::{ClockLedger, Mode as SampleMode};
 use kvmprof_tests::{
-    Boot, Clock, CpuPressure, Guest, Machine, Random, Sampled, assert_share, demo_row, kvmprof, on_kvm,
-    recorded, run, sampling_rate, share, until,
+    Boot, Clock, CpuPressure, Guest, Machine, Random, Sampled, assert_share, demo_row, kvmprof,
+    on_kvm, recorded, run, sampling_rate, share, until,
 };
 use rustix::process::Signal;
 
@@ -284,7 +284,14 @@ fn a_recording_that_nobody_reads_any_more_ends_it() {
         let machine = machine(Boot::Demo, 1);
         machine.truth();
         let pid = process::id().to_string();
-        let words = ["attach", &pid, "--pid-at", "none", "--record", "/dev/stdout"];
+        let words = [
+            "attach",
+            &pid,
+            "--pid-at",
+            "none",
+            "--record",
+            "/dev/stdout",
+        ];
         let mut attached = Command::new(kvmprof())
             .args(words)
             .stdout(Stdio::piped())
