@@ -1,357 +1,278 @@
-//! Guests of other VMMs: they are found as `kvmprof list` finds them, and each is followed through its own `kvmprof attach`, whose socket is in a folder
-//! that no other user can enter.
+//! The guests of other VMMs, as the launcher tells of them. The collector asks it for nothing.
 
-#[cfg(test)]
-mod tests;
-
-use std::collections::{BTreeMap, BTreeSet};
-use std::io;
+use std::collections::BTreeMap;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use glob::Pattern;
-use kvmprof_attach::{HostKernel, Machine, find_machines};
-use kvmprof_report::text::visible;
-use tempfile::TempDir;
+use kvmprof_client::stranger;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, Shutdown, SocketAddrUnix,
+    connect, recvmsg, shutdown,
+};
 
-use crate::child::{Child, ENDING, program};
-use crate::config::{AttachConfig, Config};
-use crate::sockets::{Socket, socket_at};
+use crate::config::Config;
+use crate::launcher::message::{BYTES, Process, Told, UnknownMessage};
+use crate::launcher::new_socket;
+use crate::sockets::Message;
 
-/// The program that attaches. Guests that it runs itself have sockets, and aren't attached to.
-const PROGRAM: &str = "kvmprof";
-/// The interval between searches for guests.
-const LOOK: Duration = Duration::from_secs(5);
-/// The wait before the first attempt to attach to a guest again, and its maximum: it doubles at each attempt that fails.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// Maximum number of messages about guests in the log. Further ones are left out.
-const MAX_LOGGED: usize = 4096;
+/// The wait before the launcher is connected to again, in s, and its maximum: it doubles each time.
+const FIRST_WAIT: i64 = 1;
+const LONGEST_WAIT: i64 = 60;
+/// The time for which a guest that there was no room for counts as left out: the launcher attaches to it again within that.
+const REFUSAL: Duration = Duration::from_secs(120);
 
-/// A VMM's process: its pid and its start time, which together are never used again.
-type Process = (i32, u64);
-
-/// A guest to follow.
-#[derive(Debug)]
-struct Guest {
-    process: Process,
-    name: String,
-    path: PathBuf,
-    /// `None` until the next attempt.
-    child: Option<Child>,
-    until: Instant,
-    wait: Duration,
-}
-
-/// A `kvmprof attach` whose guest has ended, and that was asked to end.
-#[derive(Debug)]
-struct Ending {
-    child: Child,
-    /// The time at which it is killed.
-    until: Instant,
-}
-
-impl Ending {
-    /// Whether it has ended. It is killed if it hasn't ended in time.
-    fn is_over(&mut self) -> bool {
-        match self.child.ended() {
-            Ok(None) if Instant::now() < self.until => return false,
-            Ok(None) => self.child.kill(),
-            _ => {}
-        }
-        true
-    }
-}
-
-/// The guests of other VMMs.
+/// The connection to the launcher, on a thread of its own. Both end when this is dropped.
 #[derive(Debug)]
 pub struct Attached {
-    config: AttachConfig,
-    patterns: Vec<Pattern>,
-    hz: u32,
-    program: PathBuf,
-    folder: TempDir,
-    kernel: Option<HostKernel>,
-    guests: BTreeMap<Process, Guest>,
-    ending: Vec<Ending>,
-    next_look: Instant,
+    shared: Arc<Shared>,
+    /// Number of guests that the launcher leaves out.
     left_out: usize,
-    /// The messages that have been logged, with their processes.
-    logged: BTreeSet<(Process, String)>,
+    /// Guests that the collector had no room for, and when.
+    refused: BTreeMap<Process, Instant>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    connection: Mutex<Option<Arc<OwnedFd>>>,
+    /// Readable once this is to end.
+    end: OwnedFd,
+}
+
+impl Shared {
+    fn connection(&self) -> MutexGuard<'_, Option<Arc<OwnedFd>>> {
+        let connection = self.connection.lock();
+        connection.unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Attached {
-    /// The guests that match the patterns of `config`. `None` if there are no patterns.
+    /// Connects to the launcher of `config`, and passes on what it tells. `None` if `config` has none.
     ///
     /// # Errors
-    /// The folder for their sockets can't be made.
-    pub fn new(config: &Config) -> io::Result<Option<Self>> {
-        let attach = &config.attach;
-        if attach.guests.is_empty() {
+    /// The host gives no thread or descriptor.
+    pub fn start(config: &Config, sender: SyncSender<Message>) -> io::Result<Option<Self>> {
+        let Some(path) = config.attach.launcher.clone() else {
             return Ok(None);
-        }
-        let patterns = attach.guests.iter();
+        };
+        let shared = Arc::new(Shared {
+            connection: Mutex::default(),
+            end: eventfd(0, EventfdFlags::CLOEXEC)?,
+        });
+        let follower = Follower {
+            path,
+            owners: config.owners.clone(),
+            shared: Arc::clone(&shared),
+            sender,
+        };
+        Builder::new()
+            .name("launcher".into())
+            .spawn(move || follower.run())?;
         Ok(Some(Self {
-            // Invalid patterns are refused by `Config::check`.
-            patterns: patterns
-                .filter_map(|pattern| Pattern::new(pattern).ok())
-                .collect(),
-            config: attach.clone(),
-            hz: config.hz,
-            program: program(PROGRAM),
-            // Its mode is 0700.
-            folder: tempfile::Builder::new()
-                .prefix("kvmprof-collect-")
-                .tempdir()?,
-            kernel: None,
-            guests: BTreeMap::new(),
-            ending: Vec::new(),
-            next_look: Instant::now(),
+            shared,
             left_out: 0,
-            logged: BTreeSet::new(),
+            refused: BTreeMap::new(),
         }))
     }
 
-    /// Searches for guests if it is time to do so, attaches to new ones, and drops those that have ended.
-    pub fn look(&mut self) {
-        self.reap();
-        if Instant::now() >= self.next_look {
-            self.next_look = Instant::now() + LOOK;
-            let machines = self.machines();
-            self.choose(machines);
-        }
-        for guest in self.guests.values_mut() {
-            if guest.child.is_none() && Instant::now() >= guest.until {
-                guest.attach(&self.program, &self.config, self.hz);
-            }
+    /// Has all recordings end. What they have had until then still comes.
+    pub fn stop(&self) {
+        if let Some(connection) = &*self.shared.connection() {
+            // The launcher may have closed it already.
+            let _ = shutdown(connection, Shutdown::Write);
         }
     }
 
-    /// The sockets that exist by now.
-    pub fn sockets(&self) -> impl Iterator<Item = Socket> {
-        let guests = self.guests.values();
-        guests.filter_map(|guest| socket_at(guest.path.clone(), Some(guest.name.clone())))
+    /// Notes the number of guests that the launcher leaves out.
+    pub fn note_left_out(&mut self, count: usize) {
+        self.left_out = count;
     }
 
-    /// Number of guests that aren't followed because of the limit.
-    pub fn left_out(&self) -> usize {
-        self.left_out
+    /// Notes that there was no room for the guest of `process`.
+    pub fn note_refused(&mut self, process: Process) {
+        self.refused.insert(process, Instant::now());
     }
 
-    /// Whether an attach is starting: its socket will exist soon.
-    pub fn is_starting(&self) -> bool {
-        let mut guests = self.guests.values();
-        guests.any(|guest| guest.child.is_some() && !guest.path.exists())
+    /// Notes that the guest of `process` is followed.
+    pub fn note_followed(&mut self, process: Process) {
+        self.refused.remove(&process);
     }
 
-    /// The guests that match the patterns, by process.
-    fn machines(&mut self) -> BTreeMap<Process, Machine> {
-        if self.kernel.is_none() {
-            match HostKernel::open() {
-                Ok(kernel) => self.kernel = Some(kernel),
-                Err(error) => {
-                    let message = format!("Cannot attach to guests: {error}");
-                    log_once(&mut self.logged, (0, 0), &message);
-                    return BTreeMap::new();
-                }
-            }
-        }
-        let Some(kernel) = &self.kernel else {
-            return BTreeMap::new();
-        };
-        let mut machines: BTreeMap<Process, Vec<Machine>> = BTreeMap::new();
-        for machine in find_machines(Ok(kernel)).machines {
-            if is_meant(&self.patterns, &machine) {
-                let process = (machine.pid, machine.start_time);
-                machines.entry(process).or_default().push(machine);
-            }
-        }
-        let mut single = BTreeMap::new();
-        for (process, mut machines) in machines {
-            let count = machines.len();
-            if let (Some(machine), 1) = (machines.pop(), count) {
-                single.insert(process, machine);
-            } else {
-                let pid = process.0;
-                let message = format!(
-                    "Process {pid} has {count} guests: kvmprof attaches to processes with one"
-                );
-                log_once(&mut self.logged, process, &message);
-            }
-        }
-        single
-    }
-
-    /// Chooses the guests that can be attached to, as many as the limit allows.
-    fn choose(&mut self, mut machines: BTreeMap<Process, Machine>) {
-        machines.retain(|process, machine| {
-            let Some(obstacle) = &machine.obstacle else {
-                return true;
-            };
-            let is_followed = self.guests.contains_key(process);
-            if !is_followed {
-                let pid = process.0;
-                let message = format!("Cannot attach to the guest of process {pid}: {obstacle}");
-                log_once(&mut self.logged, *process, &message);
-            }
-            is_followed
-        });
-        let is_followed = |process: &Process| self.guests.contains_key(process);
-        let chosen = fair(&machines, is_followed, self.config.limit);
-        self.left_out = machines.len() - chosen.len();
-        machines.retain(|process, _| chosen.contains(process));
-        // A `kvmprof attach` whose guest has ended ends by itself, or is ended here, without waiting for it.
-        let ending = &mut self.ending;
-        self.guests.retain(|process, guest| {
-            let stays = machines.contains_key(process);
-            if !stays && let Some(child) = guest.child.take() {
-                child.ask_to_end();
-                let until = Instant::now() + ENDING;
-                ending.push(Ending { child, until });
-            }
-            stays
-        });
-        for (process, machine) in machines {
-            if self.guests.contains_key(&process) {
-                continue;
-            }
-            let guest = Guest {
-                process,
-                path: self.folder.path().join(format!("{}.sock", word(process))),
-                name: self.name_of(&machine),
-                child: None,
-                until: Instant::now(),
-                wait: FIRST_WAIT,
-            };
-            self.guests.insert(process, guest);
-        }
-    }
-
-    /// A guest's name: the one that `kvmprof list` shows, or else the VMM's program; with the pid if that is no name, or if another guest has it.
-    fn name_of(&self, machine: &Machine) -> String {
-        let own = machine.name.as_deref().map(visible);
-        let own = own.filter(|name| !name.is_empty());
-        let with_pid = |name: &str| format!("{name}-{}", machine.pid);
-        let mut name = own.unwrap_or_else(|| with_pid(&visible(&machine.program)));
-        while self.guests.values().any(|guest| guest.name == name) {
-            name = with_pid(&name);
-        }
-        name
-    }
-
-    /// Handles each `kvmprof attach` that has ended. It is started again while the guest is there, which may have rebooted.
-    fn reap(&mut self) {
-        self.ending.retain_mut(|ending| !ending.is_over());
-        for guest in self.guests.values_mut() {
-            let Some(child) = &mut guest.child else {
-                continue;
-            };
-            let ended = match child.ended() {
-                Ok(None) => continue,
-                Ok(ended) => ended,
-                Err(error) => {
-                    log::warn!("Guest {}: {error}", guest.name);
-                    None
-                }
-            };
-            guest.child = None;
-            if let Some((status, said)) = ended {
-                guest.note_end(status.success(), said.trim());
-            }
-        }
+    /// Number of guests that aren't followed because of a limit.
+    pub fn left_out(&mut self) -> usize {
+        self.refused.retain(|_, since| since.elapsed() < REFUSAL);
+        self.left_out + self.refused.len()
     }
 }
 
-/// Logs why the guest of `process` can't be attached to, once.
-fn log_once(logged: &mut BTreeSet<(Process, String)>, process: Process, message: &str) {
-    if logged.len() < MAX_LOGGED && logged.insert((process, message.to_owned())) {
-        log::warn!("{message}");
-    }
-}
-
-/// A process as a word of the command line of `kvmprof attach`, which means no later process.
-fn word((pid, start_time): Process) -> String {
-    format!("{pid}:{start_time}")
-}
-
-/// At most `limit` of `machines`. Everyone may start VMMs: so each user has the same share, and what others don't need of theirs. Of a user's guests, those that
-/// are followed already come first, and then those that were started first.
-fn fair(
-    machines: &BTreeMap<Process, Machine>,
-    is_followed: impl Fn(&Process) -> bool,
-    limit: usize,
-) -> BTreeSet<Process> {
-    let mut of_users: BTreeMap<u32, Vec<(bool, u64, Process)>> = BTreeMap::new();
-    for (process, machine) in machines {
-        let order = (!is_followed(process), machine.start_time, *process);
-        of_users.entry(machine.user).or_default().push(order);
-    }
-    let mut turns = Vec::new();
-    for (user, mut guests) in of_users {
-        guests.sort_unstable();
-        let guests = (0_usize..).zip(guests);
-        turns.extend(guests.map(|(turn, (is_new, _, process))| (turn, is_new, user, process)));
-    }
-    turns.sort_unstable();
-    turns.truncate(limit);
-    turns.into_iter().map(|(.., process)| process).collect()
-}
-
-/// All children are asked to end before the first one is waited for.
 impl Drop for Attached {
     fn drop(&mut self) {
-        let children = self.guests.values();
-        for child in children.filter_map(|guest| guest.child.as_ref()) {
-            child.ask_to_end();
-        }
-        self.guests.clear();
+        // The write doesn't block: the counter is 0.
+        let _ = rustix::io::write(&self.shared.end, &1_u64.to_ne_bytes());
     }
 }
 
-impl Guest {
-    fn attach(&mut self, program: &Path, config: &AttachConfig, hz: u32) {
-        // A killed program may have left its socket.
-        let _ = std::fs::remove_file(&self.path);
-        let path = self.path.display().to_string();
-        let mut words = vec!["attach".to_owned(), word(self.process)];
-        words.extend(["--socket".to_owned(), path]);
-        words.extend(["--hz".to_owned(), hz.to_string()]);
-        words.extend(["--capture".to_owned(), config.capture.word().to_owned()]);
-        if config.capture.has_jitter() {
-            words.push("--jitter".to_owned());
+/// Why there is no connection to the launcher.
+#[derive(Debug, thiserror::Error)]
+enum LauncherError {
+    #[error("Cannot connect to the launcher at {}: {source}: start kvmprof-collect launcher", path.display())]
+    Connect { path: PathBuf, source: io::Error },
+    #[error("The launcher at {} belongs to user {user}, who isn't in owners", path.display())]
+    Stranger { path: PathBuf, user: u32 },
+    #[error("The launcher has ended the connection")]
+    Ended,
+    #[error("The launcher: {0}")]
+    Message(#[from] UnknownMessage),
+    #[error("The connection to the launcher has failed: {0}")]
+    System(#[from] Errno),
+}
+
+/// Why the wait for the launcher is over.
+enum Woken {
+    /// It has told something.
+    Told(Told, Option<OwnedFd>),
+    /// The collector doesn't follow it any more.
+    End,
+}
+
+/// The thread.
+struct Follower {
+    path: PathBuf,
+    owners: Vec<u32>,
+    shared: Arc<Shared>,
+    sender: SyncSender<Message>,
+}
+
+impl Follower {
+    fn run(&self) {
+        let mut wait = FIRST_WAIT;
+        loop {
+            let mut has_told = false;
+            let ended = match open(&self.path, &self.owners) {
+                Ok(connection) => self.listen(connection, &mut has_told),
+                Err(error) => Some(error),
+            };
+            self.shared.connection().take();
+            let Some(error) = ended else {
+                return;
+            };
+            if has_told {
+                wait = FIRST_WAIT;
+            }
+            let is_gone = self
+                .sender
+                .send(Message::NoLauncher(error.to_string()))
+                .is_err();
+            if is_gone || self.ends_within(wait) {
+                return;
+            }
+            wait = (2 * wait).min(LONGEST_WAIT);
         }
-        match Child::start(program, words) {
-            Ok(child) => self.child = Some(child),
-            Err(error) => {
-                let message = format!("Cannot run {}: {error}", program.display());
-                self.note_end(false, &message);
+    }
+
+    /// Passes on what the launcher tells. Returns why it tells nothing more; `None` if the collector doesn't follow it any more.
+    fn listen(&self, connection: OwnedFd, has_told: &mut bool) -> Option<LauncherError> {
+        let connection = Arc::new(connection);
+        *self.shared.connection() = Some(Arc::clone(&connection));
+        loop {
+            match self.next(&connection) {
+                Ok(Woken::End) => return None,
+                Ok(Woken::Told(told, pipe)) => {
+                    *has_told = true;
+                    self.sender.send(Message::Told(told, pipe)).ok()?;
+                }
+                Err(error) => return Some(error),
             }
         }
     }
 
-    fn note_end(&mut self, is_success: bool, said: &str) {
-        if is_success {
-            log::info!("Guest {}: {said}", self.name);
-            self.wait = FIRST_WAIT;
-        } else {
-            log::warn!("Guest {}: {said}", self.name);
+    fn next(&self, connection: &OwnedFd) -> Result<Woken, LauncherError> {
+        loop {
+            let mut ready =
+                [&self.shared.end, connection].map(|file| PollFd::new(file, PollFlags::IN));
+            match poll(&mut ready, None) {
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            }
+            if !ready[0].revents().is_empty() {
+                return Ok(Woken::End);
+            }
+            match receive(connection) {
+                Err(LauncherError::System(Errno::AGAIN | Errno::INTR)) => {}
+                Err(error) => return Err(error),
+                Ok((told, pipe)) => return Ok(Woken::Told(told, pipe)),
+            }
         }
-        self.until = Instant::now() + self.wait;
-        self.wait = (2 * self.wait).min(LONGEST_WAIT);
+    }
+
+    /// Waits for so many seconds; whether the collector doesn't follow the launcher any more.
+    fn ends_within(&self, seconds: i64) -> bool {
+        let wait = Timespec {
+            tv_sec: seconds,
+            tv_nsec: 0,
+        };
+        let mut end = [PollFd::new(&self.shared.end, PollFlags::IN)];
+        matches!(poll(&mut end, Some(&wait)), Ok(1..))
     }
 }
 
-/// Whether a pattern matches a guest's name, its VMM's program or its pid. Guests of kvmprof have sockets, and aren't attached to.
-fn is_meant(patterns: &[Pattern], machine: &Machine) -> bool {
-    let pid = machine.pid.to_string();
-    let names = [
-        Some(machine.program.as_str()),
-        Some(&pid),
-        machine.name.as_deref(),
-    ];
-    let names = names.into_iter().flatten();
-    machine.program != PROGRAM
-        && names
-            .into_iter()
-            .any(|name| patterns.iter().any(|pattern| pattern.matches(name)))
+/// Connects to the launcher at `path`, which has to belong to root, this process's user, or one of `owners`.
+fn open(path: &Path, owners: &[u32]) -> Result<OwnedFd, LauncherError> {
+    let connected = || -> io::Result<OwnedFd> {
+        let socket = new_socket()?;
+        connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(socket)
+    };
+    let failed = |source| LauncherError::Connect {
+        path: path.to_owned(),
+        source,
+    };
+    let socket = connected().map_err(failed)?;
+    match stranger(&socket).map_err(failed)? {
+        Some(user) if !owners.contains(&user) => Err(LauncherError::Stranger {
+            path: path.to_owned(),
+            user,
+        }),
+        _ => Ok(socket),
+    }
 }
+
+/// The next message, and the file that has come with it.
+fn receive(connection: &OwnedFd) -> Result<(Told, Option<OwnedFd>), LauncherError> {
+    let mut bytes = [0; BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let mut parts = [IoSliceMut::new(&mut bytes)];
+    let received = recvmsg(connection, &mut parts, &mut control, flags)?;
+    let mut files = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            files.extend(rights);
+        }
+    }
+    if received.bytes == 0 && files.is_empty() {
+        return Err(LauncherError::Ended);
+    }
+    // More bytes or files than there is room for.
+    if received
+        .flags
+        .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+    {
+        return Err(UnknownMessage.into());
+    }
+    let bytes = bytes.get(..received.bytes).unwrap_or_default();
+    let told = Told::decode(bytes, files.len())?;
+    Ok((told, files.pop()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -47,12 +47,24 @@ impl Child {
         program: impl AsRef<OsStr>,
         words: impl IntoIterator<Item = S>,
     ) -> io::Result<Self> {
+        Self::start_into(Stdio::null(), program, words)
+    }
+
+    /// As [`start`](Self::start), with this standard output.
+    ///
+    /// # Errors
+    /// It can't be run.
+    pub fn start_into<S: AsRef<OsStr>>(
+        output: Stdio,
+        program: impl AsRef<OsStr>,
+        words: impl IntoIterator<Item = S>,
+    ) -> io::Result<Self> {
         let parent = getpid();
         let mut command = Command::new(program);
         command
             .args(words)
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(output)
             .stderr(Stdio::piped())
             // Ctrl-C is for this process only, which ends its children itself.
             .process_group(0);

@@ -20,6 +20,7 @@ use crate::attached::Attached;
 use crate::batch::{Batch, Window};
 use crate::config::Config;
 use crate::gather::{Gather, Policy, State, WindowClock};
+use crate::launcher::message::Process;
 use crate::names::{BatchNames, Names};
 use crate::sockets::{Followed, Message, Socket};
 use crate::watcher::Watcher;
@@ -51,8 +52,16 @@ pub trait Host {
     fn note_counts(&mut self, guest: &str, counts: &Counters);
 }
 
+/// Where a guest's recording comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Origin {
+    Socket(Socket),
+    /// The launcher: a guest of another VMM.
+    Launcher(Process),
+}
+
 struct Guest {
-    socket: Socket,
+    origin: Origin,
     name: String,
     /// `None` once its recording has ended: the guest stays in the list until its windows are closed.
     followed: Option<Followed>,
@@ -85,6 +94,8 @@ pub struct Collector<'a> {
     /// Sockets of guests whose recordings have ended, and the time from which they are followed again.
     rests: HashMap<Socket, Instant>,
     attached: Option<Attached>,
+    /// Why there is no connection to the launcher; empty while there is one.
+    no_launcher: String,
     last_number: u64,
     next_look: Instant,
     next_close: Instant,
@@ -109,10 +120,8 @@ impl<'a> Collector<'a> {
                 "Cannot watch the folders of sockets, which are searched every few seconds instead: {error}"
             );
         }
-        let attached = Attached::new(config).unwrap_or_else(|error| {
-            log::error!(
-                "Cannot attach to guests of other VMMs: no folder for their sockets: {error}"
-            );
+        let attached = Attached::start(config, sender.clone()).unwrap_or_else(|error| {
+            log::error!("Cannot follow guests of other VMMs: {error}");
             None
         });
         Self {
@@ -128,6 +137,7 @@ impl<'a> Collector<'a> {
             failures: HashMap::new(),
             rests: HashMap::new(),
             attached,
+            no_launcher: String::new(),
             last_number: 0,
             next_look: Instant::now(),
             next_close: Instant::now(),
@@ -139,8 +149,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Collects until [`Host::is_over`]. Then it ends the recordings and closes all windows. The calling thread has to live as long as the process
-    /// ([`Child::start`](crate::child::Child::start)).
+    /// Collects until [`Host::is_over`]. Then it ends the recordings and closes all windows.
     pub fn run(&mut self, host: &mut dyn Host) {
         while !host.is_over() {
             if Instant::now() >= self.next_look {
@@ -157,6 +166,9 @@ impl<'a> Collector<'a> {
             if let Some(followed) = &guest.followed {
                 followed.stop();
             }
+        }
+        if let Some(attached) = &self.attached {
+            attached.stop();
         }
         let end = Instant::now() + STOPPING;
         while Instant::now() < end && self.guests.values().any(|guest| guest.followed.is_some()) {
@@ -212,6 +224,8 @@ impl<'a> Collector<'a> {
     fn take(&mut self, message: Message) {
         match message {
             Message::Changed => self.next_look = Instant::now(),
+            Message::Told(told, pipe) => self.take_told(told, pipe),
+            Message::NoLauncher(why) => self.note_no_launcher(why),
             Message::Bytes(number, bytes) => {
                 let now = self.now();
                 self.feed(number, &bytes, now);
@@ -228,14 +242,15 @@ impl<'a> Collector<'a> {
                     return;
                 };
                 guest.followed = None;
-                let (path, name) = (guest.socket.path.clone(), guest.name.clone());
-                match error {
-                    Some(error) => self.failed(path, &name, format!("{error:#}")),
-                    None => {
+                let (origin, name) = (guest.origin.clone(), guest.name.clone());
+                match (error, origin) {
+                    (Some(error), origin) => self.failed(&origin, &name, format!("{error:#}")),
+                    (None, Origin::Socket(socket)) => {
                         log::info!("Guest {name}: its recording has ended");
-                        let socket = guest.socket.clone();
                         self.rest(socket);
                     }
+                    // The launcher tells why.
+                    (None, Origin::Launcher(_)) => {}
                 }
             }
         }
@@ -263,7 +278,9 @@ impl<'a> Collector<'a> {
         match result {
             Ok(State::Live) => {
                 // An earlier failure is over.
-                self.failures.remove(&guest.socket.path);
+                if let Origin::Socket(socket) = &guest.origin {
+                    self.failures.remove(&socket.path);
+                }
             }
             // `Message::Gone` follows.
             Ok(State::Ended) => {}
@@ -275,8 +292,8 @@ impl<'a> Collector<'a> {
             }
             Err(error) => {
                 guest.followed = None;
-                let (path, name) = (guest.socket.path.clone(), guest.name.clone());
-                self.failed(path, &name, error.to_string());
+                let (origin, name) = (guest.origin.clone(), guest.name.clone());
+                self.failed(&origin, &name, error.to_string());
             }
         }
     }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use kvmprof_cli::command_line::{self, Command, Console, ExitStatus, Program, usage, value};
 use kvmprof_cli::interrupt::Interrupt;
@@ -16,8 +17,10 @@ use kvmprof_tools::program::Setup;
 use crate::batch::Batch;
 use crate::collector::{Collector, Host, new_boot};
 use crate::config::Config;
+use crate::contain::contain;
 use crate::demo::DemoArguments;
 use crate::export::ExportArguments;
+use crate::launcher::{self, Forked};
 use crate::look;
 use crate::work::{self, Prepared, Reload};
 
@@ -46,9 +49,37 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Subcommands {
     Demo(DemoArguments),
+    Launcher(LauncherArguments),
     Export(Box<ExportArguments>),
     #[command(flatten)]
     Setup(Setup),
+}
+
+/// Attach to guests of other VMMs for a collector that has no rights
+///
+/// Waits for a kvmprof-collect at the socket attach.launcher of the configuration. While one is connected, runs a kvmprof attach for each guest that attach.guests
+/// means, and hands its recording to the collector. Guests, limit, rate and ways to sample are those of this configuration; the collector can ask for nothing.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Exit status: 0 if a signal has ended it; 1 if something failed; 2 for wrong options.\n\nExample:\n  \
+    kvmprof-collect launcher --config /etc/kvmprof/collect.toml"
+)]
+struct LauncherArguments {
+    /// The configuration, in TOML: as for collecting, whose keys attach, hz, kernel_stacks and user_stacks are used
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+impl Command for LauncherArguments {
+    fn execute(&self, _: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let rules = || {
+            let config = Config::read(&self.config)?;
+            config.check()?;
+            Ok(config)
+        };
+        launcher::serve(&rules)?;
+        Ok(ExitStatus::SUCCESS)
+    }
 }
 
 /// Options of collecting.
@@ -85,6 +116,7 @@ impl Program for Arguments {
     fn chosen(&self) -> &dyn Command {
         match &self.command {
             Some(Subcommands::Demo(demo)) => demo,
+            Some(Subcommands::Launcher(launcher)) => launcher,
             Some(Subcommands::Export(export)) => export.as_ref(),
             Some(Subcommands::Setup(setup)) => setup,
             None => &self.collect,
@@ -106,16 +138,46 @@ pub fn main() -> ExitCode {
 
 impl Command for CollectArguments {
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let config = self.read_config().map_err(usage)?;
+        let mut config = self.read_config().map_err(usage)?;
+        let rules = || self.read_config();
+        let needs_launcher = !config.attach.guests.is_empty() && config.attach.launcher.is_none();
+        // SAFETY: the command has started no thread yet.
+        let forked = needs_launcher.then(|| unsafe { Forked::start(&rules) });
+        let forked = forked.transpose()?;
+        let folders = if self.once {
+            Vec::new()
+        } else {
+            config.folders()
+        };
+        contain(&folders, !config.owners.is_empty()).context("Cannot give up rights")?;
+        with_launcher(&mut config, forked.as_ref());
         let interrupt = Interrupt::on_signals()?;
         if self.once {
             self.look(&config, &interrupt, console)?;
             return Ok(ExitStatus::SUCCESS);
         }
-        let prepare = || Prepared::new(self.read_config()?);
+        let prepare = || {
+            let mut config = self.read_config()?;
+            with_launcher(&mut config, forked.as_ref());
+            Prepared::new(config)
+        };
         let reload = Reload::on_signal(&prepare)?;
         work::run(Prepared::new(config)?, &interrupt, &reload)?;
         Ok(ExitStatus::SUCCESS)
+    }
+}
+
+/// Has the collector use the launcher that it has started, if the configuration means guests and has no other launcher.
+fn with_launcher(config: &mut Config, forked: Option<&Forked>) {
+    let attach = &mut config.attach;
+    if attach.guests.is_empty() || attach.launcher.is_some() {
+        return;
+    }
+    match forked {
+        Some(forked) => attach.launcher = Some(forked.path().to_owned()),
+        None => log::error!(
+            "attach.guests: kvmprof-collect was started without, and has no rights to attach any more: restart it, or have attach.launcher"
+        ),
     }
 }
 
@@ -130,6 +192,8 @@ impl CollectArguments {
         }
         if !self.attach.is_empty() {
             config.attach.guests.clone_from(&self.attach);
+            // That one has patterns of its own.
+            config.attach.launcher = None;
         }
         config.hz = self.hz.unwrap_or(config.hz);
         config.window = self.window.unwrap_or(config.window);

@@ -111,6 +111,10 @@ pub struct AttachConfig {
     pub capture: Capture,
     /// Maximum number of guests that are attached to at a time.
     pub limit: usize,
+    /// The socket of the launcher, which attaches by its own configuration. `None`: the collector starts one itself.
+    pub launcher: Option<PathBuf>,
+    /// For a launcher: the user whose collectors may connect to its socket, besides root's and its own.
+    pub user: Option<u32>,
 }
 
 /// How samples of a guest of another VMM are taken.
@@ -216,6 +220,8 @@ impl Default for AttachConfig {
             guests: Vec::new(),
             capture: Capture::default(),
             limit: 64,
+            launcher: None,
+            user: None,
         }
     }
 }
@@ -305,6 +311,15 @@ impl Config {
         Ok(())
     }
 
+    /// The folders in which the collector makes files: those of the spool and of Parquet files.
+    pub fn folders(&self) -> Vec<PathBuf> {
+        let of_sinks = self.sink.iter().filter_map(|sink| match &sink.kind {
+            SinkKind::Parquet { folder, .. } => Some(folder.clone()),
+            _ => None,
+        });
+        of_sinks.chain([self.spool.folder.clone()]).collect()
+    }
+
     /// Checks values that the parser doesn't check.
     ///
     /// # Errors
@@ -320,7 +335,8 @@ impl Config {
                 self.window
             ));
         }
-        if self.sockets.is_empty() && self.attach.guests.is_empty() {
+        let attach = &self.attach;
+        if self.sockets.is_empty() && attach.guests.is_empty() && attach.launcher.is_none() {
             return wrong("sockets: there has to be a pattern".to_owned());
         }
         for (name, patterns) in [

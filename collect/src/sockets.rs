@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::net::Shutdown;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -20,8 +21,11 @@ use kvmprof_abi::recorder::{
 use kvmprof_abi::wire::device;
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
 use kvmprof_recording::counters::Counters;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno as SystemError;
 
 use crate::config::Config;
+use crate::launcher::message::{MAX_NAME, Process, Told, cut};
 
 /// Maximum number of bytes of a recording that are read at once.
 const PIECE: usize = 256 << 10;
@@ -31,8 +35,6 @@ const MAX_PATHS: usize = 16 << 10;
 const LONGEST_INTERVAL: u32 = 10;
 /// Maximum length of the document with a guest's counters, in bytes.
 const MAX_COUNTERS: usize = 1 << 20;
-/// Maximum length of a guest's name, in bytes.
-const MAX_NAME: usize = 128;
 
 /// A message of a thread to the collector.
 #[derive(Debug)]
@@ -45,6 +47,10 @@ pub enum Message {
     Gone(u64, Option<anyhow::Error>),
     /// A folder of sockets has changed.
     Changed,
+    /// The launcher has told something. The pipe with a guest's recording comes along.
+    Told(Told, Option<OwnedFd>),
+    /// There is no connection to the launcher, for this reason.
+    NoLauncher(String),
 }
 
 /// A socket with its path and its identity: a guest that is started again makes another socket at the same path.
@@ -52,20 +58,15 @@ pub enum Message {
 pub struct Socket {
     /// Its path.
     pub path: PathBuf,
-    /// Its guest's name. `None`: the name comes from the path.
-    pub name: Option<String>,
     identity: (u64, u64),
 }
 
 /// The socket at `path`, if there is one.
-pub fn socket_at(path: PathBuf, name: Option<String>) -> Option<Socket> {
+pub fn socket_at(path: PathBuf) -> Option<Socket> {
     let metadata = fs::metadata(&path).ok()?;
     let identity = (metadata.dev(), metadata.ino());
-    metadata.file_type().is_socket().then_some(Socket {
-        path,
-        name,
-        identity,
-    })
+    let is_socket = metadata.file_type().is_socket();
+    is_socket.then_some(Socket { path, identity })
 }
 
 /// The sockets at the paths that match `patterns`, in the order of their paths.
@@ -76,29 +77,17 @@ pub fn find(patterns: &[String]) -> Vec<Socket> {
             continue;
         };
         let paths = paths.take(MAX_PATHS).flatten();
-        found.extend(paths.filter_map(|path| socket_at(path, None)));
+        found.extend(paths.filter_map(socket_at));
     }
     found.sort_by(|one, other| one.path.cmp(&other.path));
     found.dedup();
     found
 }
 
-/// The name of the guest at `socket`: its own name, or the socket's file name without its extension. If another guest has it (`is_taken`), it is the
-/// file name and the guest's own name, or the whole path.
+/// The name of the guest at `socket`: the socket's file name without its extension, or the whole path if another guest has that name (`is_taken`).
 pub fn guest_name(socket: &Socket, is_taken: impl Fn(&str) -> bool) -> String {
-    let shown = |name: &str| {
-        let mut name = kvmprof_report::text::visible(name);
-        while name.len() > MAX_NAME {
-            name.pop();
-        }
-        name
-    };
     let stem = socket.path.file_stem().unwrap_or_default();
-    let own = socket.name.as_deref().map(Into::into);
-    let name = shown(&own.unwrap_or_else(|| stem.to_string_lossy()));
-    if let (Some(own), true) = (&socket.name, is_taken(&name)) {
-        return shown(&format!("{}-{own}", stem.to_string_lossy()));
-    }
+    let name = shown(&stem.to_string_lossy());
     if name.is_empty() || is_taken(&name) {
         let path = socket.path.to_string_lossy();
         let start = path.len().saturating_sub(MAX_NAME);
@@ -106,6 +95,19 @@ pub fn guest_name(socket: &Socket, is_taken: impl Fn(&str) -> bool) -> String {
         return shown(&path[start.unwrap_or_default()..]);
     }
     name
+}
+
+/// The name of the guest of another VMM, which the launcher calls `own`. If another guest has that name (`is_taken`), the process precedes it.
+pub fn attached_name(process: Process, own: &str, is_taken: impl Fn(&str) -> bool) -> String {
+    let name = shown(own);
+    match is_taken(&name) {
+        true => shown(&format!("{process}-{own}")),
+        false => name,
+    }
+}
+
+fn shown(name: &str) -> String {
+    cut(&kvmprof_report::text::visible(name), MAX_NAME).to_owned()
 }
 
 /// The settings of a guest's recorder.
@@ -152,6 +154,8 @@ enum Stage {
     /// The server has been asked for a recording. Its answer may never come.
     Connected(UnixStream),
     Live(Arc<Recording>),
+    /// A recording that comes by a pipe. A write to this ends the wait for more of it.
+    Piped(OwnedFd),
     /// The collector has dropped the guest.
     Dropped,
 }
@@ -210,12 +214,33 @@ impl Followed {
         })
     }
 
+    /// Reads the recording that comes by `pipe`, as [`start`](Self::start).
+    ///
+    /// # Errors
+    /// The host gives no thread or descriptor.
+    pub fn read(pipe: OwnedFd, number: u64, sender: SyncSender<Message>) -> io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let end = eventfd(0, EventfdFlags::CLOEXEC)?;
+        shared.reach(Stage::Piped(end.try_clone()?));
+        let own = Arc::clone(&shared);
+        Builder::new().name("guest".into()).spawn(move || {
+            let result = read(&pipe, &end, number, &own, &sender);
+            let error = result.err().map(anyhow::Error::from);
+            // The collector may have ended.
+            let _ = sender.send(Message::Gone(number, error));
+        })?;
+        Ok(Self {
+            shared,
+            since: Instant::now(),
+        })
+    }
+
     /// Whether the guest has been followed for `time` and no bytes of the recording have come.
     pub fn is_silent(&self, time: Duration) -> bool {
         self.since.elapsed() >= time && !self.shared.is_heard.load(Ordering::Relaxed)
     }
 
-    /// Ends the recording. The rest of it still comes. The recorder may take a second for the answer, so that another thread waits for it.
+    /// Ends the recording, unless it comes by a pipe. The rest of it still comes. The recorder may take a second for the answer, so that another thread waits for it.
     pub fn stop(&self) {
         if let Stage::Live(recording) = &*self.shared.stage() {
             let recording = Arc::clone(recording);
@@ -235,7 +260,40 @@ impl Drop for Followed {
                 // The server may have closed it already.
                 let _ = stream.shutdown(Shutdown::Both);
             }
+            Stage::Piped(end) => {
+                // The write doesn't block: the counter is 0.
+                let _ = rustix::io::write(&end, &1_u64.to_ne_bytes());
+            }
             Stage::Starting | Stage::Dropped => {}
+        }
+    }
+}
+
+/// Passes on what comes by `pipe`, until its end or until `end` is readable.
+fn read(
+    pipe: &OwnedFd,
+    end: &OwnedFd,
+    number: u64,
+    shared: &Shared,
+    sender: &SyncSender<Message>,
+) -> io::Result<()> {
+    let mut buffer = vec![0; PIECE];
+    loop {
+        let mut ready = [end, pipe].map(|file| PollFd::new(file, PollFlags::IN));
+        match poll(&mut ready, None) {
+            Ok(_) => {}
+            Err(SystemError::INTR) => continue,
+            Err(errno) => return Err(errno.into()),
+        }
+        if !ready[0].revents().is_empty() {
+            return Ok(());
+        }
+        let length = rustix::io::read(pipe, &mut buffer)?;
+        let bytes = buffer.get(..length).unwrap_or_default();
+        shared.is_heard.store(true, Ordering::Relaxed);
+        let message = Message::Bytes(number, bytes.to_vec());
+        if bytes.is_empty() || sender.send(message).is_err() {
+            return Ok(());
         }
     }
 }
@@ -374,20 +432,23 @@ mod tests {
 
     #[test]
     fn guests_are_named_after_their_sockets() {
-        let socket = |path: &str, name: Option<&str>| Socket {
+        let socket = |path: &str| Socket {
             path: path.into(),
-            name: name.map(str::to_owned),
             identity: (0, 0),
         };
-        let name = |path: &str, taken: &str| guest_name(&socket(path, None), |name| name == taken);
+        let name = |path: &str, taken: &str| guest_name(&socket(path), |name| name == taken);
         assert_eq!(name("/run/kvmprof/db-1.sock", ""), "db-1");
         assert_eq!(
             name("/run/kvmprof/db-1.sock", "db-1"),
             "/run/kvmprof/db-1.sock"
         );
-        let attached = socket("/x/4711.sock", Some("db-1"));
-        assert_eq!(guest_name(&attached, |_| false), "db-1");
-        assert_eq!(guest_name(&attached, |name| name == "db-1"), "4711-db-1");
+        let process = Process {
+            pid: 4711,
+            start_time: 7,
+        };
+        assert_eq!(attached_name(process, "db-1", |_| false), "db-1");
+        let taken = |name: &str| name == "db-1";
+        assert_eq!(attached_name(process, "db-1", taken), "4711:7-db-1");
         assert_eq!(name("/x/a\u{202e}b\n.sock", ""), "a\u{fffd}b\u{fffd}");
         let long = format!("/x/{}.sock", "é".repeat(100));
         assert!(name(&long, "").len() <= MAX_NAME);

@@ -143,6 +143,15 @@ impl StoppedThread {
         self.prepare(libc::SYS_openat2, arguments);
     }
 
+    /// Makes the thread execute `program`, in the same way.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn execute(&self, program: &CStr) -> Result<(), Errno> {
+        let place = self.put(program.to_bytes_with_nul());
+        self.call(libc::SYS_execve, [place, 0, 0])
+    }
+
     /// Releases the thread to make a call with these two paths, and doesn't wait for an answer.
     pub fn let_go_to_call(self, call: i64, first: &CStr, second: &CStr) {
         let place = self.put(&[first, second].map(CStr::to_bytes_with_nul).concat());
@@ -268,7 +277,11 @@ impl StoppedThread {
         memory.write_all_at(bytes, address).unwrap();
     }
 
-    fn call(&self, number: i64, arguments: [u64; 3]) -> Result<(), Errno> {
+    /// Makes the thread make the system call with this number and these first arguments, in the same way.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn call(&self, number: i64, arguments: [u64; 3]) -> Result<(), Errno> {
         self.prepare(number, arguments);
         // SAFETY: the data are the options.
         let set = unsafe {

@@ -1,166 +1,175 @@
+//! The collector's side, with a launcher that is this test.
+
+use std::fs::File;
+use std::io::{PipeReader, Write};
+use std::os::fd::AsFd;
+use std::sync::mpsc::{Receiver, sync_channel};
+
 use super::*;
-use kvmprof_attach::Obstacle;
+use crate::launcher::{Listener, send_bytes};
 
-fn machine(pid: i32, program: &str, name: Option<&str>) -> Machine {
-    Machine {
-        pid,
-        start_time: 7,
-        user: 0,
-        program: program.to_owned(),
-        name: name.map(str::to_owned),
-        descriptor: 11,
-        vcpus: Vec::new(),
-        memory_bytes: None,
-        obstacle: None,
+const PROCESS: Process = Process {
+    pid: 4711,
+    start_time: 7,
+};
+
+struct Launcher {
+    listener: Listener,
+    folder: tempfile::TempDir,
+}
+
+impl Launcher {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = Listener::bind(&folder.path().join("launcher.sock"), None).unwrap();
+        Self { listener, folder }
+    }
+
+    fn follow(&self) -> (Attached, Receiver<Message>) {
+        follow(&self.folder.path().join("launcher.sock"))
+    }
+
+    fn accept(&self) -> OwnedFd {
+        loop {
+            match self.listener.accept() {
+                Some(connection) => return connection,
+                None => std::thread::yield_now(),
+            }
+        }
     }
 }
 
-fn attached(limit: usize) -> Attached {
+fn follow(path: &Path) -> (Attached, Receiver<Message>) {
     let mut config = Config::default();
-    config.attach.guests = vec!["*".to_owned()];
-    config.attach.limit = limit;
-    Attached::new(&config).unwrap().unwrap()
+    config.attach.launcher = Some(path.to_owned());
+    let (sender, messages) = sync_channel(8);
+    let attached = Attached::start(&config, sender).unwrap().unwrap();
+    (attached, messages)
 }
 
-fn by_process(machines: Vec<Machine>) -> BTreeMap<Process, Machine> {
-    let machines = machines.into_iter();
-    machines
-        .map(|machine| ((machine.pid, machine.start_time), machine))
-        .collect()
+fn guest() -> Told {
+    Told::Guest {
+        process: PROCESS,
+        name: "db".to_owned(),
+    }
+}
+
+fn pipe() -> PipeReader {
+    let (pipe, mut writer) = io::pipe().unwrap();
+    writer.write_all(b"recording").unwrap();
+    pipe
+}
+
+/// Why there is no connection.
+fn no_launcher(messages: &Receiver<Message>) -> String {
+    match messages.recv().unwrap() {
+        Message::NoLauncher(why) => why,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
-fn guests_are_matched_by_name_program_or_pid() {
-    let patterns = |word: &str| vec![Pattern::new(word).unwrap()];
-    let qemu = machine(4711, "qemu-system-x86_64", Some("db-1"));
-    for (word, is) in [
-        ("*", true),
-        ("qemu-*", true),
-        ("db-?", true),
-        ("4711", true),
-        ("471", false),
-        ("web-*", false),
+fn what_the_launcher_tells_comes_with_its_pipe() {
+    let launcher = Launcher::new();
+    let (attached, messages) = launcher.follow();
+    let connection = launcher.accept();
+    let pipe = pipe();
+    send_bytes(&connection, &guest().encode(), &[pipe.as_fd()]).unwrap();
+    send_bytes(&connection, &Told::LeftOut(3).encode(), &[]).unwrap();
+    let Message::Told(told, Some(pipe)) = messages.recv().unwrap() else {
+        panic!("no pipe");
+    };
+    assert_eq!(told, guest());
+    assert_eq!(io::read_to_string(File::from(pipe)).unwrap(), "recording");
+    assert!(matches!(
+        messages.recv().unwrap(),
+        Message::Told(Told::LeftOut(3), None)
+    ));
+    // It says nothing but that it wants no more.
+    assert_eq!(
+        rustix::net::recv(&connection, &mut [0; 8], RecvFlags::DONTWAIT).unwrap_err(),
+        Errno::AGAIN
+    );
+    attached.stop();
+    let (_, length) = rustix::net::recv(&connection, &mut [0; 8], RecvFlags::empty()).unwrap();
+    assert_eq!(length, 0);
+    drop(connection);
+    assert!(no_launcher(&messages).contains("ended the connection"));
+    // The thread ends with this, though it waits for another attempt.
+    drop(attached);
+    assert!(messages.recv().is_err());
+}
+
+/// The next attempt is a second later, so that each has a launcher of its own.
+#[test]
+fn damaged_messages_end_the_connection() {
+    let bytes = guest().encode();
+    let mut unknown = bytes;
+    unknown[0] = 9;
+    let pipes = [pipe(), pipe()];
+    let files = |count: usize| -> Vec<_> { pipes.iter().take(count).map(AsFd::as_fd).collect() };
+    let longer = [&bytes[..], &[0]].concat();
+    for (bytes, count) in [
+        (&unknown[..], 1),
+        (&bytes[1..], 1),
+        (&longer[..], 1),
+        // No pipe, and more than one.
+        (&bytes[..], 0),
+        (&bytes[..], 2),
+        (&Told::LeftOut(1).encode()[..], 1),
+        (&[][..], 1),
     ] {
-        assert_eq!(is_meant(&patterns(word), &qemu), is, "{word}");
+        let launcher = Launcher::new();
+        let (_attached, messages) = launcher.follow();
+        let connection = launcher.accept();
+        send_bytes(&connection, bytes, &files(count)).unwrap();
+        let why = no_launcher(&messages);
+        assert!(why.contains("of the same release"), "{why} {count}");
+        // The collector has closed its end.
+        assert_eq!(
+            rustix::net::recv(&connection, &mut [0; 8], RecvFlags::empty()).map(|(_, it)| it),
+            Ok(0)
+        );
     }
-    // kvmprof's own guests have sockets.
-    assert!(!is_meant(&patterns("*"), &machine(1, "kvmprof", None)));
-    assert!(Attached::new(&Config::default()).unwrap().is_none());
 }
 
 #[test]
-fn guests_are_bounded_and_have_names_of_their_own() {
-    let mut attached = attached(3);
-    let mut encrypted = machine(9, "qemu", None);
-    encrypted.obstacle = Some(Obstacle::Encrypted);
-    let all = vec![
-        machine(5, "qemu", Some("db")),
-        machine(6, "qemu", Some("db")),
-        machine(7, "a\x1bb", None),
-        machine(8, "qemu", None),
-        encrypted,
-    ];
-    attached.choose(by_process(all.clone()));
-    let names = |attached: &Attached| -> Vec<String> {
-        let guests = attached.guests.values();
-        guests.map(|guest| guest.name.clone()).collect()
+fn a_launcher_that_there_is_not_yet_is_connected_to_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("launcher.sock");
+    let (_attached, messages) = follow(&path);
+    let why = no_launcher(&messages);
+    assert!(why.contains("Cannot connect to the launcher at"), "{why}");
+    let launcher = Launcher {
+        listener: Listener::bind(&path, None).unwrap(),
+        folder,
     };
-    assert_eq!(names(&attached), ["db", "db-6", "a\u{fffd}b-7"]);
-    assert_eq!((attached.left_out(), attached.logged.len()), (1, 1));
-    // One that ends makes room; the others are unchanged.
-    attached.choose(by_process(all[1..].to_vec()));
-    assert_eq!(names(&attached), ["db-6", "a\u{fffd}b-7", "qemu-8"]);
-    assert_eq!((attached.left_out(), attached.logged.len()), (0, 1));
-}
-
-#[test]
-fn names_of_guests_stay_unique() {
-    let mut attached = attached(3);
-    let all = [(5, "db"), (6, "db-7"), (7, "db")];
-    let all = all.map(|(pid, name)| machine(pid, "qemu", Some(name)));
-    attached.choose(by_process(all.to_vec()));
-    let names: BTreeSet<&str> = (attached.guests.values())
-        .map(|guest| guest.name.as_str())
-        .collect();
-    assert_eq!(names, ["db", "db-7", "db-7-7"].into());
-}
-
-/// One user has more guests than may be followed before another one starts any.
-#[test]
-fn each_user_has_a_share_of_the_limit() {
-    let mut attached = attached(6);
-    let guest = |pid, user| Machine {
-        user,
-        ..machine(pid, "vmm", None)
+    let connection = launcher.accept();
+    let warning = Told::Warning("no rights".to_owned());
+    send_bytes(&connection, &warning.encode(), &[]).unwrap();
+    let Message::Told(told, None) = messages.recv().unwrap() else {
+        panic!("nothing is told");
     };
-    let mut all: Vec<Machine> = (100..200).map(|pid| guest(pid, 1000)).collect();
-    attached.choose(by_process(all.clone()));
-    assert_eq!((attached.guests.len(), attached.left_out()), (6, 94));
-    all.extend([guest(900, 64), guest(901, 64), guest(902, 33)]);
-    attached.choose(by_process(all.clone()));
-    let pids =
-        |attached: &Attached| -> Vec<i32> { attached.guests.keys().map(|(pid, _)| *pid).collect() };
-    // The remaining ones had been followed.
-    assert_eq!(pids(&attached), [100, 101, 102, 900, 901, 902]);
-    assert_eq!(attached.left_out(), 97);
-    // Nothing changes without a cause.
-    attached.choose(by_process(all));
-    assert_eq!(pids(&attached), [100, 101, 102, 900, 901, 902]);
-}
-
-/// Another process may have the pid when `kvmprof attach` looks.
-#[test]
-fn the_listed_process_is_the_attached_one() {
-    let mut attached = attached(1);
-    attached.choose(by_process(vec![machine(5, "qemu", None)]));
-    let said = attached.folder.path().join("said");
-    let program = attached.folder.path().join("kvmprof");
-    let script = format!("#!/bin/sh\necho \"$*\" >{}\n", said.display());
-    std::fs::write(&program, script).unwrap();
-    let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&program, permissions).unwrap();
-    let guest = attached.guests.values_mut().next().unwrap();
-    guest.attach(&program, &attached.config, 19);
-    let child = guest.child.as_mut().unwrap();
-    while child.ended().unwrap().is_none() {
-        std::thread::yield_now();
-    }
-    let words = std::fs::read_to_string(said).unwrap();
-    assert!(words.starts_with("attach 5:7 --socket "), "{words}");
-}
-
-/// The process that attaches to it ends late or never.
-#[test]
-fn an_ending_guest_delays_no_other() {
-    let mut attached = attached(1);
-    attached.choose(by_process(vec![machine(5, "qemu", None)]));
-    let ready = attached.folder.path().join("ready");
-    let script = "trap '' TERM; : >\"$0\"; while :; do sleep 0.05; done";
-    let child = Child::start("sh", ["-c", script, ready.to_str().unwrap()]).unwrap();
-    while !ready.exists() {
-        std::thread::yield_now();
-    }
-    attached.guests.values_mut().next().unwrap().child = Some(child);
-    attached.choose(BTreeMap::new());
-    assert!(attached.guests.is_empty());
-    assert!(attached.ending[0].child.ended().unwrap().is_none());
-    // Later it is killed.
-    attached.ending[0].until = Instant::now();
-    attached.reap();
-    assert!(attached.ending.is_empty());
+    assert_eq!(told, warning);
+    assert!(
+        Attached::start(&Config::default(), sync_channel(1).0)
+            .unwrap()
+            .is_none()
+    );
 }
 
 #[test]
-fn retries_back_off() {
-    let mut attached = attached(1);
-    attached.program = "/nowhere/kvmprof".into();
-    attached.choose(by_process(vec![machine(5, "qemu", None)]));
-    let mut waits = Vec::new();
-    for _ in 0..8 {
-        let guest = attached.guests.values_mut().next().unwrap();
-        guest.attach(&attached.program, &attached.config, 19);
-        assert!(guest.child.is_none());
-        waits.push(guest.wait.as_secs());
-    }
-    assert_eq!(waits, [2, 4, 8, 16, 32, 60, 60, 60]);
+fn guests_without_room_count_as_left_out_until_there_is_some() {
+    let launcher = Launcher::new();
+    let (mut attached, _messages) = launcher.follow();
+    attached.note_left_out(5);
+    attached.note_refused(PROCESS);
+    attached.note_refused(PROCESS);
+    assert_eq!(attached.left_out(), 6);
+    attached.note_followed(PROCESS);
+    assert_eq!(attached.left_out(), 5);
+    attached.note_refused(PROCESS);
+    let long_ago = Instant::now().checked_sub(REFUSAL).unwrap();
+    attached.refused.insert(PROCESS, long_ago);
+    assert_eq!(attached.left_out(), 5);
 }

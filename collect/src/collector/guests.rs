@@ -1,11 +1,14 @@
 //! Decides which guests are followed, and when a guest that couldn't be followed is tried again.
 
-use std::path::PathBuf;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use super::{Collector, Failure, Guest, Host, POLL, SECOND};
+use super::{Collector, Failure, Guest, Host, Origin, POLL, SECOND};
+use crate::attached::Attached;
 use crate::gather::Gather;
-use crate::sockets::{Followed, Socket, Wanted, find, guest_name};
+use crate::launcher::message::{Process, Told};
+use crate::sockets::{Followed, Socket, Wanted, attached_name, find, guest_name};
 
 /// The interval between searches for sockets, besides those that inotify causes.
 const LOOK: Duration = Duration::from_secs(5);
@@ -26,22 +29,15 @@ impl Collector<'_> {
         if let Some(watcher) = &self.watcher {
             watcher.look();
         }
-        let mut sockets = find(&self.config.sockets);
-        let mut left_out = 0;
-        if let Some(attached) = &mut self.attached {
-            attached.look();
-            sockets.extend(attached.sockets());
-            left_out = attached.left_out();
-            if attached.is_starting() {
-                self.next_look = Instant::now() + POLL;
-            }
-        }
+        let sockets = find(&self.config.sockets);
+        let mut left_out = self.attached.as_mut().map_or(0, Attached::left_out);
         self.failures
             .retain(|path, _| sockets.iter().any(|socket| socket.path == *path));
         self.rests.retain(|_, until| Instant::now() < *until);
         let mut started = 0;
         for socket in sockets {
-            let is_known = |guest: &&Guest| guest.followed.is_some() && guest.socket == socket;
+            let origin = Origin::Socket(socket.clone());
+            let is_known = |guest: &&Guest| guest.followed.is_some() && guest.origin == origin;
             let is_waiting = self.failures.get(&socket.path);
             let is_waiting = is_waiting.is_some_and(|failure| Instant::now() < failure.until)
                 || self.rests.contains_key(&socket);
@@ -73,31 +69,106 @@ impl Collector<'_> {
             let followed = guest.followed.as_ref();
             if followed.is_some_and(|followed| followed.is_silent(time)) {
                 guest.followed = None;
-                silent.push((guest.socket.path.clone(), guest.name.clone()));
+                silent.push((guest.origin.clone(), guest.name.clone()));
             }
         }
-        for (path, name) in silent {
+        for (origin, name) in silent {
             let seconds = time.as_secs();
-            let message = format!(
-                "{} doesn't answer: no recording has begun for {seconds} s",
-                path.display()
-            );
-            self.failed(path, &name, message);
+            let who = match &origin {
+                Origin::Socket(socket) => socket.path.display().to_string(),
+                Origin::Launcher(process) => format!("kvmprof attach {process}"),
+            };
+            let message = format!("{who} doesn't answer: no recording has begun for {seconds} s");
+            self.failed(&origin, &name, message);
         }
     }
 
     pub(super) fn follow(&mut self, socket: Socket) {
-        let is_taken = |name: &str| {
-            let mut guests = self.guests.values();
-            guests.any(|guest| guest.name == name && guest.socket.path != socket.path)
-        };
-        let name = guest_name(&socket, is_taken);
-        self.last_number += 1;
         let (path, wanted) = (socket.path.clone(), Wanted::new(self.config));
-        match Followed::start(path, self.last_number, wanted, self.sender.clone()) {
+        let origin = Origin::Socket(socket.clone());
+        let name = guest_name(&socket, |name| self.is_taken(name, &origin));
+        self.last_number += 1;
+        let followed = Followed::start(path, self.last_number, wanted, self.sender.clone());
+        self.add(origin, name, followed);
+    }
+
+    /// Takes what the launcher has told.
+    pub(super) fn take_told(&mut self, told: Told, pipe: Option<OwnedFd>) {
+        self.no_launcher.clear();
+        match (told, pipe) {
+            (Told::Guest { process, name }, Some(pipe)) => {
+                self.follow_attached(process, &name, pipe);
+            }
+            (Told::Guest { .. }, None) => {}
+            (
+                Told::Ended {
+                    process,
+                    has_failed,
+                    said,
+                },
+                _,
+            ) => {
+                let level = if has_failed {
+                    log::Level::Warn
+                } else {
+                    log::Level::Info
+                };
+                log::log!(level, "kvmprof attach {process} has ended: {said}");
+            }
+            (Told::LeftOut(count), _) => {
+                if let Some(attached) = &mut self.attached {
+                    attached.note_left_out(count.try_into().unwrap_or(usize::MAX));
+                }
+            }
+            (Told::Warning(message), _) => log::warn!("{message}"),
+        }
+    }
+
+    /// Notes why there is no connection to the launcher.
+    pub(super) fn note_no_launcher(&mut self, why: String) {
+        if let Some(attached) = &mut self.attached {
+            attached.note_left_out(0);
+        }
+        if self.no_launcher != why {
+            log::warn!("{why}");
+            self.no_launcher = why;
+        }
+    }
+
+    fn follow_attached(&mut self, process: Process, own: &str, pipe: OwnedFd) {
+        let has_room = self.guests.len() < self.config.limits.guests;
+        if let Some(attached) = &mut self.attached {
+            match has_room {
+                true => attached.note_followed(process),
+                false => attached.note_refused(process),
+            }
+        }
+        if !has_room {
+            return;
+        }
+        let origin = Origin::Launcher(process);
+        let name = attached_name(process, own, |name| self.is_taken(name, &origin));
+        self.last_number += 1;
+        let followed = Followed::read(pipe, self.last_number, self.sender.clone());
+        self.add(origin, name, followed);
+    }
+
+    /// Whether another guest than that of `origin` has this name. A socket that was made anew has the path of the one before.
+    fn is_taken(&self, name: &str, origin: &Origin) -> bool {
+        let is_other = |guest: &Guest| match (&guest.origin, origin) {
+            (Origin::Socket(one), Origin::Socket(other)) => one.path != other.path,
+            (one, other) => one != other,
+        };
+        let mut guests = self.guests.values();
+        guests.any(|guest| guest.name == name && is_other(guest))
+    }
+
+    /// Adds the guest with the last number.
+    fn add(&mut self, origin: Origin, name: String, followed: io::Result<Followed>) {
+        match followed {
             Ok(followed) => {
                 let guest = Guest {
-                    socket,
+                    origin,
                     name,
                     followed: Some(followed),
                     gather: Gather::default(),
@@ -106,7 +177,7 @@ impl Collector<'_> {
                 };
                 self.guests.insert(self.last_number, guest);
             }
-            Err(error) => self.failed(socket.path, &name, error.to_string()),
+            Err(error) => self.failed(&origin, &name, error.to_string()),
         }
     }
 
@@ -121,9 +192,14 @@ impl Collector<'_> {
         self.rests.insert(socket, until);
     }
 
-    /// Notes that a guest can't be followed, or can't be followed any longer. It is tried again, after a longer time at each failure.
-    pub(super) fn failed(&mut self, path: PathBuf, name: &str, message: String) {
-        let before = self.failures.get(&path);
+    /// Notes that a guest can't be followed, or can't be followed any longer. It is tried again, after a longer time at each failure: by the launcher, if it attaches
+    /// to the guest.
+    pub(super) fn failed(&mut self, origin: &Origin, name: &str, message: String) {
+        let Origin::Socket(socket) = origin else {
+            log::warn!("Guest {name}: {message}");
+            return;
+        };
+        let before = self.failures.get(&socket.path);
         if before.is_none_or(|failure| failure.message != message) {
             log::warn!("Guest {name}: {message}");
         }
@@ -135,6 +211,6 @@ impl Collector<'_> {
             wait,
             message,
         };
-        self.failures.insert(path, failure);
+        self.failures.insert(socket.path.clone(), failure);
     }
 }

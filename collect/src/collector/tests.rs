@@ -50,7 +50,7 @@ fn with_silent_server(test: impl FnOnce(&mut Collector<'_>, &mut Calls, UnixList
     let config = Config::default();
     assert_eq!(config.window, 10);
     let mut collector = Collector::new(&config, "host".to_owned(), "b007".to_owned());
-    collector.follow(socket_at(path, None).unwrap());
+    collector.follow(socket_at(path).unwrap());
     test(&mut collector, &mut Calls::default(), listener);
 }
 

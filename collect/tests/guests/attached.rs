@@ -16,14 +16,14 @@ use kvmprof_tests::{
 
 use super::{Fleet, count, free_port, get};
 
-fn machine() -> Machine {
+pub(super) fn machine() -> Machine {
     let machine = Machine::start_with_ports(Boot::Demo, 1, Clock::default(), GuestAccess::None);
     machine.truth();
     machine
 }
 
 /// The processes of `kvmprof attach` that are attached to this one, without those that they start.
-fn attachers() -> Vec<PathBuf> {
+pub(super) fn attachers() -> Vec<PathBuf> {
     // The start time follows.
     let pid = format!("{}:", process::id());
     let is_attacher = |path: &PathBuf| {

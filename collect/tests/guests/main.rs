@@ -4,6 +4,7 @@
 
 mod attached;
 mod demonstration;
+mod launcher;
 mod private;
 mod reload;
 mod service;

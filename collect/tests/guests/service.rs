@@ -1,7 +1,7 @@
 //! The collector's systemd unit, started by a systemd of its own.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use kvmprof_collect::spool::read_progress;
@@ -76,8 +76,31 @@ impl Host {
         run_command(command.args(words))
     }
 
+    /// Starts a program there, which ends with this.
+    fn spawn(&self, words: &[&str]) {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &self.systemd, "--all"]);
+        command.args(words).stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().unwrap();
+    }
+
     fn systemctl(&self, words: &[&str]) -> Ran {
-        self.run(&[&["systemctl"], words, &["kvmprof-collect"]].concat())
+        self.of_unit("kvmprof-collect", words)
+    }
+
+    fn of_unit(&self, unit: &str, words: &[&str]) -> Ran {
+        self.run(&[&["systemctl"], words, &[unit]].concat())
+    }
+
+    /// The effective capabilities of a unit's process.
+    fn rights(&self, unit: &str) -> u64 {
+        let shown = self.of_unit(unit, &["show", "--property", "MainPID", "--value"]);
+        let status = self.run(&["cat", &format!("/proc/{}/status", shown.stdout.trim())]);
+        let mut lines = status.stdout.lines();
+        let rights = lines.find_map(|line| line.strip_prefix("CapEff:"));
+        let rights = rights.unwrap_or_else(|| panic!("{shown:?} {status:?}"));
+        u64::from_str_radix(rights.trim(), 16).unwrap()
     }
 }
 
@@ -158,15 +181,96 @@ fn the_unit_runs_under_systemd() {
         let ran = host.systemctl(&["reload"]);
         assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
         until_there("north");
-        let ran = host.systemctl(&["stop"]);
-        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
-        let ran = host.systemctl(&["show", "--property", "Result,ExecMainStatus,NRestarts"]);
-        let mut said: Vec<&str> = ran.stdout.lines().collect();
-        said.sort_unstable();
-        assert_eq!(said, ["ExecMainStatus=0", "NRestarts=0", "Result=success"]);
+        ends_in_order(&host, "kvmprof-collect");
         let progress = read_progress(&state.join("kvmprof-collect"), "lake").unwrap();
         let progress = progress.unwrap();
         assert_eq!(parquet_ticks(&lake), progress.delivered.ticks);
         guest.stop();
+    });
+}
+
+fn ends_in_order(host: &Host, unit: &str) {
+    let ran = host.of_unit(unit, &["stop"]);
+    assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+    let properties = ["show", "--property", "Result,ExecMainStatus,NRestarts"];
+    let ran = host.of_unit(unit, &properties);
+    let mut said: Vec<&str> = ran.stdout.lines().collect();
+    said.sort_unstable();
+    assert_eq!(
+        said,
+        ["ExecMainStatus=0", "NRestarts=0", "Result=success"],
+        "{unit}"
+    );
+}
+
+const ATTACHING: &str = "\
+window = 1
+hz = 100
+[attach]
+launcher = '/run/kvmprof-launcher/socket'
+guests = ['vmm']
+[[sink]]
+name = 'lake'
+type = 'parquet'
+folder = '/var/lib/kvmprof-collect/parquet'
+seconds = 2
+";
+
+/// Whether there is a guest of this name in a folder of Parquet files.
+fn has_guest(lake: &Path, name: &str) -> bool {
+    let entries = |folder: &Path| -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect()
+    };
+    let dates = entries(lake);
+    let hosts = dates.iter().flat_map(|date| entries(date));
+    let mut guests = hosts.flat_map(|host| entries(&host));
+    guests.any(|guest| {
+        guest
+            .file_name()
+            .unwrap()
+            .to_string_lossy()
+            .starts_with(name)
+    })
+}
+
+/// A guest of another VMM, by both units in their sandboxes: the launcher has the rights, and the collector none.
+#[test]
+fn the_units_attach_to_guests_under_systemd() {
+    if !rustix::process::geteuid().is_root() || !Path::new(SYSTEMD).exists() {
+        return not_run("only root can start a systemd, where it is installed");
+    }
+    on_kvm_with_collector(|| {
+        let fleet = Fleet::new(&[]);
+        let folders = ["sockets", "state", "root"].map(|name| fleet.path(name));
+        folders
+            .iter()
+            .for_each(|folder| fs::create_dir(folder).unwrap());
+        let [sockets, state, root] = &folders;
+        fs::write(sockets.join("collect.toml"), ATTACHING).unwrap();
+        let host = match Host::start(sockets, state, root) {
+            Ok(host) => host,
+            Err(why) => return not_run(&format!("no systemd in namespaces: {why}")),
+        };
+        host.spawn(&[
+            "vmm",
+            "demo",
+            "--seconds",
+            "600",
+            "--flamegraph",
+            "/dev/null",
+        ]);
+        until("the launcher starts", || {
+            (host.of_unit("kvmprof-launcher", &["start"]).status == 0).then_some(())
+        });
+        let lake = state.join("kvmprof-collect/parquet");
+        until("the guest has rows", || {
+            has_guest(&lake, "guest=vmm-").then_some(())
+        });
+        assert_eq!(host.rights("kvmprof-collect"), 0);
+        assert_ne!(host.rights("kvmprof-launcher"), 0);
+        ends_in_order(&host, "kvmprof-collect");
+        ends_in_order(&host, "kvmprof-launcher");
+        assert!(parquet_ticks(&lake) > 0);
     });
 }

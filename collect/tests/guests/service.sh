@@ -8,7 +8,9 @@ mkdir -p usr upper work etc/kvmprof etc/systemd/system var/lib var/log run tmp p
 mount -t overlay overlay -o "lowerdir=/usr,upperdir=$5/upper,workdir=$5/work" usr
 for link in bin sbin lib lib64; do ln -s "usr/$link" "$link"; done
 cp "$1/kvmprof" "$1/kvmprof-collect" usr/bin/
-cp "$2/kvmprof-collect.service" etc/systemd/system/
+# Another VMM by its name.
+cp "$1/kvmprof" usr/bin/vmm
+cp "$2/kvmprof-collect.service" "$2/kvmprof-launcher.service" etc/systemd/system/
 ln -s /run/kvmprof/collect.toml etc/kvmprof/collect.toml
 echo 'root:x:0:0:root:/root:/bin/sh' >etc/passwd
 echo 'root:x:0:' >etc/group

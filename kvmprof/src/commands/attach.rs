@@ -137,7 +137,8 @@ impl Command for AttachArguments {
             AttachedEnd::NoTracer => bail!(
                 "kvmprof's process that traces process {pid} has ended: the guest goes on; attach again"
             ),
-            AttachedEnd::Stopped => {}
+            // Why is said below.
+            AttachedEnd::Stopped | AttachedEnd::NoOutput => {}
         }
         whole_recording(&failure)?;
         Ok(ExitStatus::SUCCESS)

@@ -1,7 +1,8 @@
 //! `kvmprof attach`: guests that another process runs, this one or a `kvmprof run`.
 
 use std::fs;
-use std::process;
+use std::io::Read;
+use std::process::{self, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -13,8 +14,8 @@ use kvmprof_demo_guest::{Mode, ROWS, rows};
 use kvmprof_machine::virtio::GuestAccess;
 use kvmprof_recording::{ClockLedger, Mode as SampleMode};
 use kvmprof_tests::{
-    Boot, Clock, CpuPressure, Guest, Machine, Random, Sampled, assert_share, demo_row, on_kvm,
-    recorded, run, sampling_rate, share, until,
+    Boot, Clock, CpuPressure, Guest, Machine, Random, Sampled, assert_share, demo_row, kvmprof,
+    on_kvm, recorded, run, sampling_rate, share, until,
 };
 use rustix::process::Signal;
 
@@ -272,6 +273,41 @@ fn errors_say_what_is_wrong() {
             "none",
         ];
         run(there).assert_refused(1, &["/nowhere/recording"]);
+        machine.stop();
+    });
+}
+
+/// Nobody else would get samples.
+#[test]
+fn a_recording_that_nobody_reads_any_more_ends_it() {
+    on_kvm(|| {
+        let machine = machine(Boot::Demo, 1);
+        machine.truth();
+        let pid = process::id().to_string();
+        let words = [
+            "attach",
+            &pid,
+            "--pid-at",
+            "none",
+            "--record",
+            "/dev/stdout",
+        ];
+        let mut attached = Command::new(kvmprof())
+            .args(words)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut recording = attached.stdout.take().unwrap();
+        recording.read_exact(&mut [0; 2048]).unwrap();
+        assert_eq!(attached.try_wait().unwrap(), None);
+        drop(recording);
+        let status = until("it ends", || attached.try_wait().unwrap());
+        let mut said = String::new();
+        let mut errors = attached.stderr.take().unwrap();
+        errors.read_to_string(&mut said).unwrap();
+        assert_eq!(status.code(), Some(1), "{said}");
+        assert!(said.contains("/dev/stdout isn't whole"), "{said}");
         machine.stop();
     });
 }

@@ -143,6 +143,37 @@ fn a_thread_that_is_taken_over_neither_reads_the_vmm_nor_leads_out() {
     });
 }
 
+/// How often the threads of a process that look at vCPUs have gone to sleep: at least once for each request.
+fn looks(tracer: u32) -> u64 {
+    let threads = kvmprof_tests::threads(tracer, "look");
+    assert!(!threads.is_empty());
+    threads.iter().map(|thread| thread.voluntary_switches).sum()
+}
+
+/// The process that parses maps the ring of samples itself: unlike by ptrace, none of them is asked for.
+#[test]
+fn samples_by_the_hosts_kernel_take_no_request() {
+    on_kvm(|| {
+        const SAMPLES: u64 = 300;
+        let folder = tempfile::tempdir().unwrap();
+        let vmm = Guest::start(Boot::Demo, NO_OPTIONS);
+        for capture in CAPTURES {
+            let attached = attached(&vmm, capture, &folder.path().join(capture));
+            let tracer = tracer(attached.pid());
+            let sampled = || attached.status().clock.ledger.sampled;
+            let (looked, before) = (looks(tracer), sampled());
+            until_sampled(&attached, before + SAMPLES);
+            let looked = looks(tracer) - looked;
+            match capture {
+                "ptrace" => assert!(looked >= SAMPLES, "{looked}"),
+                _ => assert!(looked < SAMPLES / 10, "{looked}"),
+            }
+            attached.stop();
+        }
+        vmm.stop();
+    });
+}
+
 #[test]
 fn the_end_of_the_tracer_is_reported_and_the_guest_continues() {
     on_kvm(|| {

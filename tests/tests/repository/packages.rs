@@ -157,8 +157,8 @@ fn packages_can_be_installed_used_and_removed() {
         "usr/share/zsh/vendor-completions/_getpc",
         "usr/share/fish/vendor_completions.d/prfld.fish",
         "usr/lib/systemd/system/kvmprof-collect.service",
+        "usr/lib/systemd/system/kvmprof-launcher.service",
         "usr/share/doc/kvmprof-collect/examples/collect.toml",
-        "usr/share/doc/kvmprof-collect/examples/attach.conf",
         "usr/share/doc/kvmprof/copyright",
         "usr/share/doc/kvmprof-guest/third-party.gz",
     ] {
@@ -217,6 +217,7 @@ fn pages_are_there(root: &Root) {
         "kvmprof",
         "kvmprof-collect",
         "kvmprof-collect-demo",
+        "kvmprof-collect-launcher",
         "kvmprof-run",
         "kvmprof-record",
         "getpc",

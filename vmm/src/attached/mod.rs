@@ -83,6 +83,8 @@ pub enum AttachedEnd {
     Reboot,
     /// The process that traces the VMM has ended. The VMM goes on.
     NoTracer,
+    /// The recording can't be written any more, and there is no socket by which others would get samples.
+    NoOutput,
 }
 
 /// Profiles the guest of `config` until it ends, or one of the signals of [`crate::vm::block_signals`] comes. Threads of this process are contained, if
@@ -194,6 +196,9 @@ impl Opened {
             look_once(&mut finder, self.kernel, &knowledge)?;
         }
         let (plan, record) = plan(self.profiling);
+        let is_only = self.listener.is_none();
+        let only_output = record.as_ref().filter(|_| is_only);
+        let only_output = only_output.map(|record| record.file.failure.clone());
         let info = machine_info(&machine, &guest.control, &knowledge, host_stacks);
         let [memory, modules] = guest.others;
         let sources = BinarySources::new(memory, Arc::clone(&knowledge), None, self.sysroot);
@@ -216,6 +221,7 @@ impl Opened {
             has_rebooted: AtomicBool::new(false),
             guest_has_ended: vmm.has_ended(),
             tracer_has_ended: tracer.has_ended(),
+            only_output,
             doorbell: Arc::clone(&doorbell),
             stopping: Arc::new(AtomicBool::new(false)),
             sampling,

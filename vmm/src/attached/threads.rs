@@ -126,6 +126,10 @@ impl GuestThreads for AttachedThreads {
         if self.common.tracer_has_ended.load(Ordering::Relaxed) {
             return Some(AttachedEnd::NoTracer);
         }
+        let only_output = self.common.only_output.as_ref();
+        if only_output.is_some_and(|failure| failure.message().is_some()) {
+            return Some(AttachedEnd::NoOutput);
+        }
         let is_over = self.common.guest_has_ended.load(Ordering::Relaxed)
             || self.left.load(Ordering::Relaxed) == 0;
         is_over.then_some(AttachedEnd::Guest)

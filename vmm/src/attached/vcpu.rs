@@ -11,6 +11,7 @@ use kvmprof_attach::tracer::{StopOutcome, TraceError};
 use kvmprof_attach::{AttachError, Slots};
 use kvmprof_introspection::{GuestKnowledge, Registers};
 use kvmprof_profiling::kernel_capture::CaptureOpener;
+use kvmprof_recording::file::RecordingFailure;
 
 use super::attachment::ThreadFiles;
 use super::backend::AttachedBackend;
@@ -52,6 +53,8 @@ pub struct AttachedCommon {
     pub guest_has_ended: Arc<AtomicBool>,
     /// Set once the process that traces has ended.
     pub tracer_has_ended: Arc<AtomicBool>,
+    /// Whether the recording has failed, if nobody else gets samples.
+    pub only_output: Option<RecordingFailure>,
     /// Wakes up the thread that ends the profiling.
     pub doorbell: Arc<Doorbell>,
     /// The maker of programs that take samples in the host's kernel; `None` if this process takes samples.

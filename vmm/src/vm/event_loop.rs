@@ -115,10 +115,11 @@ impl EventLoop {
     }
 
     fn serve<T: GuestThreads>(&mut self, vcpus: &T) -> Result<Option<T::End>, VmError> {
-        loop {
+        // A recording that can't be written wakes nobody: its end is seen before this thread sleeps.
+        while vcpus.ended().is_none() {
             self.wait_for_work()?;
-            if let Some(ending) = vcpus.ended() {
-                return Ok(Some(ending));
+            if vcpus.ended().is_some() {
+                break;
             }
             // The guest's memory shows whether its kernel listens to the power button.
             let is_undecided = self.termination.borrow().is_undecided();
@@ -130,6 +131,7 @@ impl EventLoop {
             }
             self.profile();
         }
+        Ok(vcpus.ended())
     }
 
     fn wait_for_work(&mut self) -> Result<(), VmError> {
