@@ -22,6 +22,10 @@
 //! ```
 #![forbid(unsafe_code)]
 
+// For a file of tests that the fuzz targets have, too.
+#[cfg(test)]
+extern crate self as kvmprof_introspection;
+
 mod code;
 mod error;
 mod image;
@@ -51,11 +55,11 @@ pub use process_places::{LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKi
 pub use unwind::{OrcTable, Stack, StackCopy, UnwindCache, UnwindTable, UserUnwinder};
 pub use vcpu::VcpuIntrospector;
 
-/// The parts of which the knowledge of a kernel is made, for tests with real kernels and for benchmarks.
+/// The parts of which the knowledge of a kernel is made, for fuzz targets, tests with real kernels and benchmarks.
 #[doc(hidden)]
 pub mod parts {
     pub use crate::code::Code;
-    pub use crate::image::elf::{FileSymbol, SymbolKind};
+    pub use crate::image::elf::{FileSymbol, Segment, SymbolKind};
     pub use crate::image::kallsyms::names_of_variables;
     pub use crate::image::{KernelImage, Vmlinux};
     pub use crate::linux::{kernel_orc, kernel_release, kernel_symbols};

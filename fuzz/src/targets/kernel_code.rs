@@ -1,6 +1,9 @@
 //! The code of a kernel that doesn't describe itself, through the recipes, and through the rules by which stacks without ORC are unwound.
 
-use kvmprof_introspection::testing::code::{FUNCTIONS, TestCode};
+#[path = "../../../introspection/src/code/test_code.rs"]
+mod test_code;
+
+use test_code::{FUNCTIONS, TestCode};
 
 use crate::input::{Input, block};
 

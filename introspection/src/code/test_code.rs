@@ -1,9 +1,7 @@
 //! Kernels of a few functions, given as machine code.
 
-use crate::code::Code;
-use crate::image::elf::{FileSymbol, SymbolKind};
-use crate::image::{KernelImage, Segment, Symbols};
-use crate::unwind::CodeRules;
+use kvmprof_introspection::Symbols;
+use kvmprof_introspection::parts::{Code, CodeRules, FileSymbol, KernelImage, Segment, SymbolKind};
 use kvmprof_introspection_fixtures::kernel::TEXT;
 
 /// Functions that recipes read.

@@ -7,12 +7,12 @@ mod bombs;
 mod boot;
 #[path = "../../../report/tests/shared/boot.rs"]
 mod boots;
+#[path = "../../../tests/shared/cgroup.rs"]
+mod cgroup;
 #[path = "../../../tests/shared/chromium.rs"]
 mod chromium;
 #[path = "../../../report/tests/shared/compiled.rs"]
 mod compiled;
-#[path = "../../../tests/shared/cgroup.rs"]
-mod cgroup;
 mod devtools;
 mod files;
 mod filters;
