@@ -4,7 +4,6 @@ use kvmprof_introspection::PhysicalMemory;
 use vm_memory::GuestAddress;
 
 use super::message::{BLOCK_BYTES, MAX_BLOCKS};
-use super::service::ServedMemory;
 use super::shared::{DATA_BYTES, MESSAGE_WORDS};
 use super::testing::{BYTES, PID, byte, served, slots};
 use super::*;

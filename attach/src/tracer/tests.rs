@@ -9,9 +9,9 @@ mod sequence;
 use std::env;
 use std::fs;
 use std::hint::spin_loop;
-use std::io::{BufRead, BufReader, Write, stdin};
+use std::io::{BufRead, BufReader, Read, Write, stdin};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
 
@@ -65,6 +65,8 @@ struct OtherProcess {
     thread: i32,
     /// The address of the thread's report.
     told: u64,
+    /// Open until the end: a test that goes on for a minute says so, and its program ends if it can't.
+    _output: BufReader<ChildStdout>,
 }
 
 impl OtherProcess {
@@ -84,8 +86,8 @@ impl OtherProcess {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let told = lines.find_map(|line| {
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let told = output.by_ref().lines().find_map(|line| {
             let line = line.unwrap();
             let (thread, told) = line.strip_prefix(MARK)?.split_once(' ')?;
             Some((thread.parse().ok()?, told.parse().ok()?))
@@ -95,6 +97,7 @@ impl OtherProcess {
             child,
             thread,
             told,
+            _output: output,
         }
     }
 

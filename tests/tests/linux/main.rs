@@ -12,6 +12,7 @@ mod disks;
 mod ends;
 mod folders;
 mod guest_side;
+mod hostile;
 mod images;
 mod machines;
 mod matrix;
