@@ -74,7 +74,8 @@ pub async fn open(context: &SessionContext, place: &str) -> anyhow::Result<()> {
     let name = format!("{}{}", url.object_store().as_str(), first.location);
     let format = ParquetFormat::default().with_options(state.table_options().parquet.clone());
     let schema = format.infer_schema(&state, &store, &[first]).await;
-    let schema = with_later(&schema.with_context(|| format!("Cannot read {name}"))?);
+    let schema = schema.with_context(|| format!("Cannot read {name}"))?;
+    let schema = with_later(&schema);
     let folders = FOLDERS.map(|name| (name.to_owned(), DataType::Utf8View));
     let options = ListingOptions::new(Arc::new(format))
         .with_file_extension("")
