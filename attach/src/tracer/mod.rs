@@ -8,6 +8,7 @@
 //! thread goes on where it was stopped, by a return frame that was written below its stack.
 
 mod code;
+mod error;
 mod frame;
 mod memory;
 mod moved;
@@ -19,4 +20,5 @@ mod vcpu;
 mod vmm_thread;
 
 pub use code::{CodeError, ThreadCode};
-pub use vcpu::{SLOW_PAUSE, State, StopOutcome, TraceError, TracedVcpu};
+pub use error::TraceError;
+pub use vcpu::{SLOW_PAUSE, State, StopOutcome, TracedVcpu};

@@ -115,11 +115,14 @@ impl EventLoop {
     }
 
     fn serve<T: GuestThreads>(&mut self, vcpus: &T) -> Result<Option<T::End>, VmError> {
-        // A recording that can't be written wakes nobody: its end is seen before this thread sleeps.
-        while vcpus.ended().is_none() {
+        loop {
+            // A recording that can't be written wakes nobody: this is seen before this thread sleeps.
+            if let Some(ending) = vcpus.ended() {
+                return Ok(Some(ending));
+            }
             self.wait_for_work()?;
-            if vcpus.ended().is_some() {
-                break;
+            if let Some(ending) = vcpus.ended() {
+                return Ok(Some(ending));
             }
             // The guest's memory shows whether its kernel listens to the power button.
             let is_undecided = self.termination.borrow().is_undecided();
@@ -131,7 +134,6 @@ impl EventLoop {
             }
             self.profile();
         }
-        Ok(vcpus.ended())
     }
 
     fn wait_for_work(&mut self) -> Result<(), VmError> {

@@ -299,7 +299,7 @@ fn be_32_bit_code(counts: &'static Counts) {
 fn hide_library(counts: &'static Counts) {
     let code = ThreadCode::find(std::process::id().cast_signed()).unwrap();
     let page = code.signal_return & !(PAGE as u64 - 1);
-    // SAFETY: only the page's own functions are lost, and this process calls none any more: it spins and sleeps.
+    // SAFETY: only the page's own functions are lost, and no thread of this process calls any function any more.
     unsafe {
         asm!(
             "syscall",
@@ -386,7 +386,28 @@ fn the_process() {
     tell(thread, ptr::from_ref(counts) as u64);
     stdin().read_line(&mut String::new()).unwrap();
     BEGINS.store(true, Ordering::SeqCst);
-    stdin().read_line(&mut String::new()).unwrap();
+    await_end();
+}
+
+/// Ends the process when its input ends. It executes nothing of the C library, which a thread may hide.
+fn await_end() -> ! {
+    let mut byte = 0_u8;
+    // SAFETY: the first call writes a byte at most, and the second one ends the process.
+    unsafe {
+        asm!(
+            "syscall",
+            "mov eax, {exit}",
+            "xor edi, edi",
+            "syscall",
+            "ud2",
+            exit = const libc::SYS_exit_group,
+            in("rax") libc::SYS_read,
+            in("rdi") 0,
+            in("rsi") &raw mut byte,
+            in("rdx") 1,
+            options(noreturn)
+        )
+    }
 }
 
 /// What a look at a thread has come to.
