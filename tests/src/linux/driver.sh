@@ -95,6 +95,15 @@ gather() {
 
 status() { kvmprof status --socket "$socket" --json >"/run/$1" 2>/dev/null; }
 
+# knows_kernel: waits until kvmprof has read the guest's kernel, without which samples have no process.
+knows_kernel() {
+    until status kernel && ! grep -q 'not known yet' /run/kernel; do
+        is_over && fail 92 "over before its kernel was read"
+        alive "the guest's kernel is being read"
+        usleep 50000
+    done
+}
+
 # count: the ticks that were sampled since the guest's start.
 count() {
     status count

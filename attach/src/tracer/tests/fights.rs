@@ -304,9 +304,10 @@ fn hide_library(counts: &'static Counts) {
         asm!(
             "syscall",
             "2:",
-            "lock inc qword ptr [{rounds}]",
+            "lock inc qword ptr [r8]",
             "jmp 2b",
-            rounds = in(reg) &raw const counts.rounds,
+            // A register that the call leaves as it is.
+            in("r8") &raw const counts.rounds,
             in("rax") libc::SYS_mprotect, in("rdi") page, in("rsi") PAGE, in("rdx") libc::PROT_NONE,
             options(noreturn)
         )

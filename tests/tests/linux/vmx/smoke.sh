@@ -15,6 +15,7 @@ wait $machine
 # A kernel of Debian's, whose guest then looks at itself.
 start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 256M --cmdline "console=ttyS0 $quick"
 says 'workload running'
+knows_kernel
 record guest.kvmprof
 sampled 200
 stop_recording
