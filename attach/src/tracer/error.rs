@@ -79,25 +79,3 @@ pub enum TraceError {
     #[error("kvmprof's process that traces the VMM has ended")]
     NoTracer,
 }
-
-/// Errors of requests that a stopped thread is to fulfil. ESRCH: it is no longer stopped, because it was killed (ptrace(2)).
-impl TraceError {
-    pub(super) fn of_wait(source: io::Error) -> Self {
-        Self::unless_gone(source, Self::Wait)
-    }
-
-    pub(super) fn of_registers(source: io::Error) -> Self {
-        Self::unless_gone(source, Self::Registers)
-    }
-
-    pub(super) fn of_stack(source: io::Error) -> Self {
-        Self::unless_gone(source, Self::Stack)
-    }
-
-    fn unless_gone(source: io::Error, kind: fn(io::Error) -> Self) -> Self {
-        match source.raw_os_error() {
-            Some(libc::ESRCH) => Self::Gone,
-            _ => kind(source),
-        }
-    }
-}

@@ -135,7 +135,7 @@ impl<'a> StoppedThread<'a> {
             traced,
             tid,
             code,
-            registers: traced.registers().map_err(TraceError::of_registers)?,
+            registers: traced.registers().map_err(TraceError::Registers)?,
             suspends_filters,
             moved: None,
         })
@@ -185,7 +185,7 @@ impl<'a> StoppedThread<'a> {
         if result < 0 {
             return Err(TraceError::Kvm(error_of(result)));
         }
-        memory::read(self.tid, [(room, answer)]).map_err(TraceError::of_stack)
+        memory::read(self.tid, [(room, answer)]).map_err(TraceError::Stack)
     }
 
     /// Makes the system call whose entry the thread stands at the one of `call`, and returns its result. If the call takes too long, the
@@ -195,10 +195,10 @@ impl<'a> StoppedThread<'a> {
         let begun = self.suspend_filters(true);
         if let Err(error) = begun.and_then(|()| self.traced.set_registers(call)) {
             self.abandon();
-            return Err(TraceError::of_registers(error));
+            return Err(TraceError::Registers(error));
         }
         let next = self.next_system_call()?;
-        (self.suspend_filters(false)).map_err(TraceError::of_registers)?;
+        (self.suspend_filters(false)).map_err(TraceError::Registers)?;
         match next {
             Some(SystemCall {
                 instruction,
@@ -234,16 +234,16 @@ impl<'a> StoppedThread<'a> {
         }
         let extended = self.traced.extended_registers();
         let blocked = self.traced.blocked_signals();
-        let blocked = blocked.map_err(TraceError::of_registers)?;
+        let blocked = blocked.map_err(TraceError::Registers)?;
         let frame = ReturnFrame::new(
             &resumed(&self.registers),
-            extended.map_err(TraceError::of_registers)?,
+            extended.map_err(TraceError::Registers)?,
             blocked,
             self.code.signal_return,
             ROOM,
         );
         let frame = frame.ok_or(TraceError::Unknown)?;
-        memory::write(self.tid, frame.address, &frame.bytes).map_err(TraceError::of_stack)?;
+        memory::write(self.tid, frame.address, &frame.bytes).map_err(TraceError::Stack)?;
         // As if a handler had returned.
         let stack = frame.address + size_of::<u64>() as u64;
         let moved = user_regs_struct {
@@ -264,14 +264,14 @@ impl<'a> StoppedThread<'a> {
         // In this order: if this process is killed in between, the frame restores the signals.
         (self.traced.set_registers(&moved))
             .and_then(|()| self.traced.set_blocked_signals(blocked | !SYNCHRONOUS))
-            .map_err(TraceError::of_registers)?;
+            .map_err(TraceError::Registers)?;
         Ok((stack, frame.room))
     }
 
     /// Whether the thread executes a restartable sequence (rseq(2)). The kernel ends such a sequence when the thread continues, as long as
     /// the thread stands in it: it must not be moved.
     fn is_in_sequence(&self) -> Result<bool, TraceError> {
-        let Some(rseq) = self.traced.rseq().map_err(TraceError::of_registers)? else {
+        let Some(rseq) = self.traced.rseq().map_err(TraceError::Registers)? else {
             return Ok(false);
         };
         let sequence = read_u64(self.tid, rseq.wrapping_add(RSEQ_SEQUENCE))?;
@@ -289,7 +289,7 @@ impl<'a> StoppedThread<'a> {
         self.follow(TracedThread::proceed_to_system_call, 0, |stop| match stop {
             Stop::SystemCall => {
                 let call = self.traced.system_call();
-                call.map(Some).map_err(TraceError::of_registers)
+                call.map(Some).map_err(TraceError::Registers)
             }
             Stop::Signal(signal) if signal != libc::SIGSTOP => Err(TraceError::Signal(signal)),
             _ => Ok(None),
@@ -315,7 +315,7 @@ impl<'a> StoppedThread<'a> {
     ) -> Result<T, TraceError> {
         let begin = Instant::now();
         loop {
-            proceed(self.traced, signal).map_err(TraceError::of_wait)?;
+            proceed(self.traced, signal).map_err(TraceError::Wait)?;
             // The thread runs: the next look finds it running or at its next stop.
             if begin.elapsed() >= MAX_STOP {
                 return Err(TraceError::Slow);
@@ -346,10 +346,10 @@ impl<'a> StoppedThread<'a> {
             return Ok(());
         };
         let is_moved = |address| moved.code.has(address);
-        let is_own = signal != 0
-            && !(self.traced.is_signal_due(is_moved)).map_err(TraceError::of_registers)?;
+        let is_own =
+            signal != 0 && !(self.traced.is_signal_due(is_moved)).map_err(TraceError::Registers)?;
         let put_back = moved.put_back(self.traced);
-        put_back.map_err(TraceError::of_registers)?;
+        put_back.map_err(TraceError::Registers)?;
         if signal != 0 || is_to_be_restarted(&self.registers) {
             self.pass_signals(if is_own { signal } else { 0 })?;
         }
@@ -359,7 +359,7 @@ impl<'a> StoppedThread<'a> {
     /// Makes the kernel check for signals, as it did when the thread was stopped: this is where it restarts interrupted system
     /// calls. The thread gets `signal`, if that isn't 0.
     fn pass_signals(&self, signal: c_int) -> Result<(), TraceError> {
-        self.traced.interrupt().map_err(TraceError::of_wait)?;
+        self.traced.interrupt().map_err(TraceError::Wait)?;
         self.follow(TracedThread::proceed, signal, |stop| {
             let is_it = matches!(stop, Stop::Interrupted | Stop::Suspended);
             Ok(is_it.then_some(()))

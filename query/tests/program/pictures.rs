@@ -205,7 +205,14 @@ fn a_diff_finds_what_a_release_made_slower() {
         table.contains("after   2 guests of 1 host, mode <> 'idle' AND kernel = '6.12.2'"),
         "{table}"
     );
-    let of_label = said(&[&["diff", "--label", "user=0"], sides.as_slice()].concat());
+    let of_label = said(
+        &[
+            &["diff", "--label", "user=0"],
+            &sides[..3],
+            &["mode <> 'idle'"],
+        ]
+        .concat(),
+    );
     let named = "6.12.1' AND labels['user'] = '0'";
     assert!(of_label.contains(named), "{of_label}");
     let svg = said(&[&["diff", "--output", "-"], sides.as_slice()].concat());
