@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::fights::{ASKED, KILLED, LIMIT, let_go, look};
+use super::fights::{ASKED, LIMIT, let_go, look};
 use super::*;
 
 /// The status with which a process ends by itself.
@@ -110,8 +110,10 @@ fn end(way: &str, moment: Moment) {
                 let outcome = look(&mut vcpu);
                 let_go(&mut vcpu);
                 match outcome.as_str() {
-                    ASKED | KILLED | "slow" => {}
                     "gone" => break,
+                    ASKED | "slow" => {}
+                    // A thread that is killed during a look has no registers any more, and its process may have other memory.
+                    _ if is_told => {}
                     other => panic!("{way} after {time} us: {other}"),
                 }
                 assert!(begin.elapsed() < LIMIT, "{way} after {time} us");

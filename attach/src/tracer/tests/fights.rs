@@ -57,7 +57,6 @@ enum Signals {
 }
 
 pub const ASKED: &str = "KVM was asked";
-pub const KILLED: &str = "killed during the look";
 
 const FIGHTS: &[Fight] = &[
     Fight {
@@ -423,12 +422,6 @@ fn outcome(looked: Result<StopOutcome<()>, TraceError>) -> String {
         Err(TraceError::Not64Bit) => "32-bit code".into(),
         Err(TraceError::OtherProgram) => "another program".into(),
         Err(TraceError::Slow) => "slow".into(),
-        // It is no longer stopped: the next look says that it is gone (ptrace(2)).
-        Err(TraceError::Registers(error) | TraceError::Wait(error))
-            if error.raw_os_error() == Some(libc::ESRCH) =>
-        {
-            KILLED.into()
-        }
         Ok(StopOutcome::Busy) => "busy".into(),
         Ok(StopOutcome::Suspended) => "suspended".into(),
         Ok(StopOutcome::Gone) => "gone".into(),
