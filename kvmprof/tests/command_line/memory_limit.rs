@@ -47,8 +47,11 @@ fn of_an_hour() -> (TempDir, PathBuf) {
     (folder, path)
 }
 
+/// What writes a recording, and returns its folder and its path.
+type Writer = fn() -> (TempDir, PathBuf);
+
 /// Recordings of hostile guests and a long one.
-const RECORDINGS: [(&str, fn() -> (TempDir, PathBuf)); 5] = [
+const RECORDINGS: [(&str, Writer); 5] = [
     ("unpacks to much", unpacks_to_much),
     ("empty mappings", of_empty_mappings),
     ("many addresses", many_addresses),
