@@ -319,8 +319,8 @@ fn a_collector_that_is_taken_over_has_no_rights_and_leads_nowhere() {
         fleet.until_delivered("lake", 1);
         let own = collector.0.id();
         has_no_rights(own);
-        let memory = path_of(&format!("/proc/{pid}/mem"));
-        let configuration = path_of(&fleet.path("collect.toml"));
+        let memory = path_of(format!("/proc/{pid}/mem"));
+        let configuration = path_of(fleet.path("collect.toml"));
         let names = ["guest", "sink", "metrics", "launcher", "kvmprof-collect"];
         let stopped = names.map(|name| (name, StoppedThread::stop(own, name)));
         for (name, thread) in &stopped {

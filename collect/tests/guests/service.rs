@@ -77,12 +77,12 @@ impl Host {
     }
 
     /// Starts a program there, which ends with this.
-    fn spawn(&self, words: &[&str]) {
+    fn spawn(&self, words: &[&str]) -> Child {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.systemd, "--all"]);
         command.args(words).stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        command.spawn().unwrap();
+        command.spawn().unwrap()
     }
 
     fn systemctl(&self, words: &[&str]) -> Ran {
@@ -252,7 +252,7 @@ fn the_units_attach_to_guests_under_systemd() {
             Ok(host) => host,
             Err(why) => return not_run(&format!("no systemd in namespaces: {why}")),
         };
-        host.spawn(&[
+        let mut vmm = host.spawn(&[
             "vmm",
             "demo",
             "--seconds",
@@ -272,5 +272,7 @@ fn the_units_attach_to_guests_under_systemd() {
         ends_in_order(&host, "kvmprof-collect");
         ends_in_order(&host, "kvmprof-launcher");
         assert!(parquet_ticks(&lake) > 0);
+        drop(host);
+        vmm.wait().unwrap();
     });
 }
