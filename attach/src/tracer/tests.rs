@@ -4,6 +4,8 @@
 mod ends;
 mod fights;
 mod filtered;
+#[path = "../../../tests/shared/seccomp.rs"]
+mod seccomp;
 mod sequence;
 
 use std::env;

@@ -8,9 +8,6 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-#[path = "../../../../tests/shared/seccomp.rs"]
-mod seccomp;
-
 /// CS of 32-bit code (`__USER32_CS`).
 const CODE_32_BIT: u64 = 0x23;
 /// DS of 32-bit code (`__USER_DS`): 64-bit code needs none, and may have none.

@@ -7,9 +7,6 @@ use std::time::Duration;
 
 use super::*;
 
-#[path = "../../../../tests/shared/seccomp.rs"]
-mod seccomp;
-
 /// Attempts to evade the filter, successful ones, rounds of the thread, signals of which each one is counted, and the last signal.
 static TOLD: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
 const TRIES: usize = 0;
