@@ -32,7 +32,7 @@ fn recorded(run: &Finished, name: &str) -> Recorded {
 }
 
 #[test]
-fn steps_of_the_hosts_date_cost_no_tick_and_change_no_time() {
+fn steps_of_the_hosts_date_change_neither_ticks_nor_times() {
     let run = Scenario::new()
         .file("demo.elf", kvmprof_demo_guest::ELF.to_vec())
         .run(include_str!("clock.sh"));
@@ -59,15 +59,7 @@ fn steps_of_the_hosts_date_cost_no_tick_and_change_no_time() {
                 .all(|time| (begin..begin + recorded.took).contains(time))
         );
     }
-    let [quiet, stepped] = all;
-    // In emulation some ticks are lost without steps, too.
-    let lost = |recorded: &Recorded| recorded.contents.account.lost;
-    assert!(
-        lost(&stepped) <= lost(&quiet) + HZ / 4,
-        "{} {}",
-        lost(&quiet),
-        lost(&stepped)
-    );
+    let [quiet, _] = all;
     let began = quiet.contents.info.began_ns;
     assert!((DATE..DATE + 600_000_000_000).contains(&began), "{began}");
 }
