@@ -112,7 +112,7 @@ pub fn document(changes: &[Change], profiles: [&Profile; 2], sort: SortBy, top: 
     })
 }
 
-/// Folded stacks with two counts, `before`'s scaled to as many samples as `after` has, for a differential [`Graph`](crate::graph::Graph).
+/// Folded stacks with two counts, `before`'s scaled to as many samples as `after` has, for a differential [`Graph`].
 ///
 /// # Errors
 /// They don't fit into `budget` ([`TooMuch`](crate::budget::TooMuch) as the error's source); errors of inferno.

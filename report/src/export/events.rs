@@ -23,7 +23,7 @@ pub struct Event {
     pub ticks: u64,
     /// The number of its stack in [`Profile::stacks`]; `None` for a halted vCPU.
     pub stack: Option<u32>,
-    /// The number of its thread in [`Events::threads`].
+    /// The number of its thread in `Events::threads`.
     pub thread: u32,
     /// The vCPU's index.
     pub vcpu: u16,
