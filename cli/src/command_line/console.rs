@@ -54,7 +54,7 @@ impl<'a> Console<'a> {
         self.is_terminal
     }
 
-    /// Standard output for text that people read: a [`TextWriter`]. It is buffered: a command with live output flushes it.
+    /// Standard output for text that people read: a `TextWriter`. It is buffered: a command with live output flushes it.
     pub fn text(&mut self) -> &mut dyn Write {
         &mut self.output
     }
