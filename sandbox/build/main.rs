@@ -1,8 +1,9 @@
 //! Compiles the tables of system calls into filters (programs of classic BPF) when kvmprof is built, so that a start only installs
 //! them. It writes them to `filters.rs` in `OUT_DIR`, which `src/filters/apply.rs` includes.
 
-mod allowed;
+mod calls;
 mod compile;
+mod leaving;
 mod tables;
 #[path = "../src/thread.rs"]
 mod thread;
@@ -23,18 +24,31 @@ fn main() -> Result<(), Box<dyn Error>> {
         Thread::ALL.len()
     );
     for thread in Thread::ALL {
-        writeln!(source, "    // {thread:?}\n    &[")?;
-        for it in compile::compile(thread.allowed()) {
-            let (code, jt, jf, k) = (it.code, it.jt, it.jf, it.k);
-            writeln!(
-                source,
-                "        libc::sock_filter {{ code: {code}, jt: {jt}, jf: {jf}, k: {k} }},"
-            )?;
-        }
-        source.push_str("    ],\n");
+        let program = compile::allow_only(thread.allowed());
+        writeln!(source, "    // {thread:?}\n    &{},", literal(&program)?)?;
     }
     source.push_str("];\n");
+    let leaving = compile::refuse_only(leaving::REFUSED.iter());
+    writeln!(
+        source,
+        "/// The filter of a program that runs no guest.\n\
+         pub(super) static LEAVING: &[libc::sock_filter] = &{};",
+        literal(&leaving)?
+    )?;
     let folder = env::var_os("OUT_DIR").ok_or("cargo gives no OUT_DIR")?;
     fs::write(Path::new(&folder).join("filters.rs"), source)?;
     Ok(())
+}
+
+fn literal(program: &[compile::Instruction]) -> Result<String, std::fmt::Error> {
+    let mut literal = "[\n".to_string();
+    for it in program {
+        let (code, jt, jf, k) = (it.code, it.jt, it.jf, it.k);
+        writeln!(
+            literal,
+            "        libc::sock_filter {{ code: {code}, jt: {jt}, jf: {jf}, k: {k} }},"
+        )?;
+    }
+    literal.push_str("    ]");
+    Ok(literal)
 }

@@ -14,7 +14,7 @@ use libc::{
     SYS_timer_delete, SYS_timer_settime, SYS_wait4, SYS_write, SYS_writev,
 };
 
-use crate::allowed::{AllowedCall, Condition, any, is, only, request, without};
+use crate::calls::{AllowedCall, Condition, any, is, only, request, without};
 use crate::thread::{OWN_PROCESS, Thread, for_each_thread};
 
 macro_rules! tables {

@@ -2,10 +2,12 @@
 //! arguments of a table and others.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-#[path = "../build/allowed.rs"]
-mod allowed;
+#[path = "../build/calls.rs"]
+mod calls;
 #[path = "../build/compile.rs"]
 mod compile;
+#[path = "../build/leaving.rs"]
+mod leaving;
 #[path = "../build/tables.rs"]
 mod tables;
 #[path = "../src/thread.rs"]
@@ -18,7 +20,7 @@ use seccompiler::{
     SeccompRule, TargetArch,
 };
 
-use allowed::Condition;
+use calls::{Condition, Refusal};
 use compile::Instruction;
 use thread::{OWN_PROCESS, Thread};
 
@@ -110,7 +112,7 @@ fn only_signal_calls_compare_the_own_pid() {
                 "{thread:?} {it:?}"
             );
         }
-        let filter = compile::compile(thread.allowed());
+        let filter = compile::allow_only(thread.allowed());
         let found: Vec<_> = filter.iter().filter(|it| it.k == OWN_PROCESS).collect();
         assert_eq!(found.len(), 2, "{thread:?}");
         assert!(found.iter().all(|it| it.code == compile::IF_EQUAL));
@@ -120,7 +122,7 @@ fn only_signal_calls_compare_the_own_pid() {
 #[test]
 fn filters_agree_with_those_of_another_compiler() {
     for thread in Thread::ALL {
-        let (ours, theirs) = (compile::compile(thread.allowed()), reference(thread));
+        let (ours, theirs) = (compile::allow_only(thread.allowed()), reference(thread));
         let conditions = || thread.allowed().flat_map(|it| it.if_any);
         let mut values: BTreeSet<u64> = [0, 1, 2, 0xae80, u64::MAX].into();
         values.extend(conditions().map(|it| it.value));
@@ -151,6 +153,40 @@ fn filters_agree_with_those_of_another_compiler() {
         }
         assert!(longest < 60, "{thread:?} takes {longest} steps");
         assert!(ours.len() < theirs.len(), "{thread:?}");
+    }
+}
+
+/// What seccompiler can't make: calls with different errors, and calls of other ABIs that fail.
+#[test]
+fn a_program_without_guests_is_refused_what_its_table_says() {
+    let filter = compile::refuse_only(leaving::REFUSED.iter());
+    let fails = |error: i32| libc::SECCOMP_RET_ERRNO | error.unsigned_abs();
+    let values = [0, libc::CLONE_THREAD as u64, libc::TIOCSTI, u64::MAX];
+    for call in 0..CALLS {
+        let entry = leaving::REFUSED.iter().find(|it| it.call == call.into());
+        for value in values {
+            let arguments = [value; 6];
+            let holds = |it: &Condition| value & it.mask == it.value & it.mask;
+            let is_refused = |when: &Refusal| match when {
+                Refusal::Always => true,
+                Refusal::If(conditions) => conditions.iter().any(holds),
+                Refusal::Unless(conditions) => !conditions.iter().any(holds),
+            };
+            let expected = match entry {
+                Some(it) if is_refused(&it.when) => fails(it.error),
+                _ => libc::SECCOMP_RET_ALLOW,
+            };
+            let what = (call, value);
+            assert_eq!(
+                run(&filter, X86_64, call, arguments).0,
+                expected,
+                "{what:?}"
+            );
+            let of_x32 = run(&filter, X86_64, X32 | call, arguments).0;
+            assert_eq!(of_x32, fails(libc::EPERM), "{what:?}");
+            let foreign = run(&filter, I386, call, arguments).0;
+            assert_eq!(foreign, libc::SECCOMP_RET_KILL_PROCESS, "{what:?}");
+        }
     }
 }
 

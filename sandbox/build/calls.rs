@@ -1,4 +1,4 @@
-//! The entries of tables of allowed system calls.
+//! The entries of tables of system calls.
 
 /// A system call that is allowed, with any arguments or with some only.
 #[derive(Clone, Copy, Debug)]
@@ -7,6 +7,28 @@ pub(crate) struct AllowedCall {
     pub call: i64,
     /// One of these conditions has to hold. If there are none, the call is always allowed.
     pub if_any: &'static [Condition],
+}
+
+/// A system call that fails.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RefusedCall {
+    /// The call's number.
+    pub call: i64,
+    /// The arguments with which it fails.
+    pub when: Refusal,
+    /// The error, a value of errno(3).
+    pub error: i32,
+}
+
+/// The arguments with which a call fails.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Refusal {
+    /// All.
+    Always,
+    /// Those for which one of these conditions holds.
+    If(&'static [Condition]),
+    /// Those for which none of these conditions holds.
+    Unless(&'static [Condition]),
 }
 
 /// A condition for an argument: its masked value has to be equal to a value.
@@ -54,5 +76,14 @@ pub(crate) const fn request(kind: u8, number: u8) -> Condition {
         argument: 1,
         mask: 0xffff,
         value: ((kind as u64) << 8) | number as u64,
+    }
+}
+
+/// The argument has all of these bits.
+pub(crate) const fn with(argument: u8, bits: u64) -> Condition {
+    Condition {
+        argument,
+        mask: bits,
+        value: bits,
     }
 }
