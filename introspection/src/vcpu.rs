@@ -71,6 +71,12 @@ impl VcpuIntrospector {
         self.cpu = Cpu::new(number);
     }
 
+    /// Forgets everything found until now, because the guest restarts. The number of its CPU stays.
+    pub fn start_anew(&mut self) {
+        self.renumber(self.cpu.number());
+        self.cache = UnwindCache::default();
+    }
+
     /// The process that [`VcpuIntrospector::identify`] has just found with this `pid`. `None` if it can't be
     /// distinguished from later ones with the same pid.
     pub fn instance<M: PhysicalMemory>(

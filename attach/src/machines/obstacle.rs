@@ -39,6 +39,13 @@ pub enum Obstacle {
     NoThread,
 }
 
+impl Obstacle {
+    /// Whether the guest can be attached to once its VMM has finished to start it.
+    pub fn is_of_start(&self) -> bool {
+        matches!(self, Self::NoMemory | Self::NoVcpu | Self::NoThread)
+    }
+}
+
 /// Why the memory of the guest at `kvm` can't be read, as far as the kernel knows.
 pub fn obstacle_of_memory(kernel: &HostKernel, kvm: u64, slots: &Slots) -> Option<Obstacle> {
     obstacle(kernel.vm_type(kvm), slots.bytes(), slots.private_bytes())

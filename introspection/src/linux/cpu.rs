@@ -55,6 +55,11 @@ impl Cpu {
         }
     }
 
+    /// The number of the guest's CPU, as it was given.
+    pub fn number(&self) -> u16 {
+        self.vcpu
+    }
+
     /// Finds the process and thread that the vCPU is running.
     pub fn identify<M: PhysicalMemory>(
         &mut self,

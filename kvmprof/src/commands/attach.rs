@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueEnum};
 use kvmprof_attach::{
     HostKernel, Machine, MachineList, find_machines, lacks, missing_to_look_into,
@@ -11,7 +13,7 @@ use kvmprof_attach::{
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage, value};
 use kvmprof_machine::output_names::OutputNames;
 use kvmprof_profiling::clock::{ClockSource, DEFAULT_HZ};
-use kvmprof_profiling::{ProfilingConfig, RecordPlan};
+use kvmprof_profiling::{LookPlan, ProfilingConfig, RecordPlan};
 use kvmprof_recording::StackParts;
 use kvmprof_recording::file::RecordingFailure;
 use kvmprof_report::text::visible;
@@ -22,7 +24,12 @@ use super::profiling::ProfilingOptions;
 use super::record_limit::{RecordLimit, whole_recording};
 use super::sandbox::SandboxMode;
 use super::thread_panics;
-use super::units::parse_stacks;
+use super::units::{parse_look_ticks, parse_stacks};
+
+/// The pause between two looks for the guest that `--wait` waits for. A look reads `/proc`, a millisecond on a host with some hundred processes.
+const WAIT_POLL: Duration = Duration::from_millis(20);
+/// Maximum time that `--wait` waits for the other vCPUs, once one of them has run.
+const MAX_WAIT_FOR_VCPUS: Duration = Duration::from_secs(1);
 
 /// The argument of `--capture`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -42,7 +49,7 @@ enum CaptureWay {
 /// on when kvmprof ends, however it does.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 when the guest has ended or rebooted, or a signal has ended kvmprof; 1 for an error; 2 for wrong options.\n\n\
+    after_help = "Exit status: 0 when the guest has ended or rebooted into another kernel, or a signal has ended kvmprof; 1 for an error; 2 for wrong options.\n\n\
     Examples:\n  \
       kvmprof attach 1234 --record guest.kvmprof\n  \
       kvmprof attach debian12 --socket /run/debian12.sock"
@@ -61,6 +68,15 @@ pub struct AttachArguments {
     record: Option<PathBuf>,
     #[command(flatten)]
     limit: RecordLimit,
+    /// How long the guest is profiled at most, in seconds
+    #[arg(long, value_name = "N", value_parser = value::seconds)]
+    seconds: Option<Duration>,
+    /// Wait until there is such a guest, and its vCPUs run
+    #[arg(long)]
+    wait: bool,
+    /// Have --record look at all tasks of a Linux guest, too, once every so many ticks [default: 10], as kvmprof record does
+    #[arg(long, value_name = "EVERY", requires = "record", num_args = 0..=1, require_equals = true, default_missing_value = "10", value_parser = parse_look_ticks)]
+    tasks: Option<u32>,
     /// Who takes samples
     #[arg(long, value_name = "WAY", value_enum, default_value_t)]
     capture: CaptureWay,
@@ -95,13 +111,7 @@ impl Command for AttachArguments {
         self.sandbox.close_inherited(&[]);
         let host = HostKernel::open()
             .context("The host's kernel doesn't tell where guests have their memory")?;
-        let machine = choose(find_machines(Ok(&host)), &self.guest)?;
-        if let Some(obstacle) = &machine.obstacle {
-            bail!(
-                "Cannot attach to the guest of process {}: {obstacle}",
-                machine.pid
-            );
-        }
+        let machine = self.find(&host)?;
         let pid = machine.pid;
         let output_names = self.output_names()?;
         // SAFETY: the command has started no thread yet.
@@ -114,6 +124,7 @@ impl Command for AttachArguments {
         let config = AttachConfig {
             attachment,
             kernel: self.kernel.clone(),
+            time_limit: self.seconds,
             output_names,
             restrict_paths: self.sandbox.restricts_paths(),
             profiling: ProfilingConfig {
@@ -122,7 +133,7 @@ impl Command for AttachArguments {
                     path,
                     stacks: self.stacks,
                     event: None,
-                    looks: None,
+                    looks: self.tasks.map(LookPlan::all),
                     file: self.limit.file(&failure),
                 }),
                 ..profiling
@@ -131,8 +142,8 @@ impl Command for AttachArguments {
         let end = attach(config)?;
         match end {
             AttachedEnd::Guest => eprintln!("The guest of process {pid} has ended."),
-            AttachedEnd::Reboot => eprintln!(
-                "The guest of process {pid} has rebooted, so its kernel is another one now, or elsewhere: attach again."
+            AttachedEnd::OtherKernel => eprintln!(
+                "The guest of process {pid} has rebooted into another kernel: attach again."
             ),
             AttachedEnd::NoTracer => bail!(
                 "kvmprof's process that traces process {pid} has ended: the guest goes on; attach again"
@@ -146,6 +157,26 @@ impl Command for AttachArguments {
 }
 
 impl AttachArguments {
+    /// The guest. With `--wait` it may be started later.
+    fn find(&self, host: &HostKernel) -> anyhow::Result<Machine> {
+        let mut waited_for_vcpus = Duration::ZERO;
+        loop {
+            let found = choose(find_machines(Ok(host)), &self.guest)?;
+            match found.and_then(attachable) {
+                Err(Missing { why, may_come }) if !(self.wait && may_come) => return Err(why),
+                Err(_) => {}
+                Ok(machine) => {
+                    let is_whole = machine.vcpus.iter().all(|vcpu| vcpu.thread.is_some());
+                    if !self.wait || is_whole || waited_for_vcpus >= MAX_WAIT_FOR_VCPUS {
+                        return Ok(machine);
+                    }
+                    waited_for_vcpus += WAIT_POLL;
+                }
+            }
+            thread::sleep(WAIT_POLL);
+        }
+    }
+
     /// The process that makes the outputs' files, if this one is going to be contained. The command must have started no thread yet.
     fn output_names(&self) -> anyhow::Result<Option<Arc<OutputNames>>> {
         if !self.sandbox.is_on() {
@@ -167,11 +198,21 @@ fn process_of(guest: &str) -> Option<(i32, Option<u64>)> {
     Some((pid.parse().ok()?, Some(start.parse().ok()?)))
 }
 
+/// Why a guest can't be attached to now.
+#[derive(Debug)]
+struct Missing {
+    why: anyhow::Error,
+    /// Whether that may change.
+    may_come: bool,
+}
+
 /// The machine that `guest` names: its VMM's process, or its name. What has the form of a process is one, whatever other guests are called: who starts a guest
 /// chooses its name.
-fn choose(found: MachineList, guest: &str) -> anyhow::Result<Machine> {
+///
+/// # Errors
+/// Several guests are meant.
+fn choose(found: MachineList, guest: &str) -> anyhow::Result<Result<Machine, Missing>> {
     let process = process_of(guest);
-    let by_pid = process.map(|(pid, _)| pid);
     let is_meant = |machine: &Machine| match process {
         Some((pid, start)) => {
             machine.pid == pid && start.is_none_or(|start| machine.start_time == start)
@@ -180,7 +221,7 @@ fn choose(found: MachineList, guest: &str) -> anyhow::Result<Machine> {
     };
     let mut meant: Vec<Machine> = found.machines.into_iter().filter(is_meant).collect();
     match (meant.pop(), meant.len()) {
-        (Some(machine), 0) => Ok(machine),
+        (Some(machine), 0) => Ok(Ok(machine)),
         (Some(machine), others) => {
             meant.push(machine);
             let pids: Vec<String> = meant
@@ -194,24 +235,41 @@ fn choose(found: MachineList, guest: &str) -> anyhow::Result<Machine> {
                 pids.join(", ")
             )
         }
-        (None, _) => {
-            let missing = match found.hidden {
-                0 => Vec::new(),
-                _ => missing_to_look_into(by_pid),
-            };
-            if missing.is_empty() {
-                bail!(
-                    "There is no guest {} on this host: see kvmprof list",
-                    visible(guest)
-                );
-            }
-            bail!(
-                "Guest {} may be one of a process that kvmprof may not look into: {}",
-                visible(guest),
-                lacks(&missing)
-            )
-        }
+        (None, _) => Ok(Err(Missing {
+            why: unknown(guest, found.hidden),
+            may_come: true,
+        })),
     }
+}
+
+/// The machine, if it can be attached to.
+fn attachable(machine: Machine) -> Result<Machine, Missing> {
+    match &machine.obstacle {
+        None => Ok(machine),
+        Some(obstacle) => Err(Missing {
+            why: anyhow!(
+                "Cannot attach to the guest of process {}: {obstacle}",
+                machine.pid
+            ),
+            may_come: obstacle.is_of_start(),
+        }),
+    }
+}
+
+/// The error if no guest is called `guest`, and `hidden` processes can't be looked into.
+fn unknown(guest: &str, hidden: usize) -> anyhow::Error {
+    let rights = match hidden {
+        0 => Vec::new(),
+        _ => missing_to_look_into(process_of(guest).map(|(pid, _)| pid)),
+    };
+    let guest = visible(guest);
+    if rights.is_empty() {
+        return anyhow!("There is no guest {guest} on this host: see kvmprof list");
+    }
+    anyhow!(
+        "Guest {guest} may be one of a process that kvmprof may not look into: {}",
+        lacks(&rights)
+    )
 }
 
 #[cfg(test)]
@@ -234,24 +292,27 @@ mod tests {
 
     #[test]
     fn a_number_is_always_a_pid() {
-        let found = |machines: &[Machine]| MachineList {
-            machines: machines.to_vec(),
-            hidden: 0,
+        let chosen = |machines: &[Machine], guest: &str| {
+            let found = MachineList {
+                machines: machines.to_vec(),
+                hidden: 0,
+            };
+            choose(found, guest)?.map_err(|missing| missing.why)
         };
         let all = [machine(10, "db"), machine(11, "10"), machine(12, "web")];
-        assert_eq!(choose(found(&all), "10").unwrap().pid, 10);
-        assert_eq!(choose(found(&all), "web").unwrap().pid, 12);
-        assert_eq!(choose(found(&all), "11").unwrap().pid, 11);
+        assert_eq!(chosen(&all, "10").unwrap().pid, 10);
+        assert_eq!(chosen(&all, "web").unwrap().pid, 12);
+        assert_eq!(chosen(&all, "11").unwrap().pid, 11);
         // That VMM has ended: another one whose name is its pid isn't taken for it.
-        let error = choose(found(&all[1..]), "10").unwrap_err();
+        let error = chosen(&all[1..], "10").unwrap_err();
         assert!(error.to_string().contains("no guest 10"), "{error}");
         let all = [machine(10, "db"), machine(11, "10:7")];
-        assert_eq!(choose(found(&all), "10:7").unwrap().pid, 10);
+        assert_eq!(chosen(&all, "10:7").unwrap().pid, 10);
         // A process that was started later has the pid.
-        let error = choose(found(&all), "10:6").unwrap_err();
+        let error = chosen(&all, "10:6").unwrap_err();
         assert!(error.to_string().contains("no guest 10:6"), "{error}");
         let twice = [machine(10, "db"), machine(11, "db")];
-        let error = choose(found(&twice), "db").unwrap_err().to_string();
+        let error = chosen(&twice, "db").unwrap_err().to_string();
         let expected = "2 guests are meant by db, of the processes 10, 11: ";
         assert!(error.contains(expected), "{error}");
     }

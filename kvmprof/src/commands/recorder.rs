@@ -42,7 +42,7 @@ pub fn choose_tasks(recorder: &RemoteDevice, ticks: u32) -> anyhow::Result<()> {
     };
     let words = match error.errno() {
         Some(Errno::ENODEV) => {
-            "--tasks is for Linux guests that kvmprof run or record has started, whose kernel describes its tasks (BTF): record this one without it"
+            "--tasks is for Linux guests whose kernel describes its tasks (BTF): record this one without it"
         }
         _ => {
             "The guest's recorder doesn't know --tasks: use the kvmprof of the release that runs the guest, or record without it"

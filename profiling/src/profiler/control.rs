@@ -25,8 +25,8 @@ pub trait GuestControl {
     /// Resets the guest: restarts or ends it, as its configuration says.
     fn reset(&self);
 
-    /// Takes the times at which the guest was restarted, in ns of CLOCK_MONOTONIC, since the last call.
-    fn take_restarts(&self) -> Vec<u64>;
+    /// Notes that the guest was restarted.
+    fn note_restart(&self);
 
     /// Notes that the guest is paused, or continues.
     fn note_pause(&self, is_paused: bool);
@@ -97,8 +97,10 @@ impl Profiler {
 
     /// Takes the guest's restarts: forgets what was known of its processes, and tells recordings when the restarts were.
     pub(super) fn note_restarts(&mut self) {
-        let Some(control) = &self.control else { return };
-        for time in control.take_restarts() {
+        for time in self.info.restarts.take() {
+            if let Some(control) = &self.control {
+                control.note_restart();
+            }
             self.resets += 1;
             self.names = Names::default();
             self.kernel_text = KernelText::default();

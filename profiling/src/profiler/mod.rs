@@ -11,6 +11,7 @@ mod control;
 mod kernel_text;
 mod names;
 mod processes;
+mod restarts;
 mod server;
 mod status;
 mod task_looks;
@@ -42,6 +43,7 @@ use task_looks::TaskLooks;
 pub use clocks::ClockPlan;
 pub use consumers::{FileRecorder, OnVcpus, recording_info};
 pub use control::GuestControl;
+pub use restarts::RestartTimes;
 pub use status::{DeviceMonitors, MachineInfo};
 
 /// Maximum time that recordings wait, after the guest's end, for files that are still being read.

@@ -10,6 +10,7 @@ use kvmprof_recording::status::{
 
 use super::Profiler;
 use super::consumers::Consumer;
+use super::restarts::RestartTimes;
 use crate::clock::{HaltedTicks, TickSource};
 use crate::counters::MachineCounters;
 use kvmprof_machine::virtio::DeviceMonitor;
@@ -35,6 +36,8 @@ pub struct MachineInfo {
     pub host_stacks: Option<Arc<HostStacks>>,
     /// The way in which ticks of halted vCPUs are counted; `None` until the host has been checked.
     pub halted_ticks: Option<HaltedTicks>,
+    /// When the guest was restarted.
+    pub restarts: Arc<RestartTimes>,
 }
 
 /// The monitors of devices that are served by threads of their own, in the order in which the status has them.

@@ -62,6 +62,7 @@ pub fn profiler_without_threads(
         memory: Some(memory.clone()),
         host_stacks: None,
         halted_ticks: None,
+        restarts: Arc::default(),
     };
     let profiling = ProfilingConfig {
         hz,

@@ -98,8 +98,8 @@ impl<M: PhysicalMemory> VcpuView<M> {
     }
 
     /// Forgets everything about the guest, which restarts.
-    pub fn start_anew(&mut self, knowledge: Arc<GuestKnowledge>) {
-        self.introspector = VcpuIntrospector::new(knowledge, self.vcpu);
+    pub fn start_anew(&mut self) {
+        self.introspector.start_anew();
         self.stack.clear();
     }
 

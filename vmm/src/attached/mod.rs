@@ -7,6 +7,7 @@ mod error;
 mod kernel_finder;
 mod process_watch;
 mod reboot;
+mod restart;
 mod threads;
 mod vcpu;
 
@@ -18,6 +19,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::thread;
+use std::time::Duration;
 
 use event_manager::MutEventSubscriber;
 use kvmprof_attach::remote::{Channel, Guest, RemoteVcpu};
@@ -34,7 +36,9 @@ use kvmprof_profiling::clock::HaltedTicks;
 use kvmprof_profiling::counters::MachineCounters;
 use kvmprof_profiling::host_socket::HostSocket;
 use kvmprof_profiling::kernel_capture::{self, CaptureOpener, VcpuThreadId};
-use kvmprof_profiling::profiler::{ClockPlan, DeviceMonitors, FileRecorder, MachineInfo, Profiler};
+use kvmprof_profiling::profiler::{
+    ClockPlan, DeviceMonitors, FileRecorder, MachineInfo, Profiler, RestartTimes,
+};
 use kvmprof_profiling::sampling::Gate;
 use kvmprof_profiling::sampling::{Doorbell, RegisterSource};
 use kvmprof_profiling::signals::{self, take_signals_here};
@@ -43,11 +47,12 @@ use kvmprof_recording::Sysroot;
 use kvmprof_sandbox::Thread;
 
 use crate::vm::{
-    EventLoop, Profiled, RecordingOutput, Services, Termination, VmError, open_recording,
-    open_sysroot, restrict_paths, set_unheard, start_recorder,
+    EventLoop, Profiled, RecordingOutput, Services, Termination, TimeLimit, VmError,
+    open_recording, open_sysroot, restrict_paths, set_unheard, start_recorder,
 };
 use kernel_finder::KernelFinder;
 use process_watch::ProcessWatch;
+use restart::Restart;
 use threads::AttachedThreads;
 use vcpu::{AttachedCommon, SampledVcpu};
 
@@ -64,6 +69,8 @@ pub struct AttachConfig {
     pub attachment: Attachment,
     /// The guest's kernel file; `None` to find the kernel in the guest's memory.
     pub kernel: Option<PathBuf>,
+    /// How long to profile it at most; `None` for no limit.
+    pub time_limit: Option<Duration>,
     /// How to profile it: as when the attachment was opened. What takes samples is [`ClockSource::Ptrace`](kvmprof_profiling::clock::ClockSource) or `Kernel`.
     pub profiling: ProfilingConfig,
     /// The process that makes the socket and the file of the recording, and renames and removes them.
@@ -79,8 +86,8 @@ pub enum AttachedEnd {
     Stopped,
     /// The guest or its VMM has ended.
     Guest,
-    /// The guest has rebooted, so that the knowledge of its kernel is outdated.
-    Reboot,
+    /// The guest has rebooted, and runs another kernel now.
+    OtherKernel,
     /// The process that traces the VMM has ended. The VMM goes on.
     NoTracer,
     /// The recording can't be written any more, and there is no socket by which others would get samples.
@@ -119,6 +126,7 @@ struct Opened {
     attachment: Attachment,
     profiling: ProfilingConfig,
     restrict_paths: bool,
+    time_limit: Option<Duration>,
     listener: Option<SocketListener>,
     recording: Option<RecordingOutput>,
     kernel: Option<KernelFile>,
@@ -130,6 +138,7 @@ impl Opened {
         let AttachConfig {
             mut attachment,
             kernel,
+            time_limit,
             profiling,
             output_names,
             restrict_paths,
@@ -151,6 +160,7 @@ impl Opened {
             attachment,
             profiling,
             restrict_paths,
+            time_limit,
             listener,
             recording,
             kernel,
@@ -199,7 +209,9 @@ impl Opened {
         let is_only = self.listener.is_none();
         let only_output = record.as_ref().filter(|_| is_only);
         let only_output = only_output.map(|record| record.file.failure.clone());
-        let info = machine_info(&machine, &guest.control, &knowledge, host_stacks);
+        let restart = Arc::<Restart>::default();
+        let restarts = restart.times();
+        let info = machine_info(&machine, &guest.control, &knowledge, host_stacks, restarts);
         let [memory, modules] = guest.others;
         let sources = BinarySources::new(memory, Arc::clone(&knowledge), None, self.sysroot);
         let sampled = numbers(&machine).zip(guest.vcpus).zip(files);
@@ -218,7 +230,8 @@ impl Opened {
             profiling: Arc::clone(&plan.profiling),
             refreshed: AtomicU64::new(0),
             in_doubt: AtomicBool::new(false),
-            has_rebooted: AtomicBool::new(false),
+            restart: Arc::clone(&restart),
+            has_other_kernel: AtomicBool::new(false),
             guest_has_ended: vmm.has_ended(),
             tracer_has_ended: tracer.has_ended(),
             only_output,
@@ -236,6 +249,7 @@ impl Opened {
             info,
             sources,
             recorder,
+            time_limit: self.time_limit,
             watches: [vmm, tracer],
             doorbell,
         };
@@ -297,6 +311,7 @@ fn machine_info(
     memory: &Channel,
     knowledge: &Arc<GuestKnowledge>,
     host_stacks: Option<Arc<HostStacks>>,
+    restarts: Arc<RestartTimes>,
 ) -> MachineInfo {
     MachineInfo {
         monitors: DeviceMonitors::default(),
@@ -308,6 +323,7 @@ fn machine_info(
         memory: None,
         host_stacks,
         halted_ticks: Some(HaltedTicks::AtWakeUp),
+        restarts,
     }
 }
 
@@ -405,6 +421,7 @@ struct Server {
     info: MachineInfo,
     sources: BinarySources,
     recorder: Option<FileRecorder>,
+    time_limit: Option<Duration>,
     watches: [ProcessWatch; 2],
     doorbell: Arc<Doorbell>,
 }
@@ -449,7 +466,13 @@ impl Server {
         let watches = self
             .watches
             .map(|watch| -> Box<dyn MutEventSubscriber> { Box::new(watch) });
-        let events = EventLoop::new(services, self.doorbell, termination, watches.into())?;
+        let mut subscribers = Vec::from(watches);
+        if let Some(time) = self.time_limit {
+            let stop_request = termination.stop_request();
+            let limit = stop_request.and_then(|request| TimeLimit::start(time, request));
+            subscribers.push(Box::new(limit.map_err(VmError::host("a timer"))?));
+        }
+        let events = EventLoop::new(services, self.doorbell, termination, subscribers)?;
         kvmprof_sandbox::enter(Thread::Events);
         Ok(events.run(threads)?.unwrap_or(AttachedEnd::Stopped))
     }

@@ -1,4 +1,4 @@
-//! Detects that a guest has rebooted. From then on, the knowledge of its kernel is wrong.
+//! Detects that a guest has rebooted. From then on, what was found of its kernel is wrong: it is forgotten, and the kernel is looked for again.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use kvmprof_attach::remote::{Channel, RemoteVcpu};
 use kvmprof_attach::tracer::StopOutcome;
-use kvmprof_introspection::{KernelPulse, KernelWatch, LinuxKnowledge, Registers};
+use kvmprof_introspection::{
+    IntrospectionError, KernelPulse, KernelWatch, LinuxKnowledge, Registers,
+};
 
 use super::vcpu::{AttachedCommon, REFRESH_NS};
 use kvmprof_profiling::clock::{ThreadTimes, monotonic_ns};
-use kvmprof_profiling::sampling::{has_started, select_registers};
+use kvmprof_profiling::sampling::{VcpuShared, has_started, select_registers};
 
 /// The pause between two rounds of looks.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -22,6 +24,8 @@ const PAUSE_IN_DOUBT: Duration = Duration::from_millis(100);
 const ROUNDS: u32 = 8;
 /// Minimum run time of a vCPU's thread since the last look, in ns, to count as having run. A shorter time is due to the look itself.
 const LEAST_RUN: u64 = 2_000_000;
+/// Number of consecutive looks that find another kernel, after which that is what the guest runs. A boot loader may leave an old one in memory.
+const MAX_OTHERS: u8 = 8;
 
 /// A vCPU that is watched.
 struct WatchedVcpu {
@@ -67,17 +71,22 @@ impl WatchedVcpu {
 /// Watches the kernel of a Linux guest.
 pub struct RebootWatch<'a> {
     vcpus: Vec<WatchedVcpu>,
+    /// The vCPUs, as the threads that sample them share them.
+    sampled: Vec<Arc<VcpuShared>>,
     memory: Arc<Channel>,
     linux: &'a LinuxKnowledge,
     common: &'a AttachedCommon,
     watch: KernelWatch,
     rounds: u32,
+    /// The number of looks since a restart that have found another kernel.
+    others: u8,
 }
 
 impl<'a> RebootWatch<'a> {
     /// A watch of these vCPUs, each with the scheduler's statistics of its thread, in the guest whose memory is `memory`.
     pub fn new(
         vcpus: impl Iterator<Item = (RemoteVcpu, Option<File>)>,
+        sampled: Vec<Arc<VcpuShared>>,
         memory: Arc<Channel>,
         linux: &'a LinuxKnowledge,
         common: &'a AttachedCommon,
@@ -89,27 +98,65 @@ impl<'a> RebootWatch<'a> {
         };
         Self {
             vcpus: vcpus.map(watched).collect(),
+            sampled,
             memory,
             linux,
             common,
             watch: KernelWatch::default(),
             rounds: 0,
+            others: 0,
         }
     }
 
-    /// Watches until the end. True if the guest has rebooted. While it may have rebooted, no samples are taken.
+    /// Watches until the end, or until the guest has rebooted into another kernel: true then. While it may have rebooted, no samples are taken.
     pub fn watch(mut self) -> bool {
         while !self.common.stopping.load(Ordering::Relaxed) {
-            let has_rebooted = self.linux.slide().is_some() && self.round();
-            let is_in_doubt = has_rebooted || self.watch.is_in_doubt();
-            self.common.in_doubt.store(is_in_doubt, Ordering::Relaxed);
-            if has_rebooted {
-                return true;
+            if self.linux.slide().is_none() {
+                if self.runs_other_kernel() {
+                    return true;
+                }
+            } else if self.round() {
+                self.common.in_doubt.store(true, Ordering::Relaxed);
+                self.forget();
             }
+            let is_in_doubt = self.watch.is_in_doubt();
+            self.common.in_doubt.store(is_in_doubt, Ordering::Relaxed);
             // Or until the thread is unparked.
             thread::park_timeout(if is_in_doubt { PAUSE_IN_DOUBT } else { PAUSE });
         }
         false
+    }
+
+    /// Forgets what was found of the kernel, which has ended.
+    fn forget(&mut self) {
+        log::warn!(
+            "The guest has rebooted: samples have no processes until its kernel is found again"
+        );
+        let (restart, stopping) = (&self.common.restart, &self.common.stopping);
+        restart.carry_out(&self.sampled, stopping, || self.linux.forget_running());
+        self.common.doorbell.ring_anyway();
+        self.watch = KernelWatch::default();
+        self.others = 0;
+    }
+
+    /// Looks for the kernel on the vCPUs in turn. True once another one has been found there often enough.
+    fn runs_other_kernel(&mut self) -> bool {
+        self.rounds = self.rounds.wrapping_add(1);
+        let refreshed = (self.common).refresh_memory(monotonic_ns(), REFRESH_NS);
+        let turn = (self.rounds as usize).checked_rem(self.vcpus.len());
+        let vcpu = turn.and_then(|turn| self.vcpus.get_mut(turn));
+        let registers = refreshed.and(vcpu).and_then(WatchedVcpu::registers);
+        let Some(registers) = registers else {
+            return false;
+        };
+        if self.linux.locate(&self.memory, &registers).is_some() {
+            log::info!("The guest's kernel was found again");
+            return false;
+        }
+        let compared = (self.linux).compare_with_running(&self.memory, &registers);
+        let is_other = matches!(compared, Err(IntrospectionError::OtherBuild { .. }));
+        self.others = if is_other { self.others + 1 } else { 0 };
+        self.others >= MAX_OTHERS
     }
 
     /// Makes a round of looks. True once they show that the guest has rebooted.

@@ -67,7 +67,7 @@ impl AttachedThreads {
     }
 
     /// Starts the thread on which `finder` searches for the guest's kernel. That thread then watches the kernel, by the `schedstat` of each vCPU's thread, until
-    /// the end. Another one then reads its modules out of `memory`. The doorbell rings if the guest reboots.
+    /// the end. Another one then reads its modules out of `memory`. The doorbell rings when the guest has rebooted, and if it runs another kernel then.
     ///
     /// # Errors
     /// When the host gives no thread.
@@ -90,6 +90,7 @@ impl AttachedThreads {
             }
         })?);
         let common = Arc::clone(&self.common);
+        let shared = self.shared.clone();
         let builder = thread::Builder::new().name("introspection".into());
         self.threads.push(builder.spawn(move || {
             kvmprof_sandbox::enter(kvmprof_sandbox::Thread::AttachedKernel);
@@ -107,8 +108,8 @@ impl AttachedThreads {
             let _ = found.send(());
             let (memory, vcpus) = finder.into_parts();
             let vcpus = vcpus.into_iter().zip(schedstat);
-            if RebootWatch::new(vcpus, memory, linux, &common).watch() {
-                common.has_rebooted.store(true, Ordering::Relaxed);
+            if RebootWatch::new(vcpus, shared, memory, linux, &common).watch() {
+                common.has_other_kernel.store(true, Ordering::Relaxed);
                 common.doorbell.ring_anyway();
             }
         })?);
@@ -120,8 +121,8 @@ impl GuestThreads for AttachedThreads {
     type End = AttachedEnd;
 
     fn ended(&self) -> Option<AttachedEnd> {
-        if self.common.has_rebooted.load(Ordering::Relaxed) {
-            return Some(AttachedEnd::Reboot);
+        if self.common.has_other_kernel.load(Ordering::Relaxed) {
+            return Some(AttachedEnd::OtherKernel);
         }
         if self.common.tracer_has_ended.load(Ordering::Relaxed) {
             return Some(AttachedEnd::NoTracer);
@@ -138,6 +139,7 @@ impl GuestThreads for AttachedThreads {
     fn stop(&mut self) {
         self.common.stopping.store(true, Ordering::SeqCst);
         self.common.sampled.open();
+        self.common.restart.wake();
         if let Some(linux) = self.common.knowledge.linux() {
             linux.modules().wake();
         }

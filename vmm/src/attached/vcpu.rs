@@ -15,6 +15,7 @@ use kvmprof_recording::file::RecordingFailure;
 
 use super::attachment::ThreadFiles;
 use super::backend::AttachedBackend;
+use super::restart::{Restart, SamplingThread};
 use crate::vcpu::{KernelClock, Presence, Sampler, StoppedState, Unseen, VcpuAccess};
 use kvmprof_profiling::ProfilingConfig;
 use kvmprof_profiling::clock::{VcpuClock, monotonic_ns};
@@ -45,8 +46,10 @@ pub struct AttachedCommon {
     pub refreshed: AtomicU64,
     /// Whether the guest may have rebooted, so that samples could be attributed to the wrong kernel.
     pub in_doubt: AtomicBool,
-    /// Set once the guest has rebooted.
-    pub has_rebooted: AtomicBool,
+    /// Restarts of the guest.
+    pub restart: Arc<Restart>,
+    /// Set once the guest runs another kernel than the known one.
+    pub has_other_kernel: AtomicBool,
     /// The largest number of vCPUs that the guest has been seen to have.
     pub vcpus: AtomicU32,
     /// Set by the thread that detects the guest's end. Then the doorbell rings.
@@ -141,6 +144,7 @@ impl AttachedVcpu {
             failures: Failures::default(),
             common: Arc::clone(common),
         };
+        let thread = common.restart.join();
         let kind = match common.sampling {
             None => "tracer",
             Some(_) => "sampler",
@@ -150,8 +154,9 @@ impl AttachedVcpu {
             kvmprof_sandbox::enter(kvmprof_sandbox::Thread::AttachedVcpu);
             // Without its files, the vCPU's thread has ended.
             if let Ok(mut sampler) = attached.sampler(cpu, files, shared, ticks) {
-                attached.run(&mut sampler);
+                attached.run(&mut sampler, &thread);
             }
+            drop(thread);
             if !attached.common.stopping.load(Ordering::Relaxed) {
                 ended();
             }
@@ -193,7 +198,7 @@ impl AttachedVcpu {
     }
 
     /// Samples until the end, or until the vCPU's thread has ended.
-    fn run(&mut self, sampler: &mut Sampler<Self>) {
+    fn run(&mut self, sampler: &mut Sampler<Self>, thread: &SamplingThread) {
         // No thread waits for this one's answers before it is attached.
         self.common.sampled.pass();
         sampler.shared().kicker.attach();
@@ -204,9 +209,22 @@ impl AttachedVcpu {
                 None => sampler.clock_mut().backend().sleep(monotonic_ns()),
             };
             signals::wait_for_kick(sleep);
+            if thread.is_to_wait() {
+                self.restart(sampler, thread);
+            }
             presence = self.turn(sampler);
         }
         sampler.finish(self);
+    }
+
+    /// Lets go of what is known of the guest, which restarts.
+    fn restart(&mut self, sampler: &mut Sampler<Self>, thread: &SamplingThread) {
+        sampler.suspend(self);
+        // The thread doesn't answer requests meanwhile.
+        sampler.shared().set_in_exit(true);
+        thread.wait(&self.common.stopping);
+        sampler.shared().set_in_exit(false);
+        sampler.start_anew(self);
     }
 
     fn turn(&mut self, sampler: &mut Sampler<Self>) -> Presence {

@@ -8,6 +8,7 @@ mod kernel_sampling;
 mod own_vcpu;
 mod restart;
 mod sampler;
+mod suspension;
 mod thread;
 
 pub(crate) use access::{Presence, StoppedState, Unseen, VcpuAccess};

@@ -14,7 +14,7 @@ use kvmprof_recording::Sample;
 use super::access::{StoppedState, Unseen, VcpuAccess};
 use super::sampler::Sampler;
 use kvmprof_machine::GuestMemory;
-use kvmprof_profiling::clock::{ClockSetting, ThreadBackend, monotonic_ns};
+use kvmprof_profiling::clock::{ThreadBackend, monotonic_ns};
 use kvmprof_profiling::counters::VcpuCounting;
 use kvmprof_profiling::profil::VcpuStores;
 use kvmprof_profiling::sampling::{
@@ -182,27 +182,5 @@ impl Sampler<OwnVcpu> {
             self.shared.kicker.seen();
             self.follow_requests(vcpu, monotonic_ns());
         }
-    }
-
-    /// Prepares a restart of the vCPU: accounts for the ticks that are due, and makes none until [`Sampler::start_anew`].
-    pub fn suspend(&mut self, vcpu: &mut OwnVcpu) {
-        self.take_kernel_ticks(vcpu);
-        self.account_halted(vcpu, monotonic_ns());
-        let suspended = ClockSetting {
-            source: None,
-            ..self.setting
-        };
-        if !self.stays_in_kernel(&suspended) {
-            self.take_ticks_from(vcpu, None);
-        }
-        self.ticks.ring();
-    }
-
-    /// Handles the restart of the vCPU: drops all that was found of it, and makes ticks again.
-    pub fn start_anew(&mut self, vcpu: &mut OwnVcpu) {
-        self.view.start_anew(Arc::clone(&self.knowledge));
-        self.view.follow(&self.setting);
-        self.started = self.view.vcpu == 0;
-        self.take_ticks_from(vcpu, self.setting.effective().source);
     }
 }

@@ -11,12 +11,11 @@ use kvmprof_machine::console::HvcConsole;
 use kvmprof_machine::lock::lock;
 use kvmprof_machine::{Machine, MachineError};
 use kvmprof_profiling::clock::monotonic_ns;
+use kvmprof_profiling::profiler::RestartTimes;
 use kvmprof_profiling::sampling::{Doorbell, VcpuShared};
 
 /// Minimum time between two restarts: a guest that only resets itself makes 20 a second.
 const SHORTEST_DISTANCE: Duration = Duration::from_millis(50);
-/// Maximum number of restarts that haven't been taken yet. The oldest ones beyond it are dropped.
-const MAX_UNNOTED: usize = 1024;
 
 /// The effect of a reset of the guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,6 +39,7 @@ pub struct Restart {
     requested: AtomicBool,
     meeting: Mutex<ThreadBarrier>,
     changed: Condvar,
+    times: Arc<RestartTimes>,
 }
 
 /// The meeting of the threads.
@@ -51,7 +51,6 @@ struct ThreadBarrier {
     number: u64,
     has_failed: bool,
     last: Option<Instant>,
-    unnoted: Vec<u64>,
 }
 
 /// The result of a restart.
@@ -86,6 +85,7 @@ impl Restart {
             requested: AtomicBool::new(false),
             meeting: Mutex::default(),
             changed: Condvar::new(),
+            times: Arc::default(),
         }
     }
 
@@ -131,9 +131,9 @@ impl Restart {
         self.changed.notify_all();
     }
 
-    /// Takes the times of the restarts since the last call, in ns of CLOCK_MONOTONIC, the oldest first.
-    pub fn take_unnoted(&self) -> Vec<u64> {
-        std::mem::take(&mut lock(&self.meeting).unnoted)
+    /// When the machine was restarted, for the profiler.
+    pub fn times(&self) -> Arc<RestartTimes> {
+        Arc::clone(&self.times)
     }
 
     /// Does a vCPU's part of the restart, on its thread: `restore` resets the vCPU to its initial state. Waits for the other threads.
@@ -207,13 +207,8 @@ impl Restart {
         if let Some(linux) = self.knowledge.linux() {
             linux.forget_running();
         }
-        let mut meeting = lock(&self.meeting);
-        meeting.last = Some(Instant::now());
-        if meeting.unnoted.len() >= MAX_UNNOTED {
-            meeting.unnoted.remove(0);
-        }
-        meeting.unnoted.push(monotonic_ns());
-        drop(meeting);
+        lock(&self.meeting).last = Some(Instant::now());
+        self.times.add(monotonic_ns());
         self.doorbell.ring_anyway();
         Ok(())
     }

@@ -41,12 +41,8 @@ impl GuestControl for MachineControl {
         self.restart.request();
     }
 
-    fn take_restarts(&self) -> Vec<u64> {
-        let restarts = self.restart.take_unnoted();
-        if !restarts.is_empty() {
-            self.power_button.note_restart();
-        }
-        restarts
+    fn note_restart(&self) {
+        self.power_button.note_restart();
     }
 
     fn note_pause(&self, is_paused: bool) {

@@ -213,6 +213,7 @@ impl Opened {
             memory: Some(machine.memory.clone()),
             host_stacks: self.host_stacks,
             halted_ticks: None,
+            restarts: Arc::default(),
         };
         let fds = std::mem::take(&mut machine.vcpus).into_iter();
         let fds = fds.zip(std::mem::take(&mut machine.vcpu_states));
@@ -339,6 +340,7 @@ impl Built {
             Arc::clone(&stopping),
             Arc::clone(doorbell),
         );
+        self.info.restarts = restart.times();
         let common = VcpuCommon {
             memory: machine.memory.clone(),
             devices: Arc::clone(&machine.devices),

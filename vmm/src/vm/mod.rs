@@ -34,3 +34,4 @@ pub use sockets::{sockets_of_devices, sockets_to_make};
 pub(crate) use termination::Termination;
 pub use termination::catch_signals;
 pub(crate) use threads::Profiled;
+pub(crate) use time_limit::TimeLimit;

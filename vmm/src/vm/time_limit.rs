@@ -1,4 +1,4 @@
-//! Ends a guest after a certain time.
+//! Ends a guest, or the profiling of one, after a certain time.
 
 use std::io;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use vmm_sys_util::timerfd::TimerFd;
 
 use super::event_loop::add;
 
-/// A timer that asks for the guest's end.
-pub(super) struct TimeLimit {
+/// A timer that asks for the end.
+pub(crate) struct TimeLimit {
     timer: TimerFd,
     stop_request: EventFd,
 }

@@ -13,6 +13,7 @@ use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
 use kvmprof_introspection_fixtures::kernel::HOT;
 use kvmprof_recording::Sample;
+use kvmprof_recording::file::Contents;
 use kvmprof_tests::{Guest, Ran, on_kvm, read_status, recorded, run, until};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -77,19 +78,30 @@ impl Attachment {
 
     /// Waits for its end; its recording is complete. Returns its messages and the samples.
     fn wait(&mut self) -> (Ran, Vec<Sample>) {
+        let (ran, samples, _) = self.wait_whole();
+        (ran, samples)
+    }
+
+    fn wait_whole(&mut self) -> (Ran, Vec<Sample>, Contents) {
         let ran = self.guest.wait().without_slow_looks();
         assert_eq!(ran.status, 0, "{ran:?}");
         assert!(!ran.stderr.contains("panicked"), "{ran:?}");
         let (samples, contents) = recorded(&self.folder.path().join("recording"));
         assert_eq!(contents.closed, Some(contents.account));
         assert!(contents.account.balances(), "{:?}", contents.account);
-        (ran, samples)
+        (ran, samples, contents)
     }
 
     /// Ends it.
-    fn stop(mut self) -> (Ran, Vec<Sample>) {
+    fn stop(self) -> (Ran, Vec<Sample>) {
+        let (ran, samples, _) = self.stop_whole();
+        (ran, samples)
+    }
+
+    /// Ends it. Returns what else the recording has, too.
+    fn stop_whole(mut self) -> (Ran, Vec<Sample>, Contents) {
         self.guest.signal(Signal::TERM);
-        self.wait()
+        self.wait_whole()
     }
 }
 
@@ -161,15 +173,66 @@ fn a_kernels_file_is_compared_with_the_running_kernel() {
     });
 }
 
+/// Between the reset and the new start of the kernel, samples have no process.
 #[test]
-fn a_reboot_ends_it() {
+fn a_guest_that_reboots_is_known_again() {
+    on_kvm(|| {
+        for capture in CAPTURES {
+            let (mut vmm, attached) = sampled(capture);
+            for resets in 1..=2 {
+                vmm.tell("reset");
+                until("the reset is noticed", || {
+                    (attached.guest.status().machine.resets == resets).then_some(())
+                });
+                attached.until_sampled(50);
+                vmm.tell("boot");
+                until("the kernel is known again", || {
+                    let linux = attached.guest.status().machine.linux;
+                    linux.and_then(|linux| linux.slide)
+                });
+                attached.until_sampled(200);
+            }
+            let (ran, samples, contents) = attached.stop_whole();
+            assert_eq!(ran.stderr.matches("has rebooted").count(), 2, "{ran:?}");
+            let times: Vec<u64> = contents.resets.iter().map(|reset| reset.time).collect();
+            let begin = |index: usize| index.checked_sub(1).map_or(0, |before| times[before]);
+            let end = |index: usize| times.get(index).copied().unwrap_or(u64::MAX);
+            for life in 0..=times.len() {
+                let lived = |sample: &&Sample| (begin(life)..end(life)).contains(&sample.time);
+                let lived: Vec<&Sample> = samples.iter().filter(lived).collect();
+                // The new start is found on the next look, a quarter of a second later at most.
+                let unknown = lived.iter().take_while(|sample| sample.pid == -1).count();
+                let known = &lived[unknown..];
+                let right = known.iter().filter(|sample| sample.pid == PID).count();
+                println!(
+                    "{capture}: {unknown} without a process, then {right} of {}",
+                    known.len()
+                );
+                assert!(known.len() >= 50 && right * 100 >= known.len() * 95);
+                assert!(unknown >= 20 || life == 0, "{unknown}");
+            }
+        }
+    });
+}
+
+/// Another kernel isn't taken for the known one.
+#[test]
+fn another_kernel_after_a_reboot_ends_it() {
     on_kvm(|| {
         for capture in CAPTURES {
             let (mut vmm, mut attached) = sampled(capture);
-            vmm.tell("reboot");
-            let (ran, samples) = attached.wait();
-            assert!(ran.stderr.contains("has rebooted"), "{ran:?}");
-            check_samples(&samples);
+            vmm.tell("reset");
+            vmm.tell("boot-other");
+            let (ran, samples, contents) = attached.wait_whole();
+            assert!(ran.stderr.contains("into another kernel"), "{ran:?}");
+            let [reset] = contents.resets.as_slice() else {
+                panic!("{:?}", contents.resets);
+            };
+            let (before, after): (Vec<Sample>, Vec<Sample>) = samples
+                .into_iter()
+                .partition(|sample| sample.time < reset.time);
+            check_samples(&before);
+            assert!(after.iter().all(|sample| sample.pid == -1), "{after:?}");
             assert!(vmm.is_running());
         }
     });

@@ -256,7 +256,9 @@ impl Host {
     fn obey(&mut self, words: &[&str]) {
         let number = |index: usize| words[index].parse::<u64>().unwrap();
         match words[0] {
-            "reboot" => self.reboot(),
+            "reset" => self.reset(),
+            "boot" => self.boot(),
+            "boot-other" => self.boot_other(),
             "exec" => panic!("{}", Command::new(words[1]).arg(words[2]).exec()),
             "move-slots" => self.move_slots(number(1)),
             "many-slots" => self.make_slots(number(1)),
@@ -299,12 +301,36 @@ impl Host {
     }
 
     /// The vCPU is reset, as by a keyboard controller; memory keeps its contents.
-    fn reboot(&self) {
+    fn reset(&self) {
         *self.jiffies.lock().unwrap() = None;
         let vcpu = Kvm::new().unwrap().create_vm().unwrap();
         let vcpu = vcpu.create_vcpu(0).unwrap();
         let reset = (vcpu.get_regs().unwrap(), vcpu.get_sregs().unwrap());
         self.order(Order::Registers(Box::new(reset)));
+    }
+
+    /// The kernel starts again at its place, with a clock that has begun anew.
+    fn boot(&self) {
+        const BEGIN: u64 = 100;
+        self.memory
+            .write(IMAGE + offsets::JIFFIES, &BEGIN.to_le_bytes());
+        *self.jiffies.lock().unwrap() = Some(BEGIN);
+        let vcpu = Kvm::new().unwrap().create_vm().unwrap();
+        let vcpu = vcpu.create_vcpu(0).unwrap();
+        let registers = registers_in_long_mode(&vcpu, &LinuxGuest::new(HOT).kernel(0));
+        self.order(Order::Registers(Box::new(registers)));
+    }
+
+    /// The same of a kernel with another banner.
+    fn boot_other(&self) {
+        let image = image();
+        let banner = b"#1 SMP";
+        for (place, _) in image.windows(banner.len()).enumerate() {
+            if image[place..].starts_with(banner) {
+                self.memory.write(place as u64, b"#2 SMP");
+            }
+        }
+        self.boot();
     }
 
     /// Has the vCPU's thread sleep and wait, first without signals, and then with consecutive ones, none of which may be lost.

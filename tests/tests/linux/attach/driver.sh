@@ -4,7 +4,7 @@ profile_it() {
     says 'workload running'
     kvmprof list --json >"$LAB_OUT/$1.list.json"
     began=$(cut -d ' ' -f 1 /proc/uptime)
-    attach "$1" "$2"
+    attach "$1" "$2" --tasks
     # Names, by the kernel that was found in memory: the release comes with them.
     until status named && grep -q '"release":"' /run/named && [ "$(count)" -gt 0 ]; do usleep 10000; done
     echo "from $began to $(cut -d ' ' -f 1 /proc/uptime) s" >"$LAB_OUT/$1.named"
@@ -26,28 +26,31 @@ profile_it() {
     ended
 }
 
-# reboot_it GUEST: a guest of QEMU's reboots under two kvmprofs, which end, and another one attaches to what it runs then.
+# reboot_it GUEST: a guest of QEMU's reboots under two kvmprofs, which know its kernel again afterwards.
 reboot_it() {
     attach "$1.reboot.kernel" "$1" --capture kernel
     by_kernel=$attached
     attach "$1.reboot" "$1"
+    by_ptrace=$attached
     sampled 100
     # Until now a reboot would have ended it: a guest that crashes is not to start again.
     for command in qmp_capabilities 'set-action", "arguments": {"reboot": "reset"}, "id": "1'; do
         echo "{\"execute\": \"$command\"}" >"/run/$1.qmp.in"
     done
     tell again
-    attach_ended
-    what=$1.reboot.kernel attached=$by_kernel
-    attach_ended
     until [ "$(grep -c '^workload running' "$console")" -ge 2 ]; do
         is_over && fail 93 "over before it had started again"
         alive "$(wc -c <"$console") bytes on the console after its reboot"
         usleep 50000
     done
-    attach "$1.anew" "$1"
-    sampled 200
-    detach
+    for what in "$1.reboot" "$1.reboot.kernel"; do
+        socket=/run/$what.attached
+        gathered_before=$(count)
+        sampled 200
+        attached=$by_ptrace
+        [ "$what" = "$1.reboot" ] || attached=$by_kernel
+        detach
+    done
 }
 
 for guest in $(cat /lab/guests); do

@@ -9,7 +9,7 @@ mod slots;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use kvmprof_recording::file::{Contents, Mapping};
+use kvmprof_recording::file::{Contents, Mapping, Recording, Unobserved};
 use kvmprof_recording::{Mode, Sample, StackEnd};
 use kvmprof_tests::linux::{
     Finished, Scenario, debian, guest_init, guest_program, kernel_knowledge, once,
@@ -35,7 +35,8 @@ const SOMETIMES: u64 = 0x3000_0000;
 kvmprof_tests::in_each_kernel! {
     a_halted_guest_stays_halted
     guests_are_listed_with_their_vcpus_and_memory
-    a_reboot_ends_what_is_attached
+    a_kernel_is_known_again_after_a_reboot
+    looks_at_tasks_have_all_of_them
     guests_continue_and_their_end_is_noticed
     kernel_stacks_are_whole
     host_stacks_are_below_the_guests_stacks
@@ -364,8 +365,8 @@ fn a_halted_guest_stays_halted(run: &Run) {
     }
 }
 
-/// Samples of the kernel that runs after a reboot don't get into the recording of the previous one, which is complete.
-fn a_reboot_ends_what_is_attached(run: &Run) {
+/// A recording continues over a reboot, with the names of the kernel where it is then.
+fn a_kernel_is_known_again_after_a_reboot(run: &Run) {
     const KERNEL: Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_c000_0000;
     let kernel = debian(&run.series);
     let knowledge = kernel_knowledge(&kernel);
@@ -374,45 +375,67 @@ fn a_reboot_ends_what_is_attached(run: &Run) {
     let [before, after] = ones[..] else {
         panic!("{ones:?}");
     };
-    let mut slides = Vec::new();
-    for (name, one) in [
-        ("qemu.reboot", before),
-        ("qemu.reboot.kernel", before),
-        ("qemu.anew", after),
-    ] {
+    let slide = |contents: &Contents| contents.kernel.as_ref().unwrap().slide;
+    let slide_before = slide(&run.recording("qemu").0);
+    for name in ["qemu.reboot", "qemu.reboot.kernel"] {
         let status = run.finished.text(&format!("{name}.attach.status"));
-        assert_eq!(status.trim(), "0", "{name}: {}", run.said(name));
-        assert_eq!(
-            run.said(name).contains("has rebooted"),
-            name != "qemu.anew",
-            "{name}: {}",
-            run.said(name)
-        );
+        let said = run.said(name);
+        assert_eq!(status.trim(), "0", "{name}: {said}");
+        assert!(said.contains("has rebooted"), "{name}: {said}");
         let (contents, samples) = run.recording(name);
         assert_eq!(contents.closed, Some(contents.account), "{name}");
-        let slide = contents.kernel.as_ref().unwrap().slide;
-        slides.push(slide);
-        let elsewhere = samples.iter().filter(|(sample, _)| {
-            KERNEL.contains(&sample.pc) && !image.contains(&sample.pc.wrapping_sub(slide))
-        });
-        let elsewhere = elsewhere.count();
-        let user = samples.iter().filter(|(sample, _)| {
-            sample.mode == Mode::User && (ONE..ONE + 0x100_0000).contains(&sample.pc)
-        });
-        let pids: Vec<i32> = user.map(|(sample, _)| sample.pid).collect();
-        let right = pids.iter().filter(|pid| **pid == one).count();
-        println!(
-            "{name}: slide {slide:#x}, {elsewhere} of {} samples outside of the kernel, {right} of {} are of {one}",
-            samples.len(),
-            pids.len()
-        );
-        assert_eq!(elsewhere, 0, "{name}");
-        // In an interrupt the host's kernel doesn't wait for an absent page of the VMM: such a sample has no process.
-        let known = pids.iter().filter(|pid| **pid != -1).count();
-        assert!(pids.len() >= 10 && known * 100 >= pids.len() * 80, "{name}");
-        assert!(right * 100 >= known * 99, "{name}: {pids:?}");
+        let [reset] = contents.resets.as_slice() else {
+            panic!("{name}: {:?}", contents.resets);
+        };
+        let (old, new): (Vec<&Sample>, Vec<&Sample>) = samples
+            .iter()
+            .map(|(sample, _)| sample)
+            .partition(|sample| sample.time < reset.time);
+        for (samples, slide, one) in [(old, slide_before, before), (new, slide(&contents), after)] {
+            let elsewhere = samples.iter().filter(|sample| {
+                KERNEL.contains(&sample.pc) && !image.contains(&sample.pc.wrapping_sub(slide))
+            });
+            let elsewhere = elsewhere.count();
+            let user = samples.iter().filter(|sample| {
+                sample.mode == Mode::User && (ONE..ONE + 0x100_0000).contains(&sample.pc)
+            });
+            let pids: Vec<i32> = user.map(|sample| sample.pid).collect();
+            let right = pids.iter().filter(|pid| **pid == one).count();
+            println!(
+                "{name}: slide {slide:#x}, {elsewhere} of {} samples outside of the kernel, {right} of {} are of {one}",
+                samples.len(),
+                pids.len()
+            );
+            assert_eq!(elsewhere, 0, "{name}");
+            // In an interrupt the host's kernel doesn't wait for an absent page of the VMM: such a sample has no process.
+            let known = pids.iter().filter(|pid| **pid != -1).count();
+            assert!(pids.len() >= 10 && known * 100 >= pids.len() * 80, "{name}");
+            assert!(right * 100 >= known * 99, "{name}: {pids:?}");
+        }
     }
-    assert_eq!(slides[0], slides[1]);
+}
+
+/// Programs that run all the time are runnable in each look, and most looks are complete.
+fn looks_at_tasks_have_all_of_them(run: &Run) {
+    for (guest, ..) in run.guests() {
+        let recording = format!("{guest}.kvmprof");
+        let recording = Recording::open(&run.finished.path(&recording)).unwrap();
+        let mut looks = Vec::new();
+        let read = recording.looks(&Unobserved, |look| looks.push(look.clone()));
+        read.unwrap();
+        let complete = looks.iter().filter(|look| look.is_complete).count();
+        println!("{guest}: {complete} of {} looks are complete", looks.len());
+        assert!(looks.len() >= 10 && complete * 100 >= looks.len() * 90);
+        for (pid, state) in [(1, 'S'), (run.pid(guest, "one"), 'R')] {
+            let with = looks.iter().filter(|look| {
+                let task = look.tasks.iter().find(|task| task.tid == pid);
+                task.is_some_and(|task| task.state.letter() == state)
+            });
+            let with = with.count();
+            println!("{guest}: {pid} is {state} in {with}");
+            assert!(with * 100 >= complete * 90, "{guest}: {pid}");
+        }
+    }
 }
 
 fn guests_continue_and_their_end_is_noticed(run: &Run) {
