@@ -41,8 +41,8 @@ pub struct Nested {
 /// of that structure; offsets are in bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Without VT-x and SVM: `vcpu_pvm.cpl`, an `int`, and `vcpu_pvm.seg[VCPU_SREG_CS].l`. CR3 is current.
-    Software { cpl: u64, code: u64 },
+    /// Without VT-x and SVM: `vcpu_pvm.cpl`, an `int`, and `l` and `base` of `vcpu_pvm.seg[VCPU_SREG_CS]`. CR3 is current.
+    Software { cpl: u64, code: u64, base: u64 },
     /// SVM: `vcpu_svm.vmcb`, a pointer to what the processor has written.
     Svm { vmcb: u64 },
     /// VT-x: the processor keeps them, and memory has no copy.
@@ -56,6 +56,8 @@ pub mod vmcb {
     const SAVED: i32 = 0x400;
     /// The upper byte of CS's attributes.
     pub const CODE_ATTRIBUTES: i32 = SAVED + 0x13;
+    /// CS's base.
+    pub const CODE_BASE: i32 = SAVED + 0x18;
     pub const CPL: i32 = SAVED + 0xcb;
     pub const CR3: i32 = SAVED + 0x150;
 }
@@ -81,12 +83,11 @@ impl State {
         match processor {
             Processor::Software => {
                 let segment = btf.structures("kvm_segment");
-                let code = btf.offset_of("vcpu_pvm", "seg")?
-                    + CS * segment.size()?
-                    + segment.offset_of("l")?;
+                let code = btf.offset_of("vcpu_pvm", "seg")? + CS * segment.size()?;
                 Some(Self::Software {
                     cpl: btf.offset_of("vcpu_pvm", "cpl")?,
-                    code,
+                    code: code + segment.offset_of("l")?,
+                    base: code + segment.offset_of("base")?,
                 })
             }
             Processor::Svm => Some(Self::Svm {

@@ -122,6 +122,11 @@ impl Channel {
         }
     }
 
+    /// How long its vCPU was held so far, in ns, if it is a vCPU's own channel.
+    fn held(&self) -> u64 {
+        self.asker().shared.held()
+    }
+
     fn asker(&self) -> MutexGuard<'_, Asker> {
         self.asker.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -346,6 +351,11 @@ impl RemoteVcpu {
             thread,
             descriptor,
         }
+    }
+
+    /// How long it was held so far for looks, in ns: by this channel, which is the vCPU's own, and by the one that watches all vCPUs.
+    pub fn held(&self) -> u64 {
+        self.channel.held()
     }
 
     /// The thread id of its thread.

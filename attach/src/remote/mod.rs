@@ -75,9 +75,13 @@ pub fn divide(memory: &Arc<AttachedMemory>, vcpus: &[TracedVcpu]) -> io::Result<
         stopping: Arc::default(),
         shared: Vec::new(),
     };
-    let mut channel = |name: String, vcpus: &[TracedVcpu]| -> io::Result<Arc<Channel>> {
+    // Each vCPU's own channel counts how long it is held: those in `held`, or the new one.
+    let mut channel = |name: String, vcpus: &[TracedVcpu], held: &[Arc<Shared>]| {
         let shared = Arc::new(Shared::map()?);
-        let served = vcpus.iter().map(|it| ServedVcpu::new(it.another(), memory));
+        let served = vcpus.iter().enumerate().map(|(index, it)| {
+            let held = held.get(index).unwrap_or(&shared);
+            ServedVcpu::new(it.another(), memory, Arc::clone(held))
+        });
         let service = Service::new(
             Arc::clone(&shared),
             Arc::clone(memory),
@@ -87,7 +91,8 @@ pub fn divide(memory: &Arc<AttachedMemory>, vcpus: &[TracedVcpu]) -> io::Result<
         );
         tracer.services.push((name, service));
         tracer.shared.push(Arc::clone(&shared));
-        Ok(Arc::new(Channel::new(Arc::clone(&about), shared)))
+        let channel = Arc::new(Channel::new(Arc::clone(&about), Arc::clone(&shared)));
+        Ok::<_, io::Error>((channel, shared))
     };
     let remote = |channel: &Arc<Channel>, number, vcpu: &TracedVcpu| {
         RemoteVcpu::new(
@@ -97,12 +102,15 @@ pub fn divide(memory: &Arc<AttachedMemory>, vcpus: &[TracedVcpu]) -> io::Result<
             vcpu.descriptor(),
         )
     };
-    let mut own = Vec::new();
+    let (mut own, mut held) = (Vec::new(), Vec::new());
     for (index, vcpu) in vcpus.iter().enumerate() {
-        let channel = channel(format!("look {index}"), std::slice::from_ref(vcpu))?;
+        let only = std::slice::from_ref(vcpu);
+        let (channel, shared) = channel(format!("look {index}"), only, &[])?;
         own.push(remote(&channel, 0, vcpu));
+        held.push(shared);
     }
-    let watch = channel("watch".to_owned(), vcpus)?;
+    let (watch, _) = channel("watch".to_owned(), vcpus, &held)?;
+    let mut reader = |name: &str| Ok::<_, io::Error>(channel(name.to_owned(), &[], &[])?.0);
     let watched = vcpus.iter().zip(0..);
     let watched: Vec<RemoteVcpu> = watched
         .map(|(vcpu, number)| remote(&watch, number, vcpu))
@@ -112,11 +120,8 @@ pub fn divide(memory: &Arc<AttachedMemory>, vcpus: &[TracedVcpu]) -> io::Result<
         watched,
         watching: watch,
         vcpu_count: memory.vcpu_count(),
-        control: channel("slots".to_owned(), &[])?,
-        others: [
-            channel("read 0".to_owned(), &[])?,
-            channel("read 1".to_owned(), &[])?,
-        ],
+        control: reader("slots")?,
+        others: [reader("read 0")?, reader("read 1")?],
         about: Arc::clone(&about),
     };
     Ok((tracer, guest))

@@ -26,13 +26,17 @@ pub struct ServedVcpu {
     traced: TracedVcpu,
     /// The check whether its registers are those of a nested guest.
     nested: Option<NestedGuest>,
+    /// What counts how long it is held.
+    held: Arc<Shared>,
 }
 
 impl ServedVcpu {
-    pub fn new(traced: TracedVcpu, memory: &AttachedMemory) -> Self {
+    /// The vCPU of `traced`. The channel with `held` counts how long it is held.
+    pub fn new(traced: TracedVcpu, memory: &AttachedMemory, held: Arc<Shared>) -> Self {
         Self {
             nested: memory.nested_guest(traced.descriptor()),
             traced,
+            held,
         }
     }
 }
@@ -197,9 +201,10 @@ impl<M: ServedMemory> Service<M> {
         }
         let mut vcpus = std::mem::take(&mut self.vcpus);
         let looked = vcpus.get_mut(number).map(|vcpu| {
-            let nested = vcpu.nested.as_ref();
+            let (nested, held) = (vcpu.nested.as_ref(), &vcpu.held);
             let looked = vcpu.traced.look(|state| {
                 let begin = Instant::now();
+                let _held = HeldTime { begin, held };
                 let runs_nested_guest = nested.is_some_and(NestedGuest::runs);
                 let registers = match runs_nested_guest {
                     true => None,
@@ -273,6 +278,18 @@ impl<M: ServedMemory> Service<M> {
             };
             self.answer(&answer);
         }
+    }
+}
+
+/// The time for which a vCPU is held, which is counted when this is dropped.
+struct HeldTime<'a> {
+    begin: Instant,
+    held: &'a Shared,
+}
+
+impl Drop for HeldTime<'_> {
+    fn drop(&mut self) {
+        self.held.add_held(self.begin.elapsed());
     }
 }
 

@@ -21,6 +21,7 @@ const ASKED: usize = 0;
 const ANSWERED: usize = 64;
 const ASKER_SLEEPS: usize = 128;
 const ANSWERER_SLEEPS: usize = 192;
+const HELD: usize = 256;
 const REQUEST: usize = 4096;
 const ANSWER: usize = REQUEST + MESSAGE_WORDS * 8;
 const DATA: usize = ANSWER + MESSAGE_WORDS * 8;
@@ -128,6 +129,23 @@ impl Shared {
                 std::ptr::copy_nonoverlapping(place, bytes.as_mut_ptr(), length);
             }
         }
+    }
+
+    /// Adds to the time for which the channel's vCPU was held, whoever asked for that.
+    pub fn add_held(&self, time: Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.held_ns().fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// How long the channel's vCPU was held so far, in ns.
+    pub fn held(&self) -> u64 {
+        self.held_ns().load(Ordering::Relaxed)
+    }
+
+    fn held_ns(&self) -> &AtomicU64 {
+        // SAFETY: the offset is within the first page, aligned to 8 bytes, and mapped as long as `self` lives; both processes access it
+        // atomically.
+        unsafe { AtomicU64::from_ptr(self.0.as_ptr().add(HELD).cast()) }
     }
 
     fn word(&self, offset: usize) -> &AtomicU32 {

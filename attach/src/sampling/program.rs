@@ -6,8 +6,9 @@ use super::assembly::{
     TARGET, offset16,
 };
 use super::record::{
-    AVAILABLE, CODE, COPIES, CPL, CR3, FIRST_VALUE, FLAGS, GENERAL, GENERAL_BYTES, MP_STATE,
-    NESTED, OWN, PRIVILEGE, RECORD_BYTES, RIP, STACK_BYTES, STACKS, TASK, TIME, VALUE, VALUES,
+    AVAILABLE, CODE, CODE_BASE, COPIES, CPL, CR3, FIRST_VALUE, FLAGS, GENERAL, GENERAL_BYTES,
+    MP_STATE, NESTED, OWN, PRIVILEGE, RECORD_BYTES, RIP, STACK_BYTES, STACKS, TASK, TIME, VALUE,
+    VALUES,
 };
 use super::stacks::Stacks;
 use crate::host_kernel::vcpu_layout::{State, VcpuLayout, vmcb};
@@ -125,12 +126,11 @@ impl Program {
                 has_current_root = !plan.has_nested_paging;
                 self.vmcb(member(vmcb), plan);
             }
-            State::Software { cpl, code } => {
+            State::Software { cpl, code, base } => {
                 self.read_kernel(CPL, 4, member(cpl));
+                self.read_kernel(CODE, 1, member(code));
+                self.read_kernel(CODE_BASE, 8, member(base));
                 self.flag_success(PRIVILEGE);
-                if has_stacks {
-                    self.read_kernel(CODE, 1, member(code));
-                }
             }
             State::Unknown => {}
         }
@@ -152,10 +152,9 @@ impl Program {
         if plan.has_nested_paging {
             member(vmcb::CR3, CR3, 8);
         }
-        if plan.stacks.is_some() {
-            member(vmcb::CODE_ATTRIBUTES, CODE, 1);
-        }
         member(vmcb::CPL, CPL, 1);
+        member(vmcb::CODE_ATTRIBUTES, CODE, 1);
+        member(vmcb::CODE_BASE, CODE_BASE, 8);
         self.flag_success(PRIVILEGE);
     }
 }
@@ -171,7 +170,7 @@ pub fn instructions(layout: &VcpuLayout, plan: &Plan) -> Vec<Instruction> {
     program.load_record(plan.record);
     program.zero((0..RECORD_BYTES).step_by(8));
     if plan.stacks.is_some() {
-        program.zero([CODE].into_iter().chain((COPIES..STACK_BYTES).step_by(8)));
+        program.zero((COPIES..STACK_BYTES).step_by(8));
     }
     program.call(HELPER_KTIME_GET_NS);
     if plan.time_offset != 0 {

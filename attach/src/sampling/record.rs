@@ -11,6 +11,8 @@ pub const RIP: usize = 8;
 pub const CR3: usize = 16;
 /// The privilege level at the last exit, in the lowest byte.
 pub const CPL: usize = 24;
+/// A byte with a bit that is set if the code segment is 64-bit code.
+pub const CODE: usize = CPL + 1;
 /// `KVM_MP_STATE_*`.
 pub const MP_STATE: usize = 32;
 /// `kvm_vcpu_arch.regs_avail`: which registers are valid.
@@ -19,17 +21,17 @@ pub const AVAILABLE: usize = 40;
 pub const FLAGS: usize = 48;
 /// The guest-virtual address of the running task; 0 if it couldn't be read.
 pub const TASK: usize = 56;
+/// The code segment's base.
+pub const CODE_BASE: usize = 64;
 /// The values, [`VALUE`] bytes for each.
-pub const VALUES: usize = 64;
+pub const VALUES: usize = 72;
 /// The size of a value in the record, in bytes.
 pub const VALUE: usize = 16;
 /// The size of a record without stacks, in bytes. Only records with stacks have the following members.
 pub const RECORD_BYTES: usize = VALUES + VALUE * ProcessPlaces::MAX;
 
-/// A byte with a bit that is set if the code segment is 64-bit code.
-pub const CODE: usize = RECORD_BYTES;
 /// The general registers, by their numbers in instructions.
-pub const GENERAL: usize = CODE + 8;
+pub const GENERAL: usize = RECORD_BYTES;
 /// Bytes of the general registers.
 pub const GENERAL_BYTES: i32 = 16 * 8;
 /// The descriptions of the copies, [`COPY`] bytes for each: the guest-virtual address, and the number of bytes. The copied bytes follow
@@ -53,7 +55,7 @@ pub const RSP: usize = 4;
 
 /// A flag: the vCPU is the guest's.
 pub const OWN: i32 = 1;
-/// A flag: the privilege level was read.
+/// A flag: the privilege level and the code segment were read.
 pub const PRIVILEGE: i32 = 2;
 /// A flag: the record has registers, and the stacks as far as they could be copied.
 pub const STACKS: i32 = 4;
@@ -165,9 +167,18 @@ impl<'a> Record<'a> {
         Some(())
     }
 
-    /// Whether the code segment is 64-bit code, by the bit in `mask`; false in a record without stacks.
+    /// Whether the code segment is 64-bit code, by the bit in `mask`; false unless [`super::RecordForm::knows_privilege`].
     pub fn is_64_bit_code(&self, mask: u8) -> bool {
-        self.has(STACKS) && self.u64(CODE).to_le_bytes()[0] & mask != 0
+        self.has(PRIVILEGE) && self.0.get(CODE).is_some_and(|byte| byte & mask != 0)
+    }
+
+    /// The number that makes RIP a linear address: the code segment's base, which only 64-bit code ignores, as in real mode. `mask` is that of
+    /// [`Self::is_64_bit_code`]. 0 unless [`super::RecordForm::knows_privilege`].
+    pub fn code_base(&self, mask: u8) -> u64 {
+        match self.has(PRIVILEGE) && !self.is_64_bit_code(mask) {
+            true => self.u64(CODE_BASE),
+            false => 0,
+        }
     }
 
     /// The copies of the stacks, by their numbers: [`INTERRUPT`] and so on. A stack that wasn't copied is empty.

@@ -10,8 +10,8 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend};
 
 use super::assembly::{CONTEXT, Program, RECORD, Range, offset16};
 use super::record::{
-    AVAILABLE, CODE, COPIES, CR3, FLAGS, GENERAL, INTERRUPT, KERNEL, OWN, RSP, STACK_BYTES, STACKS,
-    TIME, USER,
+    AVAILABLE, COPIES, CR3, FLAGS, GENERAL, INTERRUPT, KERNEL, OWN, RECORD_BYTES, RSP, STACK_BYTES,
+    STACKS, TIME, USER,
 };
 use super::{Record, Stacks};
 use crate::kernel_memory::bpf;
@@ -63,7 +63,7 @@ fn copy(stacks: &Stacks, rsp: u64, cr3: u64) -> [(u64, Vec<u8>); 3] {
     let mut program = Program::default();
     program.registers(MOVE_REGISTER, CONTEXT, 1);
     program.load_record(map.as_raw_fd());
-    program.zero((0..CODE).chain(COPIES..STACK_BYTES).step_by(8));
+    program.zero((0..RECORD_BYTES).chain(COPIES..STACK_BYTES).step_by(8));
     for (place, number) in [(FLAGS, OWN | STACKS), (AVAILABLE, 1 << RSP)] {
         program.immediate(MOVE_IMMEDIATE, 1, number);
         program.add(STORE_64, RECORD, 1, offset16(place), 0);

@@ -104,7 +104,11 @@ pub fn load_programs() -> Result<usize, SamplingError> {
 /// The variants: the processor, whether the location of processes is known, and what is copied of stacks.
 fn kinds() -> [(State, bool, Option<Stacks>); 5] {
     let svm = State::Svm { vmcb: 0x1000 };
-    let software = State::Software { cpl: 4, code: 8 };
+    let software = State::Software {
+        cpl: 4,
+        code: 8,
+        base: 16,
+    };
     [
         (State::Unknown, false, None),
         (software, true, None),

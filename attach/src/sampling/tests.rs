@@ -3,8 +3,8 @@ use kvmprof_introspection::Registers;
 use super::testing::{load_programs, places, slots};
 use super::*;
 use record::{
-    AVAILABLE, CODE, COPIES, COPY, CPL, FLAGS, GENERAL, KERNEL, OWN, PRIVILEGE, RSP, STACK_BYTES,
-    STACKS, TASK, USER, VALUES,
+    AVAILABLE, CODE, CODE_BASE, COPIES, COPY, CPL, FLAGS, GENERAL, KERNEL, OWN, PRIVILEGE, RSP,
+    STACK_BYTES, STACKS, TASK, USER, VALUES,
 };
 
 #[test]
@@ -59,6 +59,7 @@ fn a_record_with_stacks_has_registers_and_copies() {
     put(CPL, 0xff00 | 3);
     put(TASK, 0x77);
     put(CODE, 2);
+    put(CODE_BASE, 0xf_0000);
     put(GENERAL + 8 * RSP, 0x44);
     put(GENERAL + 8 * 13, 0xdd);
     put(COPIES + COPY * KERNEL, 0x1000);
@@ -69,6 +70,7 @@ fn a_record_with_stacks_has_registers_and_copies() {
     let record = Record::parse(&bytes).unwrap();
     assert_eq!((record.cpl(), record.task()), (Some(3), Some(0x77)));
     assert!(record.is_64_bit_code(2) && !record.is_64_bit_code(1));
+    assert_eq!((record.code_base(2), record.code_base(1)), (0, 0xf_0000));
     let [interrupt, kernel, user] = record.copies();
     assert_eq!((interrupt.bytes, user.bytes), (&[][..], &[][..]));
     assert_eq!(

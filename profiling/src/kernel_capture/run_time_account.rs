@@ -25,6 +25,11 @@ pub struct RunTimeAccount {
     /// Time in ns that the thread waited for a processor, or slept, and that hasn't explained a tick.
     delay: i64,
     asleep: i64,
+    /// Time in ns that the thread was held for looks at its vCPU, in all, as far as it is accounted for, and since then.
+    held: u64,
+    held_more: i64,
+    /// Time in ns that the thread was held while it would have run or slept, and that hasn't explained a tick.
+    unknown: i64,
 }
 
 impl RunTimeAccount {
@@ -38,7 +43,16 @@ impl RunTimeAccount {
             lost: 0,
             delay: 0,
             asleep: 0,
+            held: 0,
+            held_more: 0,
+            unknown: 0,
         }
+    }
+
+    /// Notes that the thread was held for looks for `held` ns in all. Nobody knows what the vCPU would have done meanwhile: those ticks are lost.
+    pub fn hold(&mut self, held: u64) {
+        self.held_more += signed(held.saturating_sub(self.held));
+        self.held = held;
     }
 
     /// Returns what became of the ticks without a sample. Since the last call, `ticks` ticks of the grid have passed, `sampled` samples
@@ -55,7 +69,10 @@ impl RunTimeAccount {
         let delay = grown(times.delay, self.times.delay);
         let run = grown(times.run, self.times.run);
         self.delay += delay;
-        self.asleep += grown(now, self.at) - run - delay;
+        let asleep = grown(now, self.at) - run - delay;
+        let held = std::mem::take(&mut self.held_more).min(asleep).max(0);
+        self.unknown += held;
+        self.asleep += asleep - held;
         (self.at, self.times) = (now, times);
         self.open += signed(ticks) - signed(sampled);
         self.lost += signed(lost);
@@ -63,6 +80,7 @@ impl RunTimeAccount {
         self.lost -= lost;
         self.open -= lost;
         let stolen = take(&mut self.open, &mut self.delay, self.period);
+        let unknown = take(&mut self.open, &mut self.unknown, self.period);
         let idle = take(&mut self.open, &mut self.asleep, self.period);
         // On a busy host, interrupts come late, and several ticks make one sample.
         let unexplained = (self.open - SLACK).max(0);
@@ -71,7 +89,7 @@ impl RunTimeAccount {
         ElapsedTicks {
             idle: unsigned(idle),
             stolen: unsigned(stolen),
-            lost: unsigned(lost + unexplained),
+            lost: unsigned(lost + unknown + unexplained),
             sample: false,
         }
     }
@@ -81,6 +99,7 @@ impl RunTimeAccount {
         let most = LAG + SLACK * self.period;
         self.delay = self.delay.min(most);
         self.asleep = self.asleep.clamp(-most, most);
+        self.unknown = self.unknown.min(most);
         self.lost = self.lost.min(SLACK);
     }
 }
@@ -158,6 +177,27 @@ mod tests {
         assert_eq!(account(&[span(10, 0, 0, 5, 5)]).0, [0, 0, 5]);
         // Ticks without an explanation are lost, except up to the slack.
         assert_eq!(account(&[span(10, 0, 0, 0, 0)]).0, [0, 0, 8]);
+    }
+
+    /// Nobody knows what a vCPU would have done while kvmprof held it.
+    #[test]
+    fn ticks_while_the_thread_was_held_are_lost() {
+        let explained = |held: u64, run: u64, asleep: u64| {
+            let mut account = RunTimeAccount::new(PERIOD, 0, ThreadTimes::default());
+            let times = ThreadTimes {
+                run: run * PERIOD,
+                delay: 0,
+            };
+            account.hold(held * PERIOD);
+            let now = (run + asleep) * PERIOD;
+            let elapsed = account.explain(now, times, run + asleep, run, 0);
+            [elapsed.idle, elapsed.lost]
+        };
+        assert_eq!(explained(4, 6, 4), [0, 4]);
+        assert_eq!(explained(4, 2, 8), [4, 4]);
+        // A look is counted at its end: it may have begun before, and it doesn't explain time in which the thread ran.
+        assert_eq!(explained(9, 6, 4), [0, 4]);
+        assert_eq!(explained(4, 10, 0), [0, 0]);
     }
 
     #[test]

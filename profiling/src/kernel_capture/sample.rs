@@ -23,6 +23,8 @@ pub struct Reader<'a> {
     pub long_mask: u8,
     /// The contents of samples.
     pub setting: ClockSetting,
+    /// How long the vCPU's thread was held so far for looks at it, in ns.
+    pub held: u64,
     /// Whether the guest may run another kernel by now than the known one. There are no samples then.
     pub is_in_doubt: bool,
     /// The unwinder of the host's stacks, if they are taken.
@@ -57,10 +59,11 @@ impl Reader<'_> {
             view.unread_processes += lacks_process;
             return Some(in_nested_guest(view.vcpu, &identity, record.time()));
         }
-        sample.pc = match interrupted {
-            Interrupted::GuestKernel(pc) | Interrupted::GuestUser(pc) => pc,
+        let rip = match interrupted {
+            Interrupted::GuestKernel(rip) | Interrupted::GuestUser(rip) => rip,
             Interrupted::Host => record.rip()?,
         };
+        sample.pc = rip.wrapping_add(record.code_base(self.long_mask));
         view.unread_processes += lacks_process;
         sample.cpl = privilege(record, sample.pc);
         let identity = self.identity(sample.cpl, halted, record);
@@ -126,7 +129,7 @@ mod tests {
 
     use kvmprof_attach::sampling::RECORD_BYTES;
     use kvmprof_attach::sampling::record::{
-        AVAILABLE, CPL, FLAGS, MP_STATE, NESTED, OWN, PRIVILEGE, RIP, VALUES,
+        AVAILABLE, CODE_BASE, CPL, FLAGS, MP_STATE, NESTED, OWN, PRIVILEGE, RIP, VALUES,
     };
     use kvmprof_introspection::{GuestKnowledge, ValueAt, ValueKind, ValuePlace};
     use kvmprof_recording::{DEFAULT_STACK_FRAMES, Mode, StackEnd, StackParts};
@@ -181,6 +184,7 @@ mod tests {
                 },
                 ..ClockSetting::default()
             },
+            held: 0,
             is_in_doubt: false,
             host: None,
         };
@@ -218,6 +222,25 @@ mod tests {
         // The mode that perf reports may be that of an earlier interrupt.
         let stale = sample(Interrupted::GuestKernel(0x40), &record(&[])).unwrap();
         assert_eq!((stale.cpl, stale.mode), (3, Mode::User));
+    }
+
+    /// As in firmware, in real mode.
+    #[test]
+    fn a_program_counter_is_a_linear_address() {
+        const BASE: u64 = 0xf_0000;
+        let flags = u64::from((OWN | PRIVILEGE).cast_unsigned()) | 1 << 8;
+        let at = |cpl| {
+            let record = record(&[(FLAGS, flags), (CPL, cpl), (CODE_BASE, BASE), (RIP, 0xb7b9)]);
+            [Interrupted::GuestKernel(0xb7b9), Interrupted::Host]
+                .map(|interrupted| sample(interrupted, &record).unwrap().pc)
+        };
+        assert_eq!(at(0), [0xf_b7b9; 2]);
+        let is_64_bit = 1 << 8;
+        assert_eq!(at(is_64_bit), [0xb7b9; 2]);
+        // Whether it is real mode wasn't read.
+        let unread = record(&[(CODE_BASE, BASE)]);
+        let found = sample(Interrupted::GuestKernel(0xb7b9), &unread).unwrap();
+        assert_eq!(found.pc, 0xb7b9);
     }
 
     #[test]

@@ -104,6 +104,7 @@ impl KernelTicks {
         let now = monotonic_ns();
         let passed = self.grid.take(now);
         let [sampled, lost] = [&mut self.sampled, &mut self.lost].map(std::mem::take);
+        self.account.hold(reader.held);
         let elapsed = self.account.explain(now, times, passed, sampled, lost);
         let ticks = Ticks {
             vcpu: view.vcpu,
@@ -165,6 +166,7 @@ mod tests {
             registers: Registers::default(),
             long_mask: 1,
             setting: ClockSetting::default(),
+            held: 0,
             is_in_doubt: false,
             host: None,
         };

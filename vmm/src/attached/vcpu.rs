@@ -286,6 +286,10 @@ impl VcpuAccess for AttachedVcpu {
         self.common.control.slots()
     }
 
+    fn held(&self) -> u64 {
+        self.remote.held()
+    }
+
     fn is_in_doubt(&self) -> bool {
         self.common.in_doubt.load(Ordering::Relaxed)
     }

@@ -82,6 +82,11 @@ pub trait VcpuAccess {
     /// The slots of the guest's memory.
     fn slots(&self) -> Arc<Slots>;
 
+    /// How long the vCPU's thread was held so far for looks, in ns. A thread of this process isn't.
+    fn held(&self) -> u64 {
+        0
+    }
+
     /// Whether the guest may run another kernel by now than the known one. There are no samples then.
     fn is_in_doubt(&self) -> bool {
         false

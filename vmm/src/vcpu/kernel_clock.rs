@@ -321,12 +321,13 @@ impl KernelClock {
         }
     }
 
-    /// Hands over all samples until now, as `view` sees the guest, and the account of the other ticks. While it `is_in_doubt` which kernel runs,
-    /// samples are lost.
+    /// Hands over all samples until now, as `view` sees the guest, and the account of the other ticks. The vCPU's thread was `held` for looks for so many ns
+    /// in all. While it `is_in_doubt` which kernel runs, samples are lost.
     pub fn take<M: PhysicalMemory>(
         &mut self,
         view: &mut VcpuView<M>,
         ticks: &mut TickSender,
+        held: u64,
         is_in_doubt: bool,
     ) -> Presence {
         let Some(mut running) = self.running.take() else {
@@ -337,6 +338,7 @@ impl KernelClock {
             registers: running.found.registers,
             long_mask: self.opener.form().long_mask(),
             setting: running.setting,
+            held,
             is_in_doubt,
             host: self.opener.form().host_stacks(),
         };

@@ -53,7 +53,8 @@ impl<A: VcpuAccess> Sampler<A> {
         let Some(kernel) = &mut self.kernel else {
             return Presence::There;
         };
-        let taken = kernel.take(&mut self.view, &mut self.ticks, vcpu.is_in_doubt());
+        let (held, is_in_doubt) = (vcpu.held(), vcpu.is_in_doubt());
+        let taken = kernel.take(&mut self.view, &mut self.ticks, held, is_in_doubt);
         (self.shared.unread_processes).store(self.view.unread_processes, Ordering::Relaxed);
         taken
     }
