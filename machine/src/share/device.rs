@@ -63,14 +63,9 @@ impl Share {
             monitor: Arc::new(ShareMonitor::new(options)),
         })
     }
-}
 
-impl VirtioParts for Share {
-    fn monitor(&self) -> Arc<dyn DeviceMonitor> {
-        self.monitor.clone()
-    }
-
-    fn assemble(self: Box<Self>, memory: &GuestMemory) -> Result<Assembled, MachineError> {
+    /// The device, without the thread that watches it.
+    fn device(self, memory: &GuestMemory) -> Result<Arc<SharedFolder>, MachineError> {
         let features = self.session.queue_features();
         let device = FileSystem::new(&self.options.tag, features);
         let Notifications::EachQueue(events) =
@@ -81,7 +76,7 @@ impl VirtioParts for Share {
         let notifications = Notifications::Elsewhere(events);
         let mmio = Arc::new(VirtioMmio::new(device, memory.clone(), notifications)?);
         self.monitor.show(&mmio);
-        let folder = Arc::new(SharedFolder {
+        Ok(Arc::new(SharedFolder {
             mmio,
             monitor: self.monitor,
             options: self.options,
@@ -94,7 +89,17 @@ impl VirtioParts for Share {
                 starts: StartLimit::new(Instant::now()),
             }),
             changed: EventFd::new(EFD_NONBLOCK).map_err(MachineError::EventFd)?,
-        });
+        }))
+    }
+}
+
+impl VirtioParts for Share {
+    fn monitor(&self) -> Arc<dyn DeviceMonitor> {
+        self.monitor.clone()
+    }
+
+    fn assemble(self: Box<Self>, memory: &GuestMemory) -> Result<Assembled, MachineError> {
+        let folder = self.device(memory)?;
         let watched = Arc::clone(&folder);
         let watch = DeviceThread::start("share", kvmprof_sandbox::Thread::Share, move |ending| {
             watched.watch(ending)
@@ -170,7 +175,7 @@ impl SharedFolder {
         if !is_new {
             // Another program can't take over queues that are in use: the driver has to reset the device.
             self.monitor.set_state(FAILED);
-            self.begin_to_refuse();
+            self.begin_to_refuse(&wanted);
         } else if let Err(error) = self.start(&mut state, &wanted) {
             self.lose(&mut state, &error);
         } else {
@@ -231,19 +236,28 @@ impl SharedFolder {
             session.close();
         }
         self.note_failure(&mut state.failures, error);
-        if state.running.is_some() {
+        if let Some(queues) = &state.running {
             self.monitor.set_state(FAILED);
-            self.begin_to_refuse();
+            self.begin_to_refuse(queues);
         }
         self.wake_watch();
     }
 
-    /// Makes the guest's requests fail until its driver resets the device.
-    fn begin_to_refuse(&self) {
-        self.mmio.with(|transport, memory| {
-            transport.need_reset();
-            transport.begin_to_refuse(memory);
+    /// Makes the guest's requests on these queues fail until its driver resets the device.
+    fn begin_to_refuse(&self, queues: &RunningQueues) {
+        let begins = self.mmio.with(|transport, memory| {
+            let running = transport.running_queues();
+            // A vCPU that has just reset the device waits to be followed. Its driver waits until the status is 0.
+            let is_it = running.is_some_and(|running| running.resets == queues.resets);
+            if is_it {
+                transport.need_reset();
+                transport.begin_to_refuse(memory);
+            }
+            is_it
         });
+        if !begins {
+            return;
+        }
         // The program may have answered requests without an interrupt, or taken notifications without serving them, before it ended.
         let _ = self.mmio.interrupt().write(1);
         self.mmio.ask_for_service();

@@ -138,6 +138,32 @@ fn a_program_serves_over_its_first_connection_and_requests_fail_when_it_goes() {
     once.program.join().unwrap();
 }
 
+/// A vCPU resets the device while the program's end is being noticed: its driver reads the status until it is 0.
+#[test]
+fn a_device_that_was_reset_needs_no_other_reset() {
+    let once = connected_once("reset");
+    let device = once.share.device(&shared_memory()).unwrap();
+    let status = || {
+        let mut status = [0; 4];
+        device.read(STATUS.into(), &mut status);
+        u32::from_le_bytes(status)
+    };
+    const NEEDS_RESET: u32 = 64;
+    start_driver(&*device);
+    let stream = once.connected.recv().unwrap();
+    stream.shutdown(Shutdown::Both).unwrap();
+    once.program.join().unwrap();
+    // The vCPU has written the register, and waits to be followed.
+    device.mmio.write(STATUS.into(), &0_u32.to_le_bytes());
+    device.note_hangup();
+    assert_eq!(status(), 0);
+    device.follow();
+    assert_eq!(device.monitor.status().state, WAITING);
+    // A device that is in use needs one.
+    start_driver(&*device);
+    assert_eq!(status() & NEEDS_RESET, NEEDS_RESET);
+}
+
 /// The guest's driver resets the device many times, and each reset needs another program.
 #[test]
 fn a_guest_cannot_cause_unbounded_starts() {
