@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
+use kvmprof_attach::remote::StandStill;
 use kvmprof_attach::{
     HostKernel, Machine, MachineList, find_machines, lacks, missing_to_look_into,
 };
@@ -93,19 +94,12 @@ impl Command for AttachArguments {
         };
         let profiling = self.profiling.config(source, self.hz)?;
         self.sandbox.close_inherited(&[]);
-        let host = HostKernel::open()
-            .context("The host's kernel doesn't tell where guests have their memory")?;
-        let machine = choose(find_machines(Ok(&host)), &self.guest)?;
-        if let Some(obstacle) = &machine.obstacle {
-            bail!(
-                "Cannot attach to the guest of process {}: {obstacle}",
-                machine.pid
-            );
-        }
+        let (host, machine) = find(&self.guest)?;
         let pid = machine.pid;
         let output_names = self.output_names()?;
         // SAFETY: the command has started no thread yet.
-        let attachment = unsafe { Attachment::open(machine, host, &profiling) }?;
+        let attachment =
+            unsafe { Attachment::open(machine, host, &profiling, StandStill::Briefly) }?;
         self.sandbox.contain()?;
         block_signals().context("Cannot block signals")?;
         catch_signals().context("Cannot catch signals")?;
@@ -157,6 +151,23 @@ impl AttachArguments {
         let names = names.context("Cannot start the process that makes files and sockets")?;
         Ok(names.map(Arc::new))
     }
+}
+
+/// The machine that `guest` names, which can be attached to, as the host's kernel shows it.
+///
+/// # Errors
+/// There is none, or several, or it can't be attached to.
+pub(super) fn find(guest: &str) -> anyhow::Result<(HostKernel, Machine)> {
+    let host = HostKernel::open()
+        .context("The host's kernel doesn't tell where guests have their memory")?;
+    let machine = choose(find_machines(Ok(&host)), guest)?;
+    if let Some(obstacle) = &machine.obstacle {
+        bail!(
+            "Cannot attach to the guest of process {}: {obstacle}",
+            machine.pid
+        );
+    }
+    Ok((host, machine))
 }
 
 /// The process that `guest` names, PID or PID:START_TIME: its pid, and its start time, if that is given.
