@@ -11,6 +11,7 @@ mod clock;
 mod command;
 mod control;
 mod disks;
+mod dump;
 mod endings;
 mod errors;
 mod event_consumers;
