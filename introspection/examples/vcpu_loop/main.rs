@@ -42,13 +42,15 @@ fn run(image: &[u8], samples: usize) -> Result<(), Failure> {
     Ok(())
 }
 
+extern "C" fn handle(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {}
+
 /// Runs the guest on a thread that is interrupted a hundred times a second.
 fn main() -> Result<(), Failure> {
     let mut words = env::args_os().skip(1);
     let image = fs::read(words.next().ok_or("vcpu_loop IMAGE [SAMPLES]")?)?;
     let samples = words.next().map(|it| it.to_string_lossy().parse());
     let samples = samples.transpose()?.unwrap_or(usize::MAX);
-    register_signal_handler(SIGRTMIN(), |_, _, _| {})?;
+    register_signal_handler(SIGRTMIN(), handle)?;
     let vcpu = thread::spawn(move || run(&image, samples));
     while !vcpu.is_finished() {
         thread::sleep(Duration::from_millis(10));

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use kvmprof_demo_guest::ELF;
 use kvmprof_tests::{Boot, Guest, Ran, kvmprof, on_kvm, run, run_command, until};
-use object::LittleEndian;
 use object::elf::{FileHeader64, PT_LOAD, PT_NOTE};
-use object::read::elf::{FileHeader, ProgramHeader};
+use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
+use object::{LittleEndian, Object, ObjectSection, SectionKind};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -113,19 +113,12 @@ fn dump(guest: &Guest, path: &Path, options: &[&str]) -> Ran {
     run_command(&mut command(guest, path, options))
 }
 
-/// The read-only parts of the demo guest's image: physical address and content.
+/// The code of the demo guest's image: physical address and content.
 fn image_parts() -> Vec<(u64, &'static [u8])> {
-    let image = ELF;
-    let header = FileHeader64::<LittleEndian>::parse(image).unwrap();
-    let programs = header.program_headers(LittleEndian, image).unwrap().iter();
-    let code = programs.filter(|program| {
-        let flags = program.p_flags(LittleEndian);
-        program.p_type(LittleEndian) == PT_LOAD && flags.0 & libc::PF_W == 0
-    });
-    let parts = code.map(|program| {
-        let content = program.data(LittleEndian, image).unwrap();
-        (program.p_paddr(LittleEndian), content)
-    });
+    let image = ElfFile64::<LittleEndian>::parse(ELF).unwrap();
+    let sections = image.sections();
+    let code = sections.filter(|section| section.kind() == SectionKind::Text);
+    let parts = code.map(|section| (section.address(), section.data().unwrap()));
     parts.collect()
 }
 
@@ -242,7 +235,11 @@ fn the_end_of_the_guest_or_of_the_tracer_is_an_error_and_leaves_no_file() {
             let begun = Begun::of(&guest);
             let words = if is_guest {
                 guest.signal(Signal::KILL);
-                guest.wait();
+                // It stays a zombie while the tracer hasn't waited for its thread.
+                until("its memory is gone", || {
+                    let status = fs::read_to_string(format!("/proc/{}/status", guest.pid()));
+                    (!status.is_ok_and(|status| status.contains("VmSize"))).then_some(())
+                });
                 kill_process(begun.tracer, Signal::CONT).unwrap();
                 "has ended"
             } else {
@@ -257,8 +254,9 @@ fn the_end_of_the_guest_or_of_the_tracer_is_an_error_and_leaves_no_file() {
                 "{said}"
             );
             assert!(is_empty(&begun.folder));
-            if !is_guest {
-                guest.stop();
+            match is_guest {
+                true => drop(guest.wait()),
+                false => guest.stop(),
             }
         }
     });
@@ -309,7 +307,12 @@ fn a_paused_guest_stands_still_until_its_memory_is_copied() {
             child.wait().unwrap();
             None
         });
-        let before = run_time();
+        // The tracer goes on until the vCPU stands still.
+        let before = until("it stands still", || {
+            let before = run_time();
+            sleep(LOOK / 4);
+            (run_time() == before).then_some(before)
+        });
         sleep(LOOK + LOOK / 2);
         assert!(is_held());
         assert_eq!(run_time(), before);

@@ -12,6 +12,7 @@ mod command;
 mod control;
 mod disks;
 mod dump;
+mod embedding;
 mod endings;
 mod errors;
 mod event_consumers;

@@ -17,7 +17,9 @@ for task in for_each_task(program):
     print("task", task.pid.value_(), task.comm.string_().decode())
 for cpu in for_each_online_cpu(program):
     task = cpu_curr(program, cpu)
-    print("running", cpu, task.pid.value_(), task.comm.string_().decode())
+    name = task.comm.string_().decode()
+    # By the registers of its vCPU.
+    print("running", cpu, task.pid.value_(), name, program.stack_trace(task)[0].pc)
 # A structure of a task, and the stacks of all that don't run.
 for task in for_each_task(program):
     running = task.on_cpu.value_()
