@@ -30,6 +30,9 @@ pub enum AttachError {
         "The memory slots of the guest of process {0} can't be read: they change all the time, or don't fit together"
     )]
     Slots(i32),
+    /// The process that has the rights has ended.
+    #[error("kvmprof's process that traces process {0} has ended: the guest goes on; try again")]
+    NoTracer(i32),
 }
 
 /// The physical memory of a guest that another process runs. It is only read, never written. Threads can share it.

@@ -42,6 +42,8 @@ pub use error::IntrospectionError;
 pub use image::btf::{Btf, Structures, join as join_btf};
 pub use image::{MAX_UNPACKED, Symbols, notes, unpack as unpack_kernel, unpack_archive};
 pub use knowledge::GuestKnowledge;
+#[cfg(feature = "kvm-bindings")]
+pub use kvmprof_paging::select_registers;
 pub use kvmprof_paging::{
     AddressSpace, NotWritable, PhysicalMemory, Registers, SharedMemory, WritableMemory, bytes,
 };
@@ -49,6 +51,7 @@ pub use linux::{
     Area, Backing, FileIdentity, GuestProcesses, KernelPulse, KernelWatch, LinuxKnowledge,
     ListedProcess, MappedFile, ModuleOmissions, Modules, NewFunctions, ProcessFate,
     ProcessInstance, ProcessMap, ProcessOrigin, TaskReader, TaskScope, UnwinderSlot,
+    VMCOREINFO_BYTES, VmcoreinfoSearch,
 };
 pub use noted::{PidAtError, parse as parse_pid_at};
 pub use process_places::{LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace};

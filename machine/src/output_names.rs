@@ -156,6 +156,28 @@ pub fn record(
     }))
 }
 
+/// As [`record`], for a file that is written at any offset: its descriptor, and what gives it its name. It isn't a recording, but one that is there isn't lost either.
+///
+/// # Errors
+/// As [`record`]; there is something else than a regular file.
+pub fn create(
+    names: Option<&Arc<OutputNames>>,
+    path: &Path,
+) -> io::Result<(File, Box<dyn RecordingFile + Send>)> {
+    let refused = || io::Error::other("it is no regular file, and only those have holes");
+    let Some(names) = names else {
+        let name = NewFile::create_recording_beside(path)?.ok_or_else(refused)?;
+        return Ok((name.another()?, Box::new(name)));
+    };
+    let output = names.find(path).ok_or_else(refused)?;
+    let file = File::from(output.ask_for_file(request::RECORD)?);
+    let name = Recording {
+        file: file.try_clone()?,
+        output,
+    };
+    Ok((file, Box::new(name)))
+}
+
 /// An output that the process has been asked to make. Dropping this removes the socket, or a recording without its name.
 #[derive(Debug)]
 struct Output {
@@ -359,6 +381,31 @@ mod tests {
         assert_eq!(words("recording"), b"second and more");
         assert_eq!(words("recording.old"), b"first");
         assert!(record(None, Path::new("/dev/null")).is_ok());
+    }
+
+    #[test]
+    fn a_file_with_holes_gets_its_name_and_only_a_regular_one_is_made() {
+        use std::os::unix::fs::FileExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recording");
+        for names in [None, Some(&names(folder.path()))] {
+            let (file, name) = create(names, &path).unwrap();
+            file.write_all_at(b"half", 9).unwrap();
+            drop((file, name));
+            assert!(entries(folder.path()).is_empty());
+        }
+        for names in [None, Some(&names(folder.path()))] {
+            let (file, mut name) = create(names, &path).unwrap();
+            file.write_all_at(b"whole", 9).unwrap();
+            assert!(name.keep(true).unwrap());
+            assert_eq!(fs::read(&path).unwrap(), b"\0\0\0\0\0\0\0\0\0whole");
+        }
+        let device = Path::new("/dev/null");
+        let names = Arc::new(OutputNames::on_thread(Vec::new(), Some(device)).unwrap());
+        for names in [None, Some(&names)] {
+            let error = create(names, device).err().unwrap().to_string();
+            assert!(error.contains("no regular file"), "{error}");
+        }
     }
 
     #[test]

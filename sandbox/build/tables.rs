@@ -123,6 +123,8 @@ const MAIN: &[AllowedCall] = &[
     any(SYS_recvmsg),
     any(SYS_wait4),
     any(SYS_timer_delete),
+    // TIOCGWINSZ: a progress bar is as wide as the terminal.
+    only(SYS_ioctl, &[request(TERMINAL, 0x13)]),
 ];
 
 const VCPU: &[AllowedCall] = &[

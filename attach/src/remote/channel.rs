@@ -145,7 +145,7 @@ impl Channel {
     /// if that isn't known.
     ///
     /// # Errors
-    /// The guest has ended, or has no memory that can be read any more. [`Channel::slots`] stay as they were.
+    /// The guest or the tracer has ended, or the guest has no memory that can be read any more. [`Channel::slots`] stay as they were.
     pub fn refresh(&self) -> Result<Option<u32>, AttachError> {
         let mut asker = self.asker();
         match asker.ask(&self.guest, &Request::Refresh, Duration::ZERO) {
@@ -159,6 +159,7 @@ impl Channel {
                 Ok(vcpus)
             }
             Answer::Ended => Err(AttachError::Ended(self.guest.pid)),
+            Answer::Failed(_) => Err(AttachError::NoTracer(self.guest.pid)),
             _ => Err(AttachError::Slots(self.guest.pid)),
         }
     }
@@ -343,6 +344,42 @@ pub struct RemoteState<'a> {
     is_over: bool,
 }
 
+/// A vCPU that stands still until this is dropped. Its channel is used for nothing else meanwhile.
+#[derive(Debug)]
+pub struct HeldVcpu<'a> {
+    channel: &'a Channel,
+    stopped: Box<Stopped>,
+    is_released: bool,
+}
+
+impl HeldVcpu<'_> {
+    /// Its registers, from KVM_GET_REGS and KVM_GET_SREGS; `None` if they would be those of a nested guest.
+    pub fn registers(&self) -> Option<&(kvm_regs, kvm_sregs)> {
+        self.stopped.registers.as_ref()
+    }
+
+    /// Lets it go on.
+    ///
+    /// # Errors
+    /// It hasn't stood still until now, or its thread can't be released in order.
+    pub fn release(mut self) -> Result<StopOutcome<()>, TraceError> {
+        self.is_released = true;
+        match self.channel.ask(&Request::Release, SPIN) {
+            Answer::Released => Ok(StopOutcome::Stopped(())),
+            answer => not_stopped(answer),
+        }
+    }
+}
+
+impl Drop for HeldVcpu<'_> {
+    fn drop(&mut self) {
+        if !self.is_released {
+            // It goes on in any case.
+            let _ = self.channel.ask(&Request::Release, SPIN);
+        }
+    }
+}
+
 impl RemoteVcpu {
     pub(super) fn new(channel: Arc<Channel>, number: usize, thread: i32, descriptor: i32) -> Self {
         Self {
@@ -411,6 +448,23 @@ impl RemoteVcpu {
         asker.look.stay = None;
         match answer {
             Answer::Released => seen.map(StopOutcome::Stopped),
+            answer => not_stopped(answer),
+        }
+    }
+
+    /// Stops the vCPU, which stands still until the result is dropped, or for 2 s unless the tracer was started to hold it longer ([`StandStill`](super::StandStill)).
+    /// Guest memory is read by another channel meanwhile.
+    ///
+    /// # Errors
+    /// The vCPU can't be stopped. It goes on then.
+    pub fn hold(&self) -> Result<StopOutcome<HeldVcpu<'_>>, TraceError> {
+        let request = Request::Look(self.number, None, Vec::new());
+        match self.channel.ask(&request, Duration::ZERO) {
+            Answer::Stopped(stopped) => Ok(StopOutcome::Stopped(HeldVcpu {
+                channel: &self.channel,
+                stopped,
+                is_released: false,
+            })),
             answer => not_stopped(answer),
         }
     }

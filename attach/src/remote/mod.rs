@@ -3,7 +3,7 @@
 //!
 //! What a guest's memory has is written by the guest, and its VMM may lie, too. So whoever parses it may be taken over. The process that has the rights, the
 //! tracer, parses nothing of it: it stops vCPUs, and hands out their registers and parts of the guest's physical memory, which it finds by the memory slots
-//! of the host's kernel. Whatever it is asked for, it reads no other memory of the VMM, and it lets a vCPU go on after 2 s.
+//! of the host's kernel. Whatever it is asked for, it reads no other memory of the VMM, and it lets a vCPU go on after 2 s, unless it was [started](divide) to hold it.
 //!
 //! [`divide`] makes both sides in one process, which then forks: [`Tracer`] is for the new process, [`Guest`] for the old one. They share memory
 //! (`shared`), a part for each thread that asks, in which a request is answered without a system call where both processes have a processor.
@@ -25,8 +25,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-pub use channel::{Channel, RemoteState, RemoteVcpu};
+pub use channel::{Channel, HeldVcpu, RemoteState, RemoteVcpu};
 pub use message::{Answer, GuestRange, Request, Stopped};
+pub use service::StandStill;
 
 use crate::AttachedMemory;
 use crate::tracer::TracedVcpu;
@@ -64,11 +65,15 @@ pub struct Guest {
     pub others: [Arc<Channel>; 2],
 }
 
-/// Makes both sides for the guest whose memory is `memory` and which has these `vcpus`.
+/// Makes both sides for the guest whose memory is `memory` and which has these `vcpus`, each of which may `stand_still` so long for a look.
 ///
 /// # Errors
 /// There is no memory for the channels.
-pub fn divide(memory: &Arc<AttachedMemory>, vcpus: &[TracedVcpu]) -> io::Result<(Tracer, Guest)> {
+pub fn divide(
+    memory: &Arc<AttachedMemory>,
+    vcpus: &[TracedVcpu],
+    stand_still: StandStill,
+) -> io::Result<(Tracer, Guest)> {
     let about = Arc::new(About::new(memory.machine().pid, &memory.slots()));
     let mut tracer = Tracer {
         services: Vec::new(),
@@ -86,6 +91,7 @@ pub fn divide(memory: &Arc<AttachedMemory>, vcpus: &[TracedVcpu]) -> io::Result<
             Arc::clone(&shared),
             Arc::clone(memory),
             served.collect(),
+            stand_still,
             memory.slots(),
             Arc::clone(&tracer.stopping),
         );

@@ -13,7 +13,7 @@ use super::shared::{DATA_BYTES, MESSAGE_WORDS, Shared};
 use crate::tracer::{SLOW_PAUSE, State, StopOutcome, TraceError, TracedVcpu};
 use crate::{AttachError, AttachedMemory, NestedGuest, Slots};
 
-/// How long a vCPU may stand still for a look, whoever asks for it.
+/// How long a vCPU may stand still for a look, whoever asks for it, unless [`StandStill::UntilReleased`] was asked for at the start.
 const MAX_LOOK: Duration = Duration::from_secs(2);
 /// How long the thread takes the processor to wait for the next request: while a vCPU stands still, whose processor is free meanwhile, unless whoever asks needs the
 /// same one; and after a read, which another one often follows.
@@ -67,6 +67,15 @@ impl ServedMemory for AttachedMemory {
     }
 }
 
+/// How long a vCPU may stand still for a look. The tracer knows it from the start: nobody can ask for more later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StandStill {
+    /// For 2 s.
+    Briefly,
+    /// Until it is released, or one of both processes ends.
+    UntilReleased,
+}
+
 /// What serves one channel.
 #[derive(Debug)]
 pub struct Service<M> {
@@ -79,6 +88,8 @@ pub struct Service<M> {
     is_overdue: bool,
     /// How long the thread takes the processor for the next request of this look.
     spin_in_look: Duration,
+    /// How long its vCPUs may stand still.
+    stand_still: StandStill,
     /// The memory slots that were told last.
     told: Arc<Slots>,
     buffer: Vec<u8>,
@@ -92,6 +103,7 @@ impl<M: ServedMemory> Service<M> {
         shared: Arc<Shared>,
         memory: Arc<M>,
         vcpus: Vec<ServedVcpu>,
+        stand_still: StandStill,
         told: Arc<Slots>,
         stopping: Arc<AtomicBool>,
     ) -> Self {
@@ -102,6 +114,7 @@ impl<M: ServedMemory> Service<M> {
             last: 0,
             is_overdue: false,
             spin_in_look: SPIN_IN_LOOK,
+            stand_still,
             told,
             buffer: vec![0; DATA_BYTES],
             words: Vec::with_capacity(MESSAGE_WORDS),
@@ -259,7 +272,10 @@ impl<M: ServedMemory> Service<M> {
         begin: Instant,
     ) -> Result<Option<Answer>, TraceError> {
         loop {
-            let left = MAX_LOOK.saturating_sub(begin.elapsed());
+            let left = match self.stand_still {
+                StandStill::Briefly => MAX_LOOK.saturating_sub(begin.elapsed()),
+                StandStill::UntilReleased => MAX_LOOK,
+            };
             if left.is_zero() || self.stopping.load(Ordering::SeqCst) {
                 self.is_overdue = true;
                 return Ok(None);

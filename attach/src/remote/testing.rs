@@ -99,6 +99,7 @@ pub fn served() -> io::Result<Served> {
         Arc::clone(&shared),
         Arc::clone(&memory),
         Vec::new(),
+        StandStill::Briefly,
         memory.slots(),
         Arc::clone(&stopping),
     );

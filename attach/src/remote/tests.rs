@@ -97,7 +97,14 @@ fn waits_end_when_the_tracer_ends() {
         channel.read_physical(GuestAddress(BYTES), &mut [0; BLOCK_BYTES]),
         None
     );
+    assert!(matches!(channel.refresh(), Err(AttachError::NoTracer(PID))));
     let mut vcpu = RemoteVcpu::new(channel, 0, 1, 2);
+    let held = vcpu.hold();
+    assert!(
+        matches!(held, Err(crate::tracer::TraceError::NoTracer)),
+        "{held:?}"
+    );
+    drop(held);
     let looked = vcpu.look(|_| Ok(()));
     assert!(
         matches!(looked, Err(crate::tracer::TraceError::NoTracer)),

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use kvmprof_introspection::{
-    Backing, GuestKnowledge, Registers, Stack, TaskReader, VcpuIntrospector,
+    Backing, GuestKnowledge, Registers, Stack, TaskReader, VMCOREINFO_BYTES, VcpuIntrospector,
+    VmcoreinfoSearch,
 };
 use kvmprof_introspection_fixtures::kernel::{Areas, HOT, OLD};
 use kvmprof_introspection_fixtures::linux_guest::{
@@ -166,6 +167,11 @@ fn look(guest: &LinuxGuest, knowledge: &Arc<GuestKnowledge>, registers: &Registe
     linux.hears_power_button(memory);
     linux.list_processes(memory);
     knowledge.kallsyms();
+    // What a dump looks for: a page with the address of the kernel's names.
+    let names = registers.rsp;
+    let mut page = format!("OSRELEASE=6.1\nSYMBOL(init_uts_ns)={names:x}\n").into_bytes();
+    page.resize(VMCOREINFO_BYTES, 0);
+    VmcoreinfoSearch::default().look(&page, memory, &[*registers]);
 }
 
 /// Each kind of guest as it is, and some changes.

@@ -5,6 +5,8 @@
 
 mod address_space;
 pub mod bytes;
+#[cfg(feature = "kvm-bindings")]
+mod kvm;
 mod mapped;
 mod registers;
 mod user_store;
@@ -18,6 +20,8 @@ pub use address_space::{
     AddressSpace, CR0_PG, CR4_LA57, EFER_LMA, FRAME, LARGE, PAGE, PRESENT, PTI_USER, read_paged,
     read_u64,
 };
+#[cfg(feature = "kvm-bindings")]
+pub use kvm::select_registers;
 pub use mapped::MappedRange;
 pub use registers::Registers;
 pub use user_store::{ACCESSED, DIRTY, NotWritable, USER, WRITABLE};

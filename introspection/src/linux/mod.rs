@@ -23,6 +23,7 @@ mod tests;
 #[cfg(test)]
 mod user_stack_tests;
 mod view;
+mod vmcoreinfo;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,6 +52,7 @@ pub use processes::{
 };
 pub use stacks::{StackSource, find as kernel_orc};
 pub use tasks::{TaskReader, TaskScope};
+pub use vmcoreinfo::{VMCOREINFO_BYTES, VmcoreinfoSearch};
 
 /// The start of the kernel's mapping (`__START_KERNEL_map`, `arch/x86/include/asm/page_64_types.h`).
 const KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;

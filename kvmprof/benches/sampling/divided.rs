@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use kvmprof_attach::remote::{self, RemoteVcpu};
+use kvmprof_attach::remote::{self, RemoteVcpu, StandStill};
 use kvmprof_attach::tracer::{TraceError, TracedVcpu};
 use kvmprof_attach::{AttachedMemory, HostKernel};
 use kvmprof_introspection::PhysicalMemory;
@@ -77,7 +77,7 @@ pub fn print() -> anyhow::Result<()> {
         &machine,
         Arc::new(HostKernel::open()?),
     )?);
-    let (tracer, mut guest) = remote::divide(&memory, &[vcpu.another()])?;
+    let (tracer, mut guest) = remote::divide(&memory, &[vcpu.another()], StandStill::Briefly)?;
     let tracer = fork(tracer)?;
     let remote = guest.vcpus.first_mut().context("There is no vCPU")?;
     let deadline = Instant::now() + TIMEOUT;

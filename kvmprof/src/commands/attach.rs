@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueEnum};
+use kvmprof_attach::remote::StandStill;
 use kvmprof_attach::{
     HostKernel, Machine, MachineList, find_machines, lacks, missing_to_look_into,
 };
@@ -109,13 +110,12 @@ impl Command for AttachArguments {
         };
         let profiling = self.profiling.config(source, self.hz)?;
         self.sandbox.close_inherited(&[]);
-        let host = HostKernel::open()
-            .context("The host's kernel doesn't tell where guests have their memory")?;
-        let machine = self.find(&host)?;
+        let (host, machine) = find(&self.guest, self.wait)?;
         let pid = machine.pid;
         let output_names = self.output_names()?;
         // SAFETY: the command has started no thread yet.
-        let attachment = unsafe { Attachment::open(machine, host, &profiling) }?;
+        let attachment =
+            unsafe { Attachment::open(machine, host, &profiling, StandStill::Briefly) }?;
         self.sandbox.contain()?;
         block_signals().context("Cannot block signals")?;
         catch_signals().context("Cannot catch signals")?;
@@ -157,26 +157,6 @@ impl Command for AttachArguments {
 }
 
 impl AttachArguments {
-    /// The guest. With `--wait` it may be started later.
-    fn find(&self, host: &HostKernel) -> anyhow::Result<Machine> {
-        let mut waited_for_vcpus = Duration::ZERO;
-        loop {
-            let found = choose(find_machines(Ok(host)), &self.guest)?;
-            match found.and_then(attachable) {
-                Err(Missing { why, may_come }) if !(self.wait && may_come) => return Err(why),
-                Err(_) => {}
-                Ok(machine) => {
-                    let is_whole = machine.vcpus.iter().all(|vcpu| vcpu.thread.is_some());
-                    if !self.wait || is_whole || waited_for_vcpus >= MAX_WAIT_FOR_VCPUS {
-                        return Ok(machine);
-                    }
-                    waited_for_vcpus += WAIT_POLL;
-                }
-            }
-            thread::sleep(WAIT_POLL);
-        }
-    }
-
     /// The process that makes the outputs' files, if this one is going to be contained. The command must have started no thread yet.
     fn output_names(&self) -> anyhow::Result<Option<Arc<OutputNames>>> {
         if !self.sandbox.is_on() {
@@ -187,6 +167,31 @@ impl AttachArguments {
         let names = unsafe { OutputNames::fork(sockets, self.record.as_deref(), None) };
         let names = names.context("Cannot start the process that makes files and sockets")?;
         Ok(names.map(Arc::new))
+    }
+}
+
+/// The machine that `guest` names, which can be attached to, as the host's kernel shows it.
+///
+/// # Errors
+/// There is none, or several, or it can't be attached to.
+pub(super) fn find(guest: &str, wait: bool) -> anyhow::Result<(HostKernel, Machine)> {
+    let host = HostKernel::open()
+        .context("The host's kernel doesn't tell where guests have their memory")?;
+    let mut waited_for_vcpus = Duration::ZERO;
+    loop {
+        let found = choose(find_machines(Ok(&host)), guest)?;
+        match found.and_then(attachable) {
+            Err(Missing { why, may_come }) if !(wait && may_come) => return Err(why),
+            Err(_) => {}
+            Ok(machine) => {
+                let is_whole = machine.vcpus.iter().all(|vcpu| vcpu.thread.is_some());
+                if !wait || is_whole || waited_for_vcpus >= MAX_WAIT_FOR_VCPUS {
+                    return Ok((host, machine));
+                }
+                waited_for_vcpus += WAIT_POLL;
+            }
+        }
+        thread::sleep(WAIT_POLL);
     }
 }
 

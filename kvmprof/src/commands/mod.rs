@@ -8,6 +8,7 @@ mod collect;
 mod config;
 mod control;
 mod demo;
+mod dump;
 mod exit;
 mod guest;
 mod jail;
@@ -131,6 +132,7 @@ macro_rules! commands {
 commands! {
     "run" => Run(run::RunArguments),
     "attach" => Attach(attach::AttachArguments),
+    "dump" => Dump(dump::DumpArguments),
     "jail" => Jail(JailArguments),
     "demo" => Demo(demo::DemoArguments),
     "list" => List(list::ListArguments),

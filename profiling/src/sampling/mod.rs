@@ -12,7 +12,8 @@ mod view;
 
 pub use exits::{ExitCounter, ExitTotals, GuestExit};
 pub use gate::Gate;
-pub use registers::{RegisterSource, select_registers};
+pub use kvmprof_introspection::select_registers;
+pub use registers::RegisterSource;
 pub use registers::{page_table_root, read_by_ioctls};
 pub use ring::{Doorbell, TickReceiver, TickSender, tick_ring};
 pub use shared::VcpuShared;

@@ -1,14 +1,11 @@
 //! Reads a stopped vCPU's registers.
 
-use kvm_bindings::{kvm_regs, kvm_sregs};
 use kvm_ioctls::{SyncReg, VcpuFd};
 use kvmprof_recording::IPL_MASKED;
 
-use kvmprof_introspection::Registers;
+use kvmprof_introspection::{Registers, select_registers};
 
 const RFLAGS_INTERRUPT_ENABLE: u64 = 1 << 9;
-const RFLAGS_VIRTUAL_8086: u64 = 1 << 17;
-const CR0_PROTECTION_ENABLE: u64 = 1;
 
 /// The source of the registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,52 +61,6 @@ pub fn read_by_ioctls(vcpu: &VcpuFd) -> Option<Registers> {
     ))
 }
 
-/// Selects the registers that introspection needs.
-pub fn select_registers(regs: &kvm_regs, sregs: &kvm_sregs) -> Registers {
-    let real_mode = sregs.cr0 & CR0_PROTECTION_ENABLE == 0;
-    Registers {
-        // A linear address: only 64-bit code ignores the segment's base.
-        rip: if sregs.cs.l != 0 {
-            regs.rip
-        } else {
-            sregs.cs.base.wrapping_add(regs.rip)
-        },
-        rsp: regs.rsp,
-        rbp: regs.rbp,
-        rax: regs.rax,
-        rdx: regs.rdx,
-        rdi: regs.rdi,
-        r10: regs.r10,
-        r13: regs.r13,
-        rbx: regs.rbx,
-        rcx: regs.rcx,
-        rsi: regs.rsi,
-        r8: regs.r8,
-        r9: regs.r9,
-        r11: regs.r11,
-        r12: regs.r12,
-        r14: regs.r14,
-        r15: regs.r15,
-        is_64_bit_code: sregs.cs.l != 0,
-        rflags: regs.rflags,
-        cr0: sregs.cr0,
-        cr3: sregs.cr3,
-        cr4: sregs.cr4,
-        cr8: sregs.cr8,
-        efer: sregs.efer,
-        gs_base: sregs.gs.base,
-        idt_base: sregs.idt.base,
-        cpl: if real_mode {
-            0
-        } else if regs.rflags & RFLAGS_VIRTUAL_8086 != 0 {
-            3
-        } else {
-            // SS.DPL is the CPL (SDM volume 3, 26.3.1.5 and 5.5).
-            sregs.ss.dpl & 3
-        },
-    }
-}
-
 /// The address of the page tables that `cr3` selects, without the PCID and cache control in its low 12 bits (SDM
 /// volume 3, section 4.5).
 pub fn page_table_root(cr3: u64) -> u64 {
@@ -126,7 +77,12 @@ pub fn interrupt_priority_level(registers: &Registers) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use kvm_bindings::{kvm_regs, kvm_sregs};
+
     use super::*;
+
+    const RFLAGS_VIRTUAL_8086: u64 = 1 << 17;
+    const CR0_PROTECTION_ENABLE: u64 = 1;
 
     fn protected_mode() -> (kvm_regs, kvm_sregs) {
         let mut sregs = kvm_sregs {

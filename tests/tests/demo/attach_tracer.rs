@@ -39,9 +39,9 @@ fn until_sampled(attached: &Guest, samples: u64) {
     });
 }
 
-/// The tracer of process `pid`.
-fn tracer(pid: u32) -> u32 {
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+/// The tracer of process `pid`, if that has one.
+pub(super) fn tracer(pid: u32) -> Option<u32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
     let children = children
         .split_whitespace()
         .map(|child| child.parse().unwrap());
@@ -49,7 +49,7 @@ fn tracer(pid: u32) -> u32 {
         let name = fs::read_to_string(format!("/proc/{child}/comm"));
         name.is_ok_and(|name| name.trim_end() == "kvmprof-tracer")
     });
-    tracers.next().unwrap()
+    tracers.next()
 }
 
 fn number(fields: &Fields, name: &str) -> u64 {
@@ -89,7 +89,7 @@ fn what_parses_has_no_rights_and_what_traces_parses_nothing() {
             if capture == "ptrace" {
                 assert!(!files.iter().any(|file| file.contains("bpf")), "{files:?}");
             }
-            let tracer = tracer(attached.pid());
+            let tracer = tracer(attached.pid()).unwrap();
             assert!(open_files(tracer).contains(&memory));
             // None of them parses: no thread has the name of a parsing one.
             let names: Vec<String> = threads(tracer).into_keys().collect();
@@ -159,7 +159,7 @@ fn samples_by_the_hosts_kernel_take_no_request() {
         let vmm = Guest::start(Boot::Demo, NO_OPTIONS);
         for capture in CAPTURES {
             let attached = attached(&vmm, capture, &folder.path().join(capture));
-            let tracer = tracer(attached.pid());
+            let tracer = tracer(attached.pid()).unwrap();
             let sampled = || attached.status().clock.ledger.sampled;
             let (looked, before) = (looks(tracer), sampled());
             until_sampled(&attached, before + SAMPLES);
@@ -181,7 +181,7 @@ fn the_end_of_the_tracer_is_reported_and_the_guest_continues() {
         let vmm = Guest::start(Boot::Demo, NO_OPTIONS);
         for capture in CAPTURES {
             let mut attached = attached(&vmm, capture, &folder.path().join(capture));
-            let tracer = Pid::from_raw(tracer(attached.pid()).cast_signed()).unwrap();
+            let tracer = Pid::from_raw(tracer(attached.pid()).unwrap().cast_signed()).unwrap();
             kill_process(tracer, Signal::KILL).unwrap();
             let ran = attached.wait();
             ran.assert_refused(1, &["traces process", "has ended", "attach again"]);
@@ -202,7 +202,7 @@ fn the_tracer_ends_with_the_process_that_asks() {
         let attached = attached(&vmm, "ptrace", &folder.path().join("recording"));
         let pcs = attached.open();
         pcs.ioctl(PROF_ALL, 0);
-        let tracer = tracer(attached.pid());
+        let tracer = tracer(attached.pid()).unwrap();
         attached.signal(Signal::KILL);
         until("the tracer ends", || {
             (!Path::new(&format!("/proc/{tracer}")).exists()).then_some(())

@@ -11,6 +11,8 @@ mod clock;
 mod command;
 mod control;
 mod disks;
+mod dump;
+mod embedding;
 mod endings;
 mod errors;
 mod event_consumers;

@@ -9,6 +9,7 @@ mod control;
 mod debian;
 mod devices;
 mod disks;
+mod dump;
 mod ends;
 mod folders;
 mod guest_side;

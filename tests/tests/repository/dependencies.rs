@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Cargo's metadata of this workspace and its dependencies, without the network.
-fn metadata() -> Value {
+pub(super) fn metadata() -> Value {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .args(["metadata", "--format-version=1", "--locked", "--offline"])

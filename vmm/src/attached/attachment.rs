@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use kvmprof_attach::remote::{self, Guest, Tracer};
+use kvmprof_attach::remote::{self, Guest, StandStill, Tracer};
 use kvmprof_attach::sampling::{RecordForm, SamplingHost};
 use kvmprof_attach::tracer::{ThreadCode, TracedVcpu};
 use kvmprof_attach::{
@@ -65,8 +65,8 @@ struct TracerSide {
 }
 
 impl Attachment {
-    /// Opens the guest of `machine`, which was just found by `host`, for profiling as `profiling` says, and forks the process that looks at it. That process keeps
-    /// the capabilities for this (`kvmprof_sandbox::process::keep_tracer_rights`).
+    /// Opens the guest of `machine`, which was just found by `host`, for profiling as `profiling` says, and forks the process that looks at it, and has each of its
+    /// vCPUs `stand_still` so long at most. That process keeps the capabilities for this (`kvmprof_sandbox::process::keep_tracer_rights`).
     ///
     /// # Errors
     /// The guest can't be attached to. It has ended if its process isn't the one any more that was found.
@@ -77,6 +77,7 @@ impl Attachment {
         machine: Machine,
         host: HostKernel,
         profiling: &ProfilingConfig,
+        stand_still: StandStill,
     ) -> Result<Self, AttachedError> {
         let pid = machine.pid;
         // This comes first: if the process is the one that was found after that, so is what the descriptor is for.
@@ -103,8 +104,8 @@ impl Attachment {
             return Err(error.into());
         }
         let records = captures.as_ref().map(TracedCaptures::form);
-        let (tracer, guest) =
-            remote::divide(&memory, &traced).map_err(VmError::host("memory to share"))?;
+        let (tracer, guest) = remote::divide(&memory, &traced, stand_still)
+            .map_err(VmError::host("memory to share"))?;
         drop((memory, traced));
         let side = TracerSide { tracer, captures };
         // SAFETY: by this function's own condition.

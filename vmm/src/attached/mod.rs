@@ -3,6 +3,7 @@
 
 mod attachment;
 mod backend;
+mod dump;
 mod error;
 mod kernel_finder;
 mod process_watch;
@@ -57,6 +58,7 @@ use threads::AttachedThreads;
 use vcpu::{AttachedCommon, SampledVcpu};
 
 pub use attachment::Attachment;
+pub use dump::{DumpConfig, DumpError, Dumped, dump};
 pub use error::AttachedError;
 
 /// How often kvmprof tries to stop a slow vCPU's thread, each time for 0.2 s, before it refuses the guest.
@@ -173,11 +175,8 @@ impl Opened {
         if self.restrict_paths {
             restrict_paths(&self.profiling)?;
         }
-        if kvmprof_sandbox::filters::is_prepared() {
-            // Other threads have none.
-            kvmprof_sandbox::process::keep_rights_of(&[Thread::BinariesWithSysroot])
-                .map_err(VmError::host("to give up rights"))?;
-        }
+        // Other threads have none.
+        give_up_rights(&[Thread::BinariesWithSysroot])?;
         Ok(self)
     }
 
@@ -255,6 +254,15 @@ impl Opened {
         };
         Ok((server, threads, rings))
     }
+}
+
+/// Gives up all rights but those of these threads, if this process is contained.
+fn give_up_rights(threads: &[Thread]) -> Result<(), AttachedError> {
+    if kvmprof_sandbox::filters::is_prepared() {
+        kvmprof_sandbox::process::keep_rights_of(threads)
+            .map_err(VmError::host("to give up rights"))?;
+    }
+    Ok(())
 }
 
 /// How the clocks make ticks, and the recording that is made from the start.

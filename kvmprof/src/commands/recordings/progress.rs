@@ -24,6 +24,14 @@ impl Progress {
         }
     }
 
+    /// The same, but SIGINT ends the program.
+    pub fn uninterrupted() -> Self {
+        Self {
+            is_shown: std::io::stderr().is_terminal(),
+            ..Self::unseen(Interrupt::default())
+        }
+    }
+
     /// The interrupt of the work.
     pub fn interrupt(&self) -> &Interrupt {
         &self.interrupt

@@ -17,6 +17,8 @@ pub(super) enum RequiredPackage<'a> {
     Busybox,
     /// passt, which gives guests a network.
     Passt,
+    /// The package of exactly this name.
+    Named(&'a str),
     /// The package of exactly this name in Debian 12's backports.
     Backport(&'static str),
 }
@@ -33,6 +35,7 @@ impl RequiredPackage<'_> {
                 .is_some_and(|rest| rest.starts_with('.')),
             Self::Busybox => package == "busybox-static",
             Self::Passt => package == "passt",
+            Self::Named(name) => package == *name,
             Self::Backport(name) => package == *name,
         }
     }
@@ -48,6 +51,7 @@ impl RequiredPackage<'_> {
             }
             Self::Busybox => "^busybox-static$".to_owned(),
             Self::Passt => "^passt$".to_owned(),
+            Self::Named(name) => format!("^{}$", name.replace('.', "[.]").replace('+', "[+]")),
             Self::Backport(name) => format!("^{name}$"),
         }
     }
