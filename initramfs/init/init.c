@@ -6,8 +6,10 @@
 #include "system.h"
 #include "text.h"
 
-/* Where the guest says how it has ended, before it powers off (devices/src/legacy/power.rs). */
-enum { EXIT_STATUS_PORT = 0x604 };
+/* Where the guest says how it has ended, before it powers off, and the register that powers off (devices/src/legacy/power.rs). */
+enum { EXIT_STATUS_PORT = 0x604, SLEEP_CONTROL_PORT = 0x600 };
+/* Go to the state S5 now. */
+enum { SLEEP = 1 << 5 | 5 << 2 };
 /* Statuses of shells: a command that isn't there, and what is added to a signal's number. */
 enum { NOT_FOUND = 127, BY_SIGNAL = 128 };
 
@@ -20,11 +22,19 @@ __asm__(".globl _start\n"
 
 _Noreturn void start(void);
 
+static void output(unsigned short port, unsigned char value)
+{
+    __asm__ volatile("outb %0, %1" : : "a"(value), "Nd"(port));
+}
+
 static _Noreturn void power_off(unsigned char status)
 {
     CALL(SYS_sync, 0, 0, 0);
-    if (CALL(SYS_iopl, 3, 0, 0) >= 0)
-        __asm__ volatile("outb %0, %1" : : "a"(status), "Nd"((unsigned short)EXIT_STATUS_PORT));
+    if (CALL(SYS_iopl, 3, 0, 0) >= 0) {
+        output(EXIT_STATUS_PORT, status);
+        /* As the kernel does it by ACPI: one without ACPI can't power off, and would halt, or reset. */
+        output(SLEEP_CONTROL_PORT, SLEEP);
+    }
     /* LINUX_REBOOT_CMD_POWER_OFF, with its two magic numbers (reboot(2)). */
     CALL(SYS_reboot, 0xfee1dead, 0x28121969, 0x4321fedc);
     for (;;)
