@@ -9,10 +9,13 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 use kvmprof_cli::command_line::{ExitStatus, WithStatus, usage};
-use kvmprof_initramfs::{Kernel, RootSettings, root_initramfs};
-use kvmprof_machine::MachineDevices;
+use kvmprof_initramfs::{Kernel, RootSettings, root_disk, root_initramfs};
+use kvmprof_introspection::release_of_file;
 use kvmprof_machine::console::Console;
+use kvmprof_machine::disk::{Backing, DiskFormat, DiskOptions};
 use kvmprof_machine::share::{ShareOptions, ShareSource};
+use kvmprof_machine::{Image, KernelPart, MachineDevices};
+use kvmprof_vmm::vm::VmConfig;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 /// The tag of the folder in the guest.
@@ -63,15 +66,34 @@ fn parse_root(text: &str) -> Result<Root, String> {
     })
 }
 
-/// The initial RAM disk of such a guest.
+/// What starts such a guest: an initial RAM disk, or a disk for a kernel that takes no initial RAM disk.
 pub struct RootDisk {
     file: File,
+    takes_initrd: bool,
 }
 
 impl RootDisk {
-    /// The path of the disk, which exists while this lives.
-    pub fn path(&self) -> PathBuf {
-        format!("/proc/self/fd/{}", self.file.as_raw_fd()).into()
+    /// Has the guest of `config` start with it. The files of `config` exist while this lives.
+    pub fn give_to(&self, config: &mut VmConfig) {
+        let path = PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
+        if self.takes_initrd {
+            config.machine.initrd = Some(path);
+            return;
+        }
+        // Disks are named in their order: vda and so on. There are at most 16.
+        let letter = (b'a'..=b'z')
+            .nth(config.disks.len())
+            .map_or('z', char::from);
+        // These words come first, because those after a lone `--` aren't for the kernel.
+        let words = format!("root=/dev/vd{letter} rootfstype=ext4 ro init=/init ");
+        config.machine.command_line.insert_str(0, &words);
+        config.disks.push(DiskOptions {
+            path,
+            readonly: true,
+            format: Some(DiskFormat::Raw),
+            serial: String::new(),
+            backing: Backing::default(),
+        });
     }
 }
 
@@ -93,19 +115,26 @@ impl RootOptions {
         })
     }
 
-    /// Makes the initial RAM disk, with the modules that the kernel needs; `None` without a root.
+    /// Makes what starts the guest, with the modules that the kernel needs; `None` without a root.
     pub fn make_disk(&self, kernel: &Path, console: &Console) -> anyhow::Result<Option<RootDisk>> {
         let Some(root) = &self.root else {
             return Ok(None);
         };
-        let mut kernel = Kernel::from_image(kernel).context("--root needs a bzImage")?;
+        let unpacked = Image::open_unpacked(kernel)?;
+        let takes_initrd =
+            !(unpacked.as_ref()).is_some_and(|image| image.lacks(KernelPart::InitialRamDisk));
+        let mut kernel = kernel_of(kernel, unpacked.as_ref())?;
         self.find_modules(&mut kernel, root)?;
-        let disk = root_initramfs(&kernel, &self.settings(root, console)?)?;
-        let file = memfd_create("kvmprof-initrd", MemfdFlags::CLOEXEC);
-        let mut file = File::from(file.context("Cannot make the initial RAM disk")?);
+        let settings = self.settings(root, console)?;
+        let disk = match takes_initrd {
+            true => root_initramfs(&kernel, &settings)?,
+            false => root_disk(&kernel, &settings)?,
+        };
+        let file = memfd_create("kvmprof-root", MemfdFlags::CLOEXEC);
+        let mut file = File::from(file.context("Cannot make the disk that starts the guest")?);
         file.write_all(&disk)
-            .context("Cannot write the initial RAM disk")?;
-        Ok(Some(RootDisk { file }))
+            .context("Cannot write the disk that starts the guest")?;
+        Ok(Some(RootDisk { file, takes_initrd }))
     }
 
     fn find_modules(&self, kernel: &mut Kernel, root: &Root) -> anyhow::Result<()> {
@@ -175,6 +204,16 @@ impl RootOptions {
             }
         }
     }
+}
+
+/// The kernel in this file, and where its modules are.
+fn kernel_of(path: &Path, unpacked: Option<&Image>) -> anyhow::Result<Kernel> {
+    let needed = "--root needs a Linux kernel: a bzImage, an ELF vmlinux, or a library with one";
+    let Some(image) = unpacked else {
+        return Kernel::from_image(path).context(needed);
+    };
+    let release = release_of_file(image.bytes()).context(needed)?;
+    Kernel::of_version(path, release).context(needed)
 }
 
 #[cfg(test)]
