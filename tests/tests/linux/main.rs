@@ -16,6 +16,7 @@ mod hostile;
 mod images;
 mod machines;
 mod matrix;
+mod microvm;
 mod net;
 mod one_cpu;
 mod page;
