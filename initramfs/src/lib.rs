@@ -26,4 +26,4 @@ pub use archive::Archive;
 pub use error::InitramfsError;
 pub use kernel::Kernel;
 pub use modules::{Module, in_load_order};
-pub use root::{RootSettings, root_disk, root_initramfs};
+pub use root::{RootSettings, STATUS_MARK, root_disk, root_initramfs};

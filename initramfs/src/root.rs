@@ -5,6 +5,9 @@ use std::fmt::Write;
 use crate::ext2::Ext2;
 use crate::{Archive, InitramfsError, Kernel, Module, in_load_order};
 
+/// What the program writes to [`RootSettings::status`] before the status, a byte (`init/init.c`).
+pub const STATUS_MARK: &[u8] = b"ended:";
+
 /// The program.
 const INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init.elf"));
 
@@ -30,6 +33,9 @@ pub struct RootSettings {
     pub init: Option<String>,
     /// Else a command that a shell runs; the guest powers off after it.
     pub command: Option<String>,
+    /// A disk's device, such as `vdb`, for a kernel that can't power off, and may let no process use ports: how the command ends is written there, and
+    /// the guest resets itself.
+    pub status: Option<String>,
     /// More modules that are loaded, if the kernel has them as such.
     pub modules: Vec<&'static str>,
 }
@@ -66,6 +72,9 @@ impl RootSettings {
         }
         if let Some(init) = &self.init {
             line("init", init);
+        }
+        if let Some(status) = &self.status {
+            line("status", status);
         }
         if let Some(command) = &self.command {
             // Last, and without an end: all that follows is the command.
@@ -138,13 +147,14 @@ mod tests {
             tag: "root".to_owned(),
             console: "hvc0".to_owned(),
             size: Some((24, 80)),
+            status: Some("vdb".to_owned()),
             command: Some("a\nb=c".to_owned()),
             ..RootSettings::default()
         };
         let text = settings.text(&["/modules/a.ko".to_owned()]);
         assert_eq!(
             text,
-            "module=/modules/a.ko\ntag=root\nwritable=0\nconsole=hvc0\nrows=24\ncolumns=80\ncommand=a\nb=c"
+            "module=/modules/a.ko\ntag=root\nwritable=0\nconsole=hvc0\nrows=24\ncolumns=80\nstatus=vdb\ncommand=a\nb=c"
         );
     }
 

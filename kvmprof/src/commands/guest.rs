@@ -243,10 +243,7 @@ impl GuestOptions {
         let user = self.user.as_ref();
         let helpers = self.sandbox.start(&mut config, user)?;
         self.choose_console(&mut config);
-        let disk = match &config.machine.kernel {
-            KernelSource::Path(kernel) => self.root.make_disk(kernel, &config.console)?,
-            KernelSource::Embedded(_) => None,
-        };
+        let disk = self.root.make_disk(&config)?;
         if let Some(disk) = &disk {
             disk.give_to(&mut config);
         }
@@ -265,9 +262,9 @@ impl GuestOptions {
         let end = vm.join();
         drop(terminal);
         drop(helpers);
-        match end? {
-            VmEnd::PowerOff if self.root.folder().is_some() => self.root.status(&devices),
-            end => status_of_guest(end),
+        match (end?, disk) {
+            (end, Some(disk)) if disk.is_orderly(&end) => self.root.status(&devices, &disk),
+            (end, _) => status_of_guest(end),
         }
     }
 }
