@@ -27,7 +27,7 @@ use kvmprof_machine::{
 use kvmprof_profiling::clock::{DEFAULT_HZ, MAXIMUM_HZ};
 use kvmprof_profiling::{ProfilingConfig, RecordPlan};
 use kvmprof_sandbox::user::User;
-use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, VmEnd, block_signals, catch_signals};
+use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, block_signals, catch_signals};
 
 /// Maximum length of a text to find on a console, in bytes.
 const CONSOLE_TEXT_MAX: usize = 1024;
