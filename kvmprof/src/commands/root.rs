@@ -19,8 +19,8 @@ use kvmprof_machine::{Image, KernelPart, KernelSource, MachineDevices};
 use kvmprof_vmm::vm::{OnReset, VmConfig, VmEnd};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-/// Bytes of the disk for the status.
-const SECTOR: u64 = 512;
+/// Bytes of the disk for the status: as many as kernels read when they look for partitions, or they complain.
+const STATUS_DISK: u64 = 64 << 10;
 
 /// The tag of the folder in the guest.
 const TAG: &str = "kvmprof-root";
@@ -179,7 +179,7 @@ impl RootOptions {
             let index = config.disks.len() + usize::from(!takes_initrd);
             settings.status = Some(disk_name(index));
             let file = file_in_memory()?;
-            file.set_len(SECTOR)
+            file.set_len(STATUS_DISK)
                 .context("Cannot make the disk for the status")?;
             status = Some(file);
         }
@@ -319,7 +319,7 @@ mod tests {
     fn disks_start_other_guests_and_take_their_status() {
         let mut config = config();
         let status = file_in_memory().unwrap();
-        status.set_len(SECTOR).unwrap();
+        status.set_len(STATUS_DISK).unwrap();
         let disk = disk(false, Some(status));
         disk.give_to(&mut config);
         assert_eq!(config.machine.initrd, None);

@@ -6,7 +6,7 @@ list() { (cd "$1" && find . -exec stat -c '%n %s %Y %Z' {} + | sort); }
 
 # Which console, which disk starts it, and how it finds its devices, is found out by the kernel.
 list /run/root >/run/before
-start guest --kernel /lab/libkrunfw.so --memory 256M --cpus 2 --jitter \
+start guest --kernel /lab/libkrunfw.so --memory 256M --cpus 2 --jitter --cmdline "console=hvc0 $quick" \
     --virtiofsd /run/jailed-virtiofsd --root /run/root --record "$LAB_OUT/guest.kvmprof" --exec '
         echo "tty $(tty)"; echo "cpus $(nproc)"; echo "release $(uname -r)"
         touch /new && echo changed
