@@ -8,6 +8,8 @@
 
 /* Where the guest says how it has ended, before it powers off (devices/src/legacy/power.rs). */
 enum { EXIT_STATUS_PORT = 0x604 };
+/* The disk that takes its place where the kernel can't power off, or -1. */
+static long status_disk = -1;
 /* Statuses of shells: a command that isn't there, and what is added to a signal's number. */
 enum { NOT_FOUND = 127, BY_SIGNAL = 128 };
 
@@ -23,6 +25,14 @@ _Noreturn void start(void);
 static _Noreturn void power_off(unsigned char status)
 {
     CALL(SYS_sync, 0, 0, 0);
+    if (status_disk >= 0) {
+        static char sector[512] = "ended:";
+        sector[length(sector)] = (char)status;
+        CALL(SYS_write, status_disk, sector, sizeof sector);
+        CALL(SYS_fsync, status_disk, 0, 0);
+        /* LINUX_REBOOT_CMD_RESTART: without ACPI to power off, the kernel would halt. */
+        CALL(SYS_reboot, 0xfee1dead, 0x28121969, 0x01234567);
+    }
     if (CALL(SYS_iopl, 3, 0, 0) >= 0)
         __asm__ volatile("outb %0, %1" : : "a"(status), "Nd"((unsigned short)EXIT_STATUS_PORT));
     /* LINUX_REBOOT_CMD_POWER_OFF, with its two magic numbers (reboot(2)). */
@@ -31,27 +41,32 @@ static _Noreturn void power_off(unsigned char status)
         CALL(SYS_exit, 1, 0, 0);
 }
 
+/* Opens a device, whose driver may find it in a moment. The result is negative if it isn't there. */
+static long open_device(const char *device, long flags)
+{
+    char path[64] = "/dev/";
+    size_t at = length(path);
+    for (const char *name = device; *name && at < sizeof path - 1; name++)
+        path[at++] = *name;
+    long file = 0;
+    for (int try = 0; try < TRIES; try++) {
+        file = CALL(SYS_open, path, flags, 0);
+        if (file >= 0)
+            return file;
+        wait_a_little();
+    }
+    SAY(path, " can't be opened: error ", digits(-file));
+    return file;
+}
+
 /* Gives the process, and those it starts, a session with the console as its terminal, so that Ctrl-C gets through. It is this
    process's own session: when a session's first process ends, what it has written last may not have come out yet, and is lost. */
 static void open_console(const struct settings *settings)
 {
-    char path[64] = "/dev/";
-    size_t at = length(path);
-    for (const char *name = settings->console; *name && at < sizeof path - 1; name++)
-        path[at++] = *name;
     CALL(SYS_setsid, 0, 0, 0);
-    long terminal = 0;
-    for (int try = 0; try < TRIES; try++) {
-        terminal = CALL(SYS_open, path, O_RDWR, 0);
-        if (terminal >= 0)
-            break;
-        /* The driver of a virtio console finds its ports in a moment. */
-        wait_a_little();
-    }
-    if (terminal < 0) {
-        SAY(path, " can't be opened: error ", digits(-terminal));
+    long terminal = open_device(settings->console, O_RDWR);
+    if (terminal < 0)
         power_off(1);
-    }
     CALL(SYS_ioctl, terminal, TIOCSCTTY, 0);
     if (settings->rows && settings->columns) {
         unsigned short size[4] = { (unsigned short)settings->rows, (unsigned short)settings->columns, 0, 0 };
@@ -118,6 +133,8 @@ _Noreturn void start(void)
         power_off(1);
     }
     start_drivers(&settings);
+    if (settings.status)
+        status_disk = open_device(settings.status, O_WRONLY | O_CLOEXEC);
     /* From here, for the folder may have no /dev. */
     if (!settings.init)
         open_console(&settings);

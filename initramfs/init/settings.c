@@ -27,6 +27,8 @@ static void take(struct settings *settings, const char *line)
         settings->rows = number(found);
     else if ((found = value(line, "columns=")))
         settings->columns = number(found);
+    else if ((found = value(line, "status=")))
+        settings->status = found;
     else if ((found = value(line, "init=")))
         settings->init = found;
 }

@@ -19,6 +19,8 @@ struct settings {
     const char *terminal;
     /* Its size, or 0. */
     unsigned rows, columns;
+    /* The device of the disk to which the status is written, under /dev, or a null pointer. */
+    const char *status;
     /* The program that takes this one's place, or a null pointer. */
     const char *init;
     /* The command that is run in place of a shell, or a null pointer. */

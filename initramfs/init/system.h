@@ -18,6 +18,7 @@ enum {
     SYS_execve = 59,
     SYS_exit = 60,
     SYS_wait4 = 61,
+    SYS_fsync = 74,
     SYS_chdir = 80,
     SYS_mkdir = 83,
     SYS_setsid = 112,
@@ -30,7 +31,7 @@ enum {
 };
 
 enum { ENOENT = 2, ECHILD = 10, EEXIST = 17, ENODEV = 19, EINVAL = 22 };
-enum { O_RDONLY = 0, O_RDWR = 2 };
+enum { O_RDONLY = 0, O_WRONLY = 1, O_RDWR = 2, O_CLOEXEC = 02000000 };
 enum { MS_RDONLY = 1, MS_NOSUID = 2, MS_NODEV = 4, MS_NOEXEC = 8, MS_MOVE = 8192 };
 enum { TCSBRK = 0x5409, TIOCSCTTY = 0x540e, TIOCSWINSZ = 0x5414 };
 

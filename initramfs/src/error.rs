@@ -22,7 +22,7 @@ pub enum InitramfsError {
     #[error("{0:?} is no place for a file inside the machine: give an absolute path without `..`")]
     Destination(String),
     /// The given kernel file is not one that can boot here.
-    #[error("{path} is no Linux kernel for x86 (bzImage): {reason}")]
+    #[error("{path} is no Linux kernel for x86: {reason}")]
     NotAKernel {
         /// The file.
         path: PathBuf,
@@ -39,6 +39,11 @@ pub enum InitramfsError {
         /// How many bytes its header asks for.
         least: u64,
     },
+    /// Files that don't fit on the disk for a kernel without initial RAM disks.
+    #[error(
+        "The kernel's modules are too large for a disk that starts it: a kernel that takes an initrd is needed"
+    )]
+    DiskTooLarge,
     /// A kernel whose modules are nowhere.
     #[error(
         "The modules of kernel {version} are in none of {searched:?}: unpack the kernel's package with \

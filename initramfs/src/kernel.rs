@@ -31,7 +31,7 @@ const TREE_TOP: &str = "../../..";
 pub struct Kernel {
     /// What `uname -r` says under it.
     pub version: String,
-    /// The bzImage.
+    /// The file with the kernel.
     pub image: PathBuf,
     /// The folder with its modules (`lib/modules/VERSION`), where there is one.
     pub modules: Option<PathBuf>,
@@ -47,7 +47,20 @@ impl Kernel {
     /// [`InitramfsError::File`] when it cannot be read, [`InitramfsError::NotAKernel`] when it is something else,
     /// [`InitramfsError::CutShort`] when its end is missing. Missing modules are no error here.
     pub fn from_image(image: &Path) -> Result<Self, InitramfsError> {
-        let version = image_version(image)?;
+        Self::of_version(image, image_version(image)?)
+    }
+
+    /// A kernel from another file than a bzImage, with the `version` that the file tells. Its modules are looked for in the same places.
+    ///
+    /// # Errors
+    /// [`InitramfsError::NotAKernel`] when the version can't be a part of a path.
+    pub fn of_version(image: &Path, version: String) -> Result<Self, InitramfsError> {
+        if !is_version(&version) {
+            return Err(InitramfsError::NotAKernel {
+                path: image.to_owned(),
+                reason: "its version is no name of a folder",
+            });
+        }
         let modules = module_places(image, &version)
             .into_iter()
             .find(|place| place.is_dir());
@@ -164,11 +177,16 @@ fn version_in_setup(setup: &[u8]) -> Result<String, &'static str> {
         .take_while(|byte| byte.is_ascii_graphic())
         .map(|byte| char::from(*byte))
         .collect();
-    // It becomes part of a path.
-    if word.is_empty() || word.contains('/') || word.starts_with('.') {
-        return Err(missing);
+    if is_version(&word) {
+        Ok(word)
+    } else {
+        Err(missing)
     }
-    Ok(word)
+}
+
+/// Whether a word can be a kernel's version: it becomes part of a path.
+fn is_version(word: &str) -> bool {
+    !(word.is_empty() || word.contains('/') || word.starts_with('.'))
 }
 
 #[cfg(test)]

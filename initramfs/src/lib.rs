@@ -17,6 +17,7 @@
 
 mod archive;
 mod error;
+mod ext2;
 mod kernel;
 mod modules;
 mod root;
@@ -25,4 +26,4 @@ pub use archive::Archive;
 pub use error::InitramfsError;
 pub use kernel::Kernel;
 pub use modules::{Module, in_load_order};
-pub use root::{RootSettings, root_initramfs};
+pub use root::{RootSettings, STATUS_MARK, root_disk, root_initramfs};

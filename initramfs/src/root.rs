@@ -2,10 +2,19 @@
 
 use std::fmt::Write;
 
+use crate::ext2::Ext2;
 use crate::{Archive, InitramfsError, Kernel, Module, in_load_order};
+
+/// What the program writes to [`RootSettings::status`] before the status, a byte (`init/init.c`).
+pub const STATUS_MARK: &[u8] = b"ended:";
 
 /// The program.
 const INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init.elf"));
+
+/// The folders, which the program mounts on, or takes modules from.
+const FOLDERS: [&str; 5] = ["/dev", "/lower", "/modules", "/root", "/upper"];
+/// The kernel opens it for the first process, before anything is mounted.
+const CONSOLE: &str = "/dev/console";
 
 /// What the guest is to do. No text may have a line feed or NUL but the command, which may have line feeds.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +33,9 @@ pub struct RootSettings {
     pub init: Option<String>,
     /// Else a command that a shell runs; the guest powers off after it.
     pub command: Option<String>,
+    /// A disk's device, such as `vdb`, for a kernel that can't power off, and may let no process use ports: how the command ends is written there, and
+    /// the guest resets itself.
+    pub status: Option<String>,
     /// More modules that are loaded, if the kernel has them as such.
     pub modules: Vec<&'static str>,
 }
@@ -61,6 +73,9 @@ impl RootSettings {
         if let Some(init) = &self.init {
             line("init", init);
         }
+        if let Some(status) = &self.status {
+            line("status", status);
+        }
         if let Some(command) = &self.command {
             // Last, and without an end: all that follows is the command.
             let _ = write!(text, "command={command}");
@@ -74,25 +89,52 @@ impl RootSettings {
 /// # Errors
 /// The kernel has modules, but not one that is needed, or it can't be read.
 pub fn root_initramfs(kernel: &Kernel, settings: &RootSettings) -> Result<Vec<u8>, InitramfsError> {
+    let mut archive = Archive::new();
+    for folder in FOLDERS {
+        archive.folder(folder, 0o755)?;
+    }
+    archive.character_device(CONSOLE, 0o600, 5, 1)?;
+    for (path, mode, contents) in files(kernel, settings)? {
+        archive.file(&path, mode.into(), &contents)?;
+    }
+    archive.finish()
+}
+
+/// The same files on a disk (ext2), for a kernel that takes no initial RAM disk: its first process is `/init`.
+///
+/// # Errors
+/// As for [`root_initramfs`], and a file is too large.
+pub fn root_disk(kernel: &Kernel, settings: &RootSettings) -> Result<Vec<u8>, InitramfsError> {
+    let mut disk = Ext2::new();
+    for folder in FOLDERS {
+        disk.folder(folder)?;
+    }
+    disk.character_device(CONSOLE, 0o600, [5, 1])?;
+    for (path, mode, contents) in files(kernel, settings)? {
+        disk.file(&path, mode, contents)?;
+    }
+    disk.finish()
+}
+
+/// The files: their paths, permissions and contents.
+fn files(
+    kernel: &Kernel,
+    settings: &RootSettings,
+) -> Result<Vec<(String, u16, Vec<u8>)>, InitramfsError> {
     let modules: Vec<Module> = match kernel.modules {
         Some(_) => in_load_order(kernel, &settings.needed_modules())?,
         None => Vec::new(),
     };
-    let mut archive = Archive::new();
-    for folder in ["/dev", "/lower", "/upper", "/root"] {
-        archive.folder(folder, 0o755)?;
-    }
-    // The kernel opens it for the first process, before anything is mounted.
-    archive.character_device("/dev/console", 0o600, 5, 1)?;
-    archive.file("/init", 0o755, INIT)?;
+    let mut files = vec![("/init".to_owned(), 0o755, INIT.to_vec())];
     let mut names = Vec::new();
-    for module in &modules {
+    for module in modules {
         let name = format!("/modules/{}.ko", module.name);
-        archive.file(&name, 0o644, &module.contents)?;
-        names.push(name);
+        names.push(name.clone());
+        files.push((name, 0o644, module.contents));
     }
-    archive.file("/settings", 0o600, settings.text(&names).as_bytes())?;
-    archive.finish()
+    let settings = settings.text(&names).into_bytes();
+    files.push(("/settings".to_owned(), 0o600, settings));
+    Ok(files)
 }
 
 #[cfg(test)]
@@ -105,13 +147,14 @@ mod tests {
             tag: "root".to_owned(),
             console: "hvc0".to_owned(),
             size: Some((24, 80)),
+            status: Some("vdb".to_owned()),
             command: Some("a\nb=c".to_owned()),
             ..RootSettings::default()
         };
         let text = settings.text(&["/modules/a.ko".to_owned()]);
         assert_eq!(
             text,
-            "module=/modules/a.ko\ntag=root\nwritable=0\nconsole=hvc0\nrows=24\ncolumns=80\ncommand=a\nb=c"
+            "module=/modules/a.ko\ntag=root\nwritable=0\nconsole=hvc0\nrows=24\ncolumns=80\nstatus=vdb\ncommand=a\nb=c"
         );
     }
 
@@ -130,9 +173,15 @@ mod tests {
             image: "bzImage".into(),
             modules: None,
         };
-        let archive = root_initramfs(&kernel, &RootSettings::default()).unwrap();
+        let settings = RootSettings::default();
+        let archive = root_initramfs(&kernel, &settings).unwrap();
         let has = |text: &[u8]| archive.windows(text.len()).any(|window| window == text);
         assert!(has(b"\0settings\0") || has(b"settings\0"));
         assert!(has(INIT));
+        let disk = root_disk(&kernel, &settings).unwrap();
+        let settings = settings.text(&[]);
+        for text in [INIT, settings.as_bytes()] {
+            assert!(disk.windows(text.len()).any(|window| window == text));
+        }
     }
 }

@@ -46,6 +46,11 @@ pub enum IntrospectionError {
     /// The ELF file is malformed.
     #[error("The kernel's ELF file is damaged: {0}")]
     Elf(String),
+    /// A library with a kernel doesn't tell where the kernel has to be.
+    #[error(
+        "The library has a kernel (KERNEL_BUNDLE), but its function krunfw_get_kernel doesn't say where that is loaded and entered"
+    )]
+    Bundle,
     /// The type information is malformed.
     #[error("The kernel's BTF is damaged: {0}")]
     Btf(&'static str),

@@ -76,8 +76,8 @@ impl OtherGuest {
 }
 
 impl GuestKnowledge {
-    /// Reads the image that the VMM loads: its note if it has one, otherwise as a Linux kernel. Any other ELF file
-    /// gives no knowledge.
+    /// Reads the image that the VMM loads: its note if it has one, otherwise as a Linux kernel. Of any other ELF file
+    /// only the code is known, and nothing of a bzImage without a packed kernel, such as memtest86+.
     ///
     /// # Errors
     /// The image or its note is damaged.
@@ -86,9 +86,9 @@ impl GuestKnowledge {
             return Ok(noted);
         }
         match Self::from_kernel_image(image) {
-            Err(IntrospectionError::NotAKernel) => Ok(Self::new(Guest::Other(
-                OtherGuest::from_image(GuestNote::default(), image),
-            ))),
+            Err(IntrospectionError::NotAKernel | IntrospectionError::NoPayload) => Ok(Self::new(
+                Guest::Other(OtherGuest::from_image(GuestNote::default(), image)),
+            )),
             result => result,
         }
     }
@@ -308,6 +308,17 @@ mod tests {
     fn refuses_files_that_are_no_kernel() {
         let error = GuestKnowledge::from_kernel_image(b"#!/bin/sh\n").unwrap_err();
         assert!(matches!(error, IntrospectionError::NotAKernel));
+    }
+
+    #[test]
+    fn a_bzimage_without_a_packed_kernel_is_unknown() {
+        let mut image = vec![0; 4096];
+        image[0x202..0x208].copy_from_slice(b"HdrS\x0c\x02");
+        let knowledge = GuestKnowledge::from_image(&image).unwrap();
+        assert!(!knowledge.is_pending() && !knowledge.tells_processes());
+        assert!(knowledge.linux().is_none() && knowledge.kallsyms().is_none());
+        image[0x24c] = 1;
+        assert!(GuestKnowledge::from_image(&image).is_err());
     }
 
     #[test]

@@ -26,6 +26,7 @@
 #[cfg(test)]
 extern crate self as kvmprof_introspection;
 
+mod bundle;
 mod code;
 mod error;
 mod image;
@@ -38,6 +39,7 @@ mod test_guest;
 mod unwind;
 mod vcpu;
 
+pub use bundle::KernelBundle;
 pub use error::IntrospectionError;
 pub use image::btf::{Btf, Structures, join as join_btf};
 pub use image::{MAX_UNPACKED, Symbols, notes, unpack as unpack_kernel, unpack_archive};
@@ -51,7 +53,7 @@ pub use linux::{
     Area, Backing, FileIdentity, GuestProcesses, KernelPulse, KernelWatch, LinuxKnowledge,
     ListedProcess, MappedFile, ModuleOmissions, Modules, NewFunctions, ProcessFate,
     ProcessInstance, ProcessMap, ProcessOrigin, TaskReader, TaskScope, UnwinderSlot,
-    VMCOREINFO_BYTES, VmcoreinfoSearch,
+    VMCOREINFO_BYTES, VmcoreinfoSearch, release_of_file,
 };
 pub use noted::{PidAtError, parse as parse_pid_at};
 pub use process_places::{LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace};

@@ -176,8 +176,20 @@ pub enum MachineError {
     /// The kernel is neither a bzImage nor an ELF file for x86-64.
     #[error("The kernel {0} is not a bzImage or an ELF file for x86-64")]
     NotAKernel(String),
+    /// The kernel's file is known, and is something else.
+    #[error(
+        "The kernel {name} is {what}. kvmprof starts Linux as a bzImage, a vmlinux or a libkrunfw library, and other 64-bit kernels as ELF files"
+    )]
+    OtherImage {
+        /// Name of the kernel.
+        name: String,
+        /// What it is.
+        what: &'static str,
+    },
     /// The kernel lacks the 64-bit entry point.
-    #[error("The kernel {0} is a bzImage without a 64-bit entry point; a 64-bit kernel is needed")]
+    #[error(
+        "The kernel {0} has the form of a bzImage, as iPXE and GRUB have it, too, without a 64-bit entry point; a 64-bit kernel is needed"
+    )]
     NoEntry64(String),
     /// The kernel's file is shorter than its header says.
     #[error("The kernel {name} is truncated: it should have {expected} bytes, but has {actual}")]
@@ -196,6 +208,15 @@ pub enum MachineError {
         name: String,
         /// What is wrong.
         reason: String,
+    },
+    /// The kernel in a library doesn't say where it has to be.
+    #[error("The kernel {name} can't be taken out of its library")]
+    Library {
+        /// Name of the kernel.
+        name: String,
+        /// What is wrong with the library.
+        #[source]
+        source: kvmprof_introspection::IntrospectionError,
     },
     /// A segment of the kernel overlaps the machine's own structures.
     #[error(
@@ -248,6 +269,17 @@ pub enum MachineError {
         size: u64,
         /// Size of the free memory for it, in bytes.
         free: u64,
+    },
+    /// The kernel can't use an initial RAM disk.
+    #[error(
+        "The kernel {kernel} takes no initrd (CONFIG_BLK_DEV_INITRD), so {} can't be its initrd: give it a folder as root (--root), or a disk",
+        initrd.display()
+    )]
+    NoInitrd {
+        /// Name of the kernel.
+        kernel: String,
+        /// The file.
+        initrd: PathBuf,
     },
     /// The initial RAM disk is empty.
     #[error("The initrd {} is empty", .0.display())]

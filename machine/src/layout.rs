@@ -11,7 +11,7 @@
 //! | `0x8ff0` | initial stack pointer |
 //! | `0x9000`-`0xefff` | boot page tables, identity map of the first 4 GiB |
 //! | `0x20000` | kernel command line |
-//! | `0x9fc00`-`0xfffff` | reserved; ACPI tables from `0xe0000`, reset vector at `0xffff0` |
+//! | `0x9fc00`-`0xfffff` | reserved; ACPI tables from `0xe0000`, MP table from `0xf0000`, reset vector at `0xffff0` |
 //! | `0x100000` | guest's own memory: kernel upwards, initial RAM disk from the top |
 //! | 3 GiB-4 GiB | no memory: virtio-mmio, I/O APIC, local APICs, KVM's own pages |
 //! | 4 GiB | the rest of the memory |
@@ -50,8 +50,10 @@ pub const LOW_MEMORY_END: u64 = 0x9fc00;
 /// ACPI tables, of which the RSDP is the first. They are in the area where operating systems search for the RSDP (ACPI specification,
 /// section 5.2.5.1).
 pub const ACPI_TABLES: u64 = 0xe0000;
+/// The MP table, in the area where kernels without ACPI search for it (MultiProcessor Specification 1.4, section 4). The ACPI tables end below it.
+pub const MP_TABLE: u64 = 0xf_0000;
 /// The reset vector, `f000:fff0`, where a PC's processor starts after reset, and to which kernels jump to reset a PC by its firmware. The
-/// ACPI tables end below it.
+/// MP table ends below it.
 pub const RESET_VECTOR: u64 = 0xf_fff0;
 /// Start of the memory that no PC convention uses. Kernels are loaded from here on.
 pub const HIGH_MEMORY: u64 = 0x10_0000;

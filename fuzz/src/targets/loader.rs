@@ -1,5 +1,6 @@
 //! Kernels as the machine loads them: bzImage and ELF files, whose parts are put into guest memory.
 
+use kvmprof_introspection_fixtures::library::{Function, Library};
 use kvmprof_machine::{GuestMemory, Image, ImageKind, layout};
 use vm_memory::GuestAddress;
 
@@ -21,7 +22,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// A small ELF file with notes, and a bzImage without a kernel in it.
+/// A small ELF file with notes, a bzImage without a kernel in it, and a library with one.
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let note = |owner: &[u8], kind: u32, content: &[u8]| {
         let padded = |bytes: &[u8]| {
@@ -47,6 +48,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("pvh", elf(&pvh)),
         ("start-all", elf(&start_all)),
         ("bzimage", bzimage()),
+        ("library", library()),
     ]
 }
 
@@ -85,6 +87,18 @@ fn elf(notes: &[u8]) -> Vec<u8> {
         notes,
     ]
     .concat()
+}
+
+/// A library with a kernel.
+fn library() -> Vec<u8> {
+    Library {
+        function: Function::Framed,
+        load: 0x10_0000,
+        entry: 0x10_0010,
+        length: 0x40,
+        contents: &[0x90; 0x40],
+    }
+    .file()
 }
 
 /// One sector of setup, and a kernel of one that is never run (kernel: Documentation/arch/x86/boot.rst).

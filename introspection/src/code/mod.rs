@@ -88,6 +88,11 @@ impl<'a> Code<'a> {
         Some(Flow::of(self, self.function(name)?))
     }
 
+    /// What the function at `start` does.
+    pub fn flow_at(&self, start: u64) -> Flow {
+        Flow::of(self, self.from(start))
+    }
+
     /// Whether `call` is to the function `name`.
     pub fn is_call_to(&self, call: &Call, name: &str) -> bool {
         let target = call.target.and_then(|target| self.name(target));

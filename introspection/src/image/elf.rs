@@ -1,6 +1,9 @@
 //! The parts of an ELF file that introspection needs (elf(5)).
 
-use object::elf::{FileHeader64, PT_LOAD, SHF_EXECINSTR, SHT_NOBITS, SymbolSection};
+use object::elf::{
+    FileHeader64, PT_LOAD, SHF_EXECINSTR, SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB, SectionType,
+    SymbolSection,
+};
 use object::read::elf::{FileHeader, NoteIterator, ProgramHeader, SectionHeader};
 use object::{LittleEndian, SectionIndex, read};
 
@@ -87,12 +90,20 @@ impl<'a> Vmlinux<'a> {
 
     /// The defined symbols of `.symtab`, which stripped kernels lack.
     pub fn symbols(&self) -> impl Iterator<Item = FileSymbol<'a>> {
+        self.symbol_table(SHT_SYMTAB)
+    }
+
+    /// The defined symbols of `.dynsym`, by which a shared library is used.
+    pub fn dynamic_symbols(&self) -> impl Iterator<Item = FileSymbol<'a>> {
+        self.symbol_table(SHT_DYNSYM)
+    }
+
+    /// The defined symbols of the table of this type.
+    fn symbol_table(&self, kind: SectionType) -> impl Iterator<Item = FileSymbol<'a>> + use<'a> {
         use object::read::elf::Sym;
         let table = self.header.endian().ok().and_then(|endian| {
             let sections = self.header.sections(endian, self.file).ok()?;
-            let table = sections
-                .symbols(endian, self.file, object::elf::SHT_SYMTAB)
-                .ok()?;
+            let table = sections.symbols(endian, self.file, kind).ok()?;
             Some((endian, sections, table))
         });
         table.into_iter().flat_map(|(endian, sections, table)| {

@@ -7,8 +7,9 @@ use super::elf::{Segment, Vmlinux, notes_in_section};
 #[derive(Debug)]
 pub struct KernelImage<'a> {
     segments: Vec<Segment<'a>>,
-    /// The file. A running kernel has no ELF sections and no ELF symbol table.
+    /// The file, if it is an ELF file, which may have sections and a symbol table.
     file: Option<Vmlinux<'a>>,
+    is_running: bool,
 }
 
 impl<'a> KernelImage<'a> {
@@ -17,6 +18,20 @@ impl<'a> KernelImage<'a> {
         Self {
             segments: file.segments().to_vec(),
             file: Some(file),
+            is_running: false,
+        }
+    }
+
+    /// The image of a kernel that doesn't run yet, laid out as in memory, from this link-time address on.
+    pub fn flat(address: u64, data: &'a [u8]) -> Self {
+        Self {
+            segments: vec![Segment {
+                address,
+                data,
+                memory_length: data.len() as u64,
+            }],
+            file: None,
+            is_running: false,
         }
     }
 
@@ -25,15 +40,16 @@ impl<'a> KernelImage<'a> {
         Self {
             segments,
             file: None,
+            is_running: true,
         }
     }
 
     /// True if this is the image of a running kernel.
     pub fn is_running(&self) -> bool {
-        self.file.is_none()
+        self.is_running
     }
 
-    /// The file, if the image is one.
+    /// The file, if the image is an ELF file.
     pub fn file(&self) -> Option<&Vmlinux<'a>> {
         self.file.as_ref()
     }

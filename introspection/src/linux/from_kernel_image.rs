@@ -14,6 +14,7 @@ use super::running::RunningImage;
 use super::task_layout::{Addresses, TaskLayout};
 use super::tasks::TaskListLayout;
 use super::{KERNEL_MAP, KERNEL_MAP_LENGTH, LinuxKnowledge, MAX_BANNER, stacks};
+use crate::bundle::KernelBundle;
 use crate::code::Code;
 use crate::image::btf::Btf;
 use crate::image::kallsyms::{self, Anchor, Budget, Stretch};
@@ -32,11 +33,15 @@ const NT_GNU_BUILD_ID: u32 = 3;
 const LINKED_TEXT: u64 = KERNEL_MAP + 0x100_0000;
 
 impl LinuxKnowledge {
-    /// Reads a kernel file, a bzImage or an ELF vmlinux.
+    /// Reads a kernel file: a bzImage, an ELF vmlinux, or a library with a kernel.
     ///
     /// # Errors
     /// The file isn't a Linux kernel, or is damaged.
     pub fn from_image(file: &[u8]) -> Result<Self, IntrospectionError> {
+        if let Some(bundle) = KernelBundle::find(file)? {
+            let (found, _) = Self::read_image(bundle_image(&bundle))?;
+            return Ok(found);
+        }
         let unpacked = image::unpack(file)?;
         let image = KernelImage::from_file(Vmlinux::parse(&unpacked)?);
         let (found, _) = Self::read_image(image)?;
@@ -200,6 +205,19 @@ fn completed<'a>(
         Types::Code(_) => Types::Code(findings.members()),
     };
     (symbols.with_variables(&missing), types)
+}
+
+/// The release of the kernel in a file that isn't compressed: an ELF vmlinux, or a library with a kernel. `None` if there is none.
+pub fn release_of_file(file: &[u8]) -> Option<String> {
+    match KernelBundle::find(file).ok()? {
+        Some(bundle) => release(&bundle_image(&bundle)),
+        None => release(&KernelImage::from_file(Vmlinux::parse(file).ok()?)),
+    }
+}
+
+/// The image of a kernel in a library. Such a kernel is linked to the address at which it is loaded, and isn't moved.
+fn bundle_image<'a>(bundle: &KernelBundle<'a>) -> KernelImage<'a> {
+    KernelImage::flat(KERNEL_MAP.wrapping_add(bundle.load), bundle.contents)
 }
 
 /// The kernel's release, from the first banner in the image.

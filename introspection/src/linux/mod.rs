@@ -43,7 +43,7 @@ use task_layout::{Addresses, TaskLayout};
 use tasks::TaskListLayout;
 
 pub use cpu::Cpu;
-pub use from_kernel_image::{kernel_symbols, release as kernel_release};
+pub use from_kernel_image::{kernel_symbols, release as kernel_release, release_of_file};
 pub use kernel_watch::{KernelPulse, KernelWatch};
 pub use modules::{ModuleOmissions, Modules, NewFunctions};
 pub use processes::{

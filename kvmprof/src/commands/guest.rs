@@ -21,11 +21,13 @@ use kvmprof_machine::network::{NetworkConfig, PeerAddress};
 use kvmprof_machine::share::{ShareOptions, ShareSource};
 use kvmprof_machine::virtio::GuestAccess;
 use kvmprof_machine::vsock::VsockConfig;
-use kvmprof_machine::{KernelSource, MachineConfig, MemoryBacking, MemoryOptions};
+use kvmprof_machine::{
+    Image, KernelPart, KernelSource, MachineConfig, MemoryBacking, MemoryOptions,
+};
 use kvmprof_profiling::clock::{DEFAULT_HZ, MAXIMUM_HZ};
 use kvmprof_profiling::{ProfilingConfig, RecordPlan};
 use kvmprof_sandbox::user::User;
-use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, VmEnd, block_signals, catch_signals};
+use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, block_signals, catch_signals};
 
 /// Maximum length of a text to find on a console, in bytes.
 const CONSOLE_TEXT_MAX: usize = 1024;
@@ -57,7 +59,7 @@ pub struct GuestOptions {
     initrd: Option<PathBuf>,
     #[command(flatten)]
     root: RootOptions,
-    /// The kernel's command line, if not console=ttyS0 (with --console hvc: console=hvc0)
+    /// The kernel's command line, if not console=ttyS0 (on the virtio console: console=hvc0)
     #[arg(long, value_name = "WORDS")]
     cmdline: Option<String>,
     /// The guest's memory, such as 512M or 4G, and after a comma what it is made of on the host, if not of kvmprof's own
@@ -72,9 +74,10 @@ pub struct GuestOptions {
     #[arg(long = "disk", value_name = "PATH[,OPTION...]")]
     disks: Vec<DiskOptions>,
     /// Where the guest's console is: stdio (its serial port), hvc (its virtio console, on standard
-    /// input and output), none or file:PATH, which is emptied when the guest starts
-    #[arg(long, value_name = "WHERE", default_value = "stdio")]
-    console: console::Console,
+    /// input and output), none or file:PATH, which is emptied when the guest starts [default: stdio, or hvc for a kernel that
+    /// has no driver for the serial port]
+    #[arg(long, value_name = "WHERE")]
+    console: Option<console::Console>,
     /// How many bytes of output --console file:PATH gets at most, such as 64M; what the guest says after that is thrown away
     #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     console_limit: Option<u64>,
@@ -126,7 +129,8 @@ impl GuestOptions {
     pub fn config(&self, kernel: &Path, record: Option<RecordPlan>) -> anyhow::Result<VmConfig> {
         let hz = self.hz.unwrap_or(DEFAULT_HZ);
         let profiling = self.profiling.config(self.clock.source, hz)?;
-        if self.console_limit.is_some() && !matches!(self.console, console::Console::File(_)) {
+        if self.console_limit.is_some() && !matches!(self.console, Some(console::Console::File(_)))
+        {
             return Err(usage("--console-limit is for --console file:PATH"));
         }
         check_networks(&self.networks)?;
@@ -138,15 +142,14 @@ impl GuestOptions {
         let machine = MachineConfig {
             kernel: KernelSource::Path(kernel.to_owned()),
             initrd: self.initrd.clone(),
-            command_line: (self.cmdline.clone())
-                .unwrap_or_else(|| default_command_line(&self.console)),
+            command_line: self.cmdline.clone().unwrap_or_default(),
             memory: self.memory.clone(),
             cpus: self.cpus,
         };
         let shares = self.shares.iter().cloned();
         Ok(VmConfig {
             disks: self.disks.clone(),
-            console: self.console.clone(),
+            console: self.console.clone().unwrap_or_default(),
             console_limit: self.console_limit,
             guest_access: self.guest_access,
             networks: self.networks.clone(),
@@ -212,7 +215,7 @@ impl GuestOptions {
         needs.shares.clone_from(&self.shares);
         needs.virtiofsd.clone_from(&self.virtiofsd);
         needs.output("--vsock", self.vsock.as_ref().map(|vsock| &vsock.path));
-        if let console::Console::File(path) = &self.console {
+        if let Some(console::Console::File(path)) = &self.console {
             needs.output("--console", Some(path));
         }
         if let MemoryBacking::File(path) = &self.memory.backing {
@@ -239,18 +242,17 @@ impl GuestOptions {
     pub fn run(&self, mut config: VmConfig, interrupt: Interrupt) -> anyhow::Result<ExitStatus> {
         let user = self.user.as_ref();
         let helpers = self.sandbox.start(&mut config, user)?;
-        let disk = match &config.machine.kernel {
-            KernelSource::Path(kernel) => self.root.make_disk(kernel, &self.console)?,
-            KernelSource::Embedded(_) => None,
-        };
+        self.choose_console(&mut config);
+        let disk = self.root.make_disk(&config)?;
         if let Some(disk) = &disk {
-            config.machine.initrd = Some(disk.path());
+            disk.give_to(&mut config);
         }
+        let has_input = config.console.has_input();
         block_signals().context("Cannot block signals")?;
         catch_signals().context("Cannot catch signals")?;
         thread_panics::end_program();
         let vm = Vm::start(config).map_err(start_error)?;
-        let terminal = if self.console.has_input() {
+        let terminal = if has_input {
             RawTerminal::enter(interrupt).context("Cannot set up the terminal")?
         } else {
             None
@@ -260,9 +262,25 @@ impl GuestOptions {
         let end = vm.join();
         drop(terminal);
         drop(helpers);
-        match end? {
-            VmEnd::PowerOff if self.root.folder().is_some() => self.root.status(&devices),
-            end => status_of_guest(end),
+        match (end?, disk) {
+            (end, Some(disk)) if disk.is_orderly(&end) => self.root.status(&devices, &disk),
+            (end, _) => status_of_guest(end),
+        }
+    }
+}
+
+impl GuestOptions {
+    /// Chooses the console of `config` if none was asked for, and the command line by it. A kernel that certainly has no driver for the serial port has the
+    /// virtio console. A kernel that can't be used is left to the machine, which says why.
+    fn choose_console(&self, config: &mut VmConfig) {
+        if let (None, KernelSource::Path(kernel)) = (&self.console, &config.machine.kernel)
+            && let Ok(Some(image)) = Image::open_unpacked(kernel)
+            && image.lacks(KernelPart::SerialPort)
+        {
+            config.console = console::Console::Hvc;
+        }
+        if self.cmdline.is_none() {
+            config.machine.command_line = default_command_line(&config.console);
         }
     }
 }

@@ -4,16 +4,23 @@ use std::env;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
 use kvmprof_cli::command_line::{ExitStatus, WithStatus, usage};
-use kvmprof_initramfs::{Kernel, RootSettings, root_initramfs};
-use kvmprof_machine::MachineDevices;
+use kvmprof_initramfs::{Kernel, RootSettings, STATUS_MARK, root_disk, root_initramfs};
+use kvmprof_introspection::release_of_file;
 use kvmprof_machine::console::Console;
+use kvmprof_machine::disk::{Backing, DiskFormat, DiskOptions};
 use kvmprof_machine::share::{ShareOptions, ShareSource};
+use kvmprof_machine::{Image, KernelPart, KernelSource, MachineDevices};
+use kvmprof_vmm::vm::{OnReset, VmConfig, VmEnd};
 use rustix::fs::{MemfdFlags, memfd_create};
+
+/// Bytes of the disk for the status: as many as kernels read when they look for partitions, or they complain.
+const STATUS_DISK: u64 = 64 << 10;
 
 /// The tag of the folder in the guest.
 const TAG: &str = "kvmprof-root";
@@ -63,16 +70,79 @@ fn parse_root(text: &str) -> Result<Root, String> {
     })
 }
 
-/// The initial RAM disk of such a guest.
+/// What starts such a guest, and what takes its status.
 pub struct RootDisk {
+    /// An initial RAM disk, or a disk for a kernel that takes no initial RAM disk.
     file: File,
+    takes_initrd: bool,
+    /// A disk for the status, if the kernel has no ACPI: it can't power off, and may let no process use the port for the status.
+    status: Option<File>,
 }
 
 impl RootDisk {
-    /// The path of the disk, which exists while this lives.
-    pub fn path(&self) -> PathBuf {
-        format!("/proc/self/fd/{}", self.file.as_raw_fd()).into()
+    /// Has the guest of `config` start with it. The files of `config` exist while this lives.
+    pub fn give_to(&self, config: &mut VmConfig) {
+        if self.takes_initrd {
+            config.machine.initrd = Some(path_of(&self.file));
+        } else {
+            // These words come first, because those after a lone `--` aren't for the kernel.
+            let disk = disk_name(config.disks.len());
+            let words = format!("root=/dev/{disk} rootfstype=ext4 ro init=/init ");
+            config.machine.command_line.insert_str(0, &words);
+            config.disks.push(raw_disk(&self.file, true));
+        }
+        if let Some(status) = &self.status {
+            config.disks.push(raw_disk(status, false));
+            config.on_reset = OnReset::Exit;
+        }
     }
+
+    /// Whether `end` is one that the guest makes itself in order.
+    pub fn is_orderly(&self, end: &VmEnd) -> bool {
+        match end {
+            VmEnd::PowerOff => true,
+            VmEnd::Reset => self.status.is_some(),
+            _ => false,
+        }
+    }
+
+    /// The status that the guest has left on the disk for it; `None` if there is none.
+    fn status(&self) -> Option<u8> {
+        let mut said = [0; STATUS_MARK.len() + 1];
+        self.status.as_ref()?.read_exact_at(&mut said, 0).ok()?;
+        let [status] = said.strip_prefix(STATUS_MARK)? else {
+            return None;
+        };
+        Some(*status)
+    }
+}
+
+/// A path of an open file.
+fn path_of(file: &File) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+}
+
+fn raw_disk(file: &File, readonly: bool) -> DiskOptions {
+    DiskOptions {
+        path: path_of(file),
+        readonly,
+        format: Some(DiskFormat::Raw),
+        serial: String::new(),
+        backing: Backing::default(),
+    }
+}
+
+/// The guest's name of the disk with this index, of which there are few.
+fn disk_name(index: usize) -> String {
+    let letter = (b'a'..=b'z').nth(index).map_or('z', char::from);
+    format!("vd{letter}")
+}
+
+fn file_in_memory() -> anyhow::Result<File> {
+    let file = memfd_create("kvmprof-root", MemfdFlags::CLOEXEC);
+    Ok(File::from(
+        file.context("Cannot make the disk that starts the guest")?,
+    ))
 }
 
 impl RootOptions {
@@ -93,19 +163,38 @@ impl RootOptions {
         })
     }
 
-    /// Makes the initial RAM disk, with the modules that the kernel needs; `None` without a root.
-    pub fn make_disk(&self, kernel: &Path, console: &Console) -> anyhow::Result<Option<RootDisk>> {
-        let Some(root) = &self.root else {
+    /// Makes what starts the guest of `config`, with the modules that its kernel needs; `None` without a root.
+    pub fn make_disk(&self, config: &VmConfig) -> anyhow::Result<Option<RootDisk>> {
+        let (Some(root), KernelSource::Path(path)) = (&self.root, &config.machine.kernel) else {
             return Ok(None);
         };
-        let mut kernel = Kernel::from_image(kernel).context("--root needs a bzImage")?;
+        let unpacked = Image::open_unpacked(path)?;
+        let lacks = |part| (unpacked.as_ref()).is_some_and(|image| image.lacks(part));
+        let takes_initrd = !lacks(KernelPart::InitialRamDisk);
+        let mut kernel = kernel_of(path, unpacked.as_ref())?;
         self.find_modules(&mut kernel, root)?;
-        let disk = root_initramfs(&kernel, &self.settings(root, console)?)?;
-        let file = memfd_create("kvmprof-initrd", MemfdFlags::CLOEXEC);
-        let mut file = File::from(file.context("Cannot make the initial RAM disk")?);
+        let mut settings = self.settings(root, &config.console)?;
+        let mut status = None;
+        if lacks(KernelPart::Acpi) {
+            let index = config.disks.len() + usize::from(!takes_initrd);
+            settings.status = Some(disk_name(index));
+            let file = file_in_memory()?;
+            file.set_len(STATUS_DISK)
+                .context("Cannot make the disk for the status")?;
+            status = Some(file);
+        }
+        let disk = match takes_initrd {
+            true => root_initramfs(&kernel, &settings)?,
+            false => root_disk(&kernel, &settings)?,
+        };
+        let mut file = file_in_memory()?;
         file.write_all(&disk)
-            .context("Cannot write the initial RAM disk")?;
-        Ok(Some(RootDisk { file }))
+            .context("Cannot write the disk that starts the guest")?;
+        Ok(Some(RootDisk {
+            file,
+            takes_initrd,
+            status,
+        }))
     }
 
     fn find_modules(&self, kernel: &mut Kernel, root: &Root) -> anyhow::Result<()> {
@@ -146,6 +235,7 @@ impl RootOptions {
             terminal: terminal.filter(is_plain),
             size: size.map(|size| (size.ws_row, size.ws_col)),
             init: self.init.clone(),
+            status: None,
             command: self.exec.clone(),
             modules: if is_hvc {
                 vec!["virtio_console"]
@@ -155,8 +245,8 @@ impl RootOptions {
         })
     }
 
-    /// The status of a guest whose machine has ended normally.
-    pub fn status(&self, devices: &MachineDevices) -> anyhow::Result<ExitStatus> {
+    /// The status of a guest that was started with `disk`, and whose machine has ended normally.
+    pub fn status(&self, devices: &MachineDevices, disk: &RootDisk) -> anyhow::Result<ExitStatus> {
         let failed = |message: &str| {
             Err(WithStatus {
                 message: message.to_owned(),
@@ -164,7 +254,7 @@ impl RootOptions {
             }
             .into())
         };
-        match (devices.exit_status(), &self.exec) {
+        match (devices.exit_status().or_else(|| disk.status()), &self.exec) {
             (None, None) | (Some(0), _) => Ok(ExitStatus::SUCCESS),
             (None, Some(_)) => {
                 failed("The guest has ended before the command did; its console may say why")
@@ -177,9 +267,75 @@ impl RootOptions {
     }
 }
 
+/// The kernel in this file, and where its modules are.
+fn kernel_of(path: &Path, unpacked: Option<&Image>) -> anyhow::Result<Kernel> {
+    let needed = "--root needs a Linux kernel: a bzImage, an ELF vmlinux, or a library with one";
+    let Some(image) = unpacked else {
+        return Kernel::from_image(path).context(needed);
+    };
+    let release = release_of_file(image.bytes()).context(needed)?;
+    Kernel::of_version(path, release).context(needed)
+}
+
 #[cfg(test)]
 mod tests {
+    use kvmprof_machine::{MachineConfig, MemoryOptions};
+
     use super::*;
+
+    fn config() -> VmConfig {
+        let mut config = VmConfig::new(MachineConfig {
+            kernel: KernelSource::Path("libkrunfw.so".into()),
+            initrd: None,
+            command_line: "quiet -- one".to_owned(),
+            memory: MemoryOptions::private(64 << 20),
+            cpus: 1,
+        });
+        config.on_reset = OnReset::Restart;
+        config.disks.push("own.raw".parse().unwrap());
+        config
+    }
+
+    fn disk(takes_initrd: bool, status: Option<File>) -> RootDisk {
+        RootDisk {
+            file: file_in_memory().unwrap(),
+            takes_initrd,
+            status,
+        }
+    }
+
+    #[test]
+    fn an_initrd_starts_most_guests() {
+        let mut config = config();
+        let disk = disk(true, None);
+        disk.give_to(&mut config);
+        assert_eq!(config.machine.initrd, Some(path_of(&disk.file)));
+        assert_eq!((config.disks.len(), config.on_reset), (1, OnReset::Restart));
+        assert_eq!(config.machine.command_line, "quiet -- one");
+        assert!(disk.is_orderly(&VmEnd::PowerOff) && !disk.is_orderly(&VmEnd::Reset));
+    }
+
+    #[test]
+    fn disks_start_other_guests_and_take_their_status() {
+        let mut config = config();
+        let status = file_in_memory().unwrap();
+        status.set_len(STATUS_DISK).unwrap();
+        let disk = disk(false, Some(status));
+        disk.give_to(&mut config);
+        assert_eq!(config.machine.initrd, None);
+        let line = "root=/dev/vdb rootfstype=ext4 ro init=/init quiet -- one";
+        assert_eq!(config.machine.command_line, line);
+        let readonly: Vec<bool> = config.disks.iter().map(|disk| disk.readonly).collect();
+        assert_eq!(readonly, [false, true, false]);
+        assert_eq!(config.on_reset, OnReset::Exit);
+        assert!(disk.is_orderly(&VmEnd::Reset));
+        assert_eq!(disk.status(), None);
+        // As the guest writes to its last disk.
+        let last = config.disks.last().unwrap();
+        let file = File::options().write(true).open(&last.path).unwrap();
+        file.write_all_at(b"ended:\x07", 0).unwrap();
+        assert_eq!(disk.status(), Some(7));
+    }
 
     #[test]
     fn a_root_is_read_only_by_default() {

@@ -310,7 +310,7 @@ mod tests {
     fn the_largest_tables_fit_into_their_area() {
         let devices = slots(layout::VIRTIO_DEVICES_MAX).unwrap();
         let end = layout::ACPI_TABLES + build(64, &devices).len() as u64;
-        assert!(end <= layout::RESET_VECTOR);
+        assert!(end <= layout::MP_TABLE);
     }
 
     #[test]

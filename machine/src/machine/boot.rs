@@ -4,8 +4,10 @@ use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 
-use super::image::{Image, ImageKind, KernelFile, LoadedKernel, open_file};
-use super::{MachineConfig, acpi, boot_parameters, command_line, firmware, registers};
+use super::image::{Image, ImageKind, LoadedKernel};
+use super::kernel_file::{KernelFile, open_file};
+use super::kernel_part::KernelPart;
+use super::{MachineConfig, acpi, boot_parameters, command_line, firmware, mp_table, registers};
 use crate::error::MachineError;
 use crate::layout;
 use crate::memory::GuestMemory;
@@ -50,7 +52,7 @@ impl Boot {
     /// The contents for `config`, of these files, on a machine with this many vCPUs and virtio devices in these slots.
     ///
     /// # Errors
-    /// A file can't be read, or isn't a kernel.
+    /// A file can't be read, or isn't a kernel, or the kernel takes no initial RAM disk.
     pub(super) fn new(
         config: &MachineConfig,
         files: BootFiles,
@@ -58,8 +60,17 @@ impl Boot {
         virtio: Vec<VirtioSlot>,
     ) -> Result<Self, MachineError> {
         let image = Image::read(files.kernel)?;
+        if let Some((path, _)) = &files.initrd
+            && image.lacks(KernelPart::InitialRamDisk)
+        {
+            return Err(MachineError::NoInitrd {
+                kernel: config.kernel.name(),
+                initrd: path.clone(),
+            });
+        }
+        let has_acpi = image.is_linux() && !image.lacks(KernelPart::Acpi);
         Ok(Self {
-            command_line: command_line(&config.command_line, image.is_linux(), &virtio),
+            command_line: command_line(&config.command_line, has_acpi, &virtio),
             image,
             initrd: files.initrd,
             memory_bytes: config.memory.bytes,
@@ -103,6 +114,7 @@ impl Boot {
             None => None,
         };
         let rsdp = acpi::write(memory, self.cpus, &self.virtio)?;
+        mp_table::write(memory, self.cpus)?;
         boot_parameters::write(
             memory,
             self.memory_bytes,

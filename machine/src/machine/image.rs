@@ -1,67 +1,25 @@
 //! Kernel images: detects a file's format, and loads it into guest memory.
 
-use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, Cursor, Read};
-use std::mem::MaybeUninit;
-use std::path::{Path, PathBuf};
+use std::io::{Cursor, Read};
+use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use kvmprof_abi::note;
+use kvmprof_introspection::KernelBundle;
 use linux_loader::bootparam::setup_header;
 use linux_loader::loader::{BzImage, Elf, KernelLoader};
 use object::LittleEndian;
 use object::elf::{EM_X86_64, FileHeader64, PT_LOAD, PT_NOTE, ProgramHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
-use vm_memory::GuestAddress;
+use vm_memory::{Bytes, GuestAddress};
 
+use super::kernel_file::{KernelFile, KernelSource};
+use super::kernel_part::KernelPart;
+use super::other_image::what_else;
 use crate::error::MachineError;
 use crate::layout;
 use crate::memory::{GuestMemory, populate};
-use crate::no_wait::open_without_waiting;
-
-/// The source of the kernel.
-#[derive(Clone, Debug)]
-pub enum KernelSource {
-    /// A bzImage or ELF file.
-    Path(PathBuf),
-    /// An image built into the program.
-    Embedded(&'static [u8]),
-}
-
-impl KernelSource {
-    /// The kernel's name in messages and reports.
-    #[must_use]
-    pub fn name(&self) -> String {
-        match self {
-            Self::Path(path) => path.display().to_string(),
-            Self::Embedded(_) => "built into the program".to_owned(),
-        }
-    }
-}
-
-/// A kernel that is open, and hasn't been read yet.
-#[derive(Debug)]
-pub(super) enum KernelFile {
-    /// Its path, the file, and its size in bytes.
-    Open(PathBuf, File, u64),
-    Embedded(&'static [u8]),
-}
-
-impl KernelFile {
-    /// Opens it.
-    ///
-    /// # Errors
-    /// The path isn't that of a regular file, or the file can't be opened.
-    pub fn open(source: &KernelSource) -> Result<Self, MachineError> {
-        Ok(match source {
-            KernelSource::Path(path) => {
-                let (file, size) = open_file("kernel", path)?;
-                Self::Open(path.clone(), file, size)
-            }
-            KernelSource::Embedded(bytes) => Self::Embedded(bytes),
-        })
-    }
-}
 
 /// The way in which a kernel is entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +27,7 @@ pub enum ImageKind {
     /// A Linux bzImage at its 64-bit entry; the kernel unpacks itself, and places itself by KASLR
     /// (kernel: Documentation/arch/x86/boot.rst, "64-bit boot protocol").
     BzImage,
-    /// An ELF file at its `e_entry` by the same protocol: a Linux vmlinux.
+    /// An ELF file at its `e_entry` by the same protocol: a Linux vmlinux. Or the kernel in a library, at the entry that the library tells.
     ElfLinux,
     /// An ELF file that has the Xen note `PHYS32_ENTRY`, entered there in 32-bit protected mode
     /// (Xen: docs/misc/pvh.pandoc).
@@ -85,15 +43,15 @@ pub enum ImageKind {
 const NOTE_OWNER: &[u8] = note::OWNER.as_bytes();
 
 /// Owner of the note that makes an ELF file a PVH kernel.
-const XEN_NOTE_OWNER: &[u8] = b"Xen";
+pub(super) const XEN_NOTE_OWNER: &[u8] = b"Xen";
 /// `XEN_ELFNOTE_PHYS32_ENTRY`: its descriptor is the physical address of the entry point.
-const XEN_NOTE_PHYS32_ENTRY: u32 = 18;
+pub(super) const XEN_NOTE_PHYS32_ENTRY: u32 = 18;
 
 /// Owner of notes that every Linux since 4.19 has (kernel: include/linux/build-salt.h).
 const LINUX_NOTE_OWNER: &[u8] = b"Linux";
 
-/// Maximum size of a kernel's file in bytes: far above any real one, and small enough to read into memory.
-const IMAGE_MAX: u64 = 1 << 30;
+/// The start of the banner of every Linux (kernel: init/version-timestamp.c).
+const LINUX_BANNER: &[u8] = b"Linux version ";
 
 /// A kernel image that was read and parsed, but isn't in guest memory yet.
 #[derive(Debug)]
@@ -106,6 +64,8 @@ pub struct Image {
     entry: u64,
     /// The guest-physical addresses of the file's parts, with their lengths in bytes.
     places: Vec<(u64, u64)>,
+    /// The kernel in a library, which is the only part that is loaded.
+    bundled: Option<Range<usize>>,
     /// End address of the highest segment, or of the memory that a bzImage needs to unpack itself.
     memory_end: u64,
     /// Maximum length of the command line in bytes, without its NUL.
@@ -129,14 +89,19 @@ impl Image {
     /// # Errors
     /// The kernel can't be read, isn't for x86-64, or is damaged.
     pub(super) fn read(kernel: KernelFile) -> Result<Self, MachineError> {
-        match kernel {
-            KernelFile::Open(path, file, size) => {
-                let name = path.display().to_string();
-                Self::parse(name, read_kernel(&path, file, size)?)
-            }
-            KernelFile::Embedded(bytes) => {
-                Self::parse(KernelSource::Embedded(bytes).name(), Arc::from(bytes))
-            }
+        let (name, bytes) = kernel.read()?;
+        Self::parse(name, bytes)
+    }
+
+    /// Reads and checks the kernel at `path` if it isn't packed: an ELF file, or a library. `None` for other files.
+    ///
+    /// # Errors
+    /// As for a machine that is built with it.
+    pub fn open_unpacked(path: &Path) -> Result<Option<Self>, MachineError> {
+        let file = KernelFile::open(&KernelSource::Path(path.to_owned()))?;
+        match file.is_elf() {
+            true => Self::read(file).map(Some),
+            false => Ok(None),
         }
     }
 
@@ -145,12 +110,17 @@ impl Image {
     /// # Errors
     /// It isn't a kernel for x86-64, or is damaged.
     pub fn parse(name: String, bytes: Arc<[u8]>) -> Result<Self, MachineError> {
-        if bytes.starts_with(&object::elf::ELFMAG) {
-            Self::parse_elf(name, bytes)
-        } else if let Some(header) = read_setup_header(&bytes) {
-            Self::parse_bzimage(name, bytes, &header)
-        } else {
-            Err(MachineError::NotAKernel(name))
+        let is_elf = bytes.starts_with(&object::elf::ELFMAG);
+        if !is_elf && let Some(header) = read_setup_header(&bytes) {
+            return Self::parse_bzimage(name, bytes, &header);
+        }
+        if let Some(library) = Self::parse_library(&name, &bytes)? {
+            return Ok(library);
+        }
+        match what_else(&bytes) {
+            Some(what) => Err(MachineError::OtherImage { name, what }),
+            None if is_elf => Self::parse_elf(name, bytes),
+            None => Err(MachineError::NotAKernel(name)),
         }
     }
 
@@ -166,7 +136,7 @@ impl Image {
         self.kind
     }
 
-    /// Whether it is a Linux kernel.
+    /// Whether it is a Linux kernel, as far as its file tells.
     #[must_use]
     pub fn is_linux(&self) -> bool {
         self.linux
@@ -228,9 +198,11 @@ impl Image {
         Ok(Self {
             name,
             kind: ImageKind::BzImage,
-            linux: true,
+            // Each Linux in this form has a packed kernel; memtest86+, for one, has none.
+            linux: header.payload_length != 0,
             entry: 0,
             places: vec![(layout::HIGH_MEMORY, actual)],
+            bundled: None,
             memory_end: unpacked_end.max(layout::HIGH_MEMORY.saturating_add(actual)),
             command_line_max: usize::try_from(header.cmdline_size)
                 .map_or(layout::COMMAND_LINE_MAX, |most| {
@@ -239,6 +211,45 @@ impl Image {
             initrd_address_max: u64::from(header.initrd_addr_max),
             bytes,
         })
+    }
+
+    /// The kernel in a library; `None` if the file isn't one.
+    fn parse_library(name: &str, bytes: &Arc<[u8]>) -> Result<Option<Self>, MachineError> {
+        let found = KernelBundle::find(bytes).map_err(|source| MachineError::Library {
+            name: name.to_owned(),
+            source,
+        })?;
+        let Some(bundle) = found else {
+            return Ok(None);
+        };
+        if bundle.load < layout::HIGH_MEMORY {
+            return Err(MachineError::KernelTooLow {
+                name: name.to_owned(),
+                address: bundle.load,
+            });
+        }
+        let start = bundle.contents.as_ptr().addr() - bytes.as_ptr().addr();
+        let length = bundle.contents.len() as u64;
+        Ok(Some(Self {
+            name: name.to_owned(),
+            kind: ImageKind::ElfLinux,
+            linux: memchr::memmem::find(bundle.contents, LINUX_BANNER).is_some(),
+            entry: bundle.entry,
+            places: vec![(bundle.load, length)],
+            bundled: Some(start..start + bundle.contents.len()),
+            memory_end: bundle.load.saturating_add(length),
+            command_line_max: layout::COMMAND_LINE_MAX,
+            initrd_address_max: layout::GAP_START - 1,
+            bytes: Arc::clone(bytes),
+        }))
+    }
+
+    /// Whether the kernel is a Linux that certainly has no such part. A bzImage is packed: what it lacks isn't known.
+    #[must_use]
+    pub fn lacks(&self, part: KernelPart) -> bool {
+        let kernel = self.bundled.clone().unwrap_or(0..self.bytes.len());
+        let kernel = self.bytes.get(kernel).unwrap_or_default();
+        self.linux && self.kind != ImageKind::BzImage && !part.may_be_in(kernel)
     }
 
     fn parse_elf(name: String, bytes: Arc<[u8]>) -> Result<Self, MachineError> {
@@ -288,6 +299,7 @@ impl Image {
             places: loads
                 .map(|segment| (segment.p_paddr(endian), segment.p_filesz(endian)))
                 .collect(),
+            bundled: None,
             memory_end,
             command_line_max: layout::COMMAND_LINE_MAX,
             initrd_address_max: layout::GAP_START - 1,
@@ -327,7 +339,17 @@ impl Image {
                 setup_header: loaded.setup_header,
             });
         }
-        Elf::load(memory, None, &mut file, None).map_err(failed)?;
+        if let (Some(bundled), Some((address, _))) = (&self.bundled, self.places.first()) {
+            let bundled = self.bytes.get(bundled.clone()).unwrap_or_default();
+            memory
+                .write_slice(bundled, GuestAddress(*address))
+                .map_err(|source| MachineError::WriteMemory {
+                    what: "the kernel",
+                    source,
+                })?;
+        } else {
+            Elf::load(memory, None, &mut file, None).map_err(failed)?;
+        }
         Ok(LoadedKernel {
             entry: self.entry,
             setup_header: None,
@@ -422,72 +444,6 @@ impl KernelNotes {
             }
         }
         Ok(found)
-    }
-}
-
-fn read_kernel(path: &Path, file: File, size: u64) -> Result<Arc<[u8]>, MachineError> {
-    let failed = read_failed("kernel", path);
-    if size > IMAGE_MAX {
-        return Err(failed(io::ErrorKind::FileTooLarge.into()));
-    }
-    // Without a copy, and without zeros first: the guest's start waits for it.
-    let mut bytes = Arc::new_uninit_slice(usize::try_from(size).unwrap_or(usize::MAX));
-    let Some(buffer) = Arc::get_mut(&mut bytes) else {
-        return Err(failed(io::ErrorKind::ResourceBusy.into()));
-    };
-    populate::buffer(buffer);
-    read_exact(&file, buffer).map_err(failed)?;
-    // SAFETY: all of it was read.
-    Ok(unsafe { bytes.assume_init() })
-}
-
-/// Reads all of `buffer` from `file`.
-fn read_exact(file: &File, mut buffer: &mut [MaybeUninit<u8>]) -> io::Result<()> {
-    while !buffer.is_empty() {
-        buffer = match rustix::io::read(file, buffer) {
-            Ok(([], _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok((_, rest)) => rest,
-            Err(error) => return Err(error.into()),
-        };
-    }
-    Ok(())
-}
-
-/// Opens a regular file. Also returns its size in bytes. `what` is "kernel" or "initrd".
-///
-/// # Errors
-/// The path isn't that of a regular file, or the file can't be opened.
-pub(super) fn open_file(what: &'static str, path: &Path) -> Result<(File, u64), MachineError> {
-    // A device may do something when it is opened, and a socket can't be opened.
-    let metadata = std::fs::metadata(path).map_err(read_failed(what, path))?;
-    check_file(what, path, &metadata)?;
-    open_checked(what, path)
-}
-
-/// The second part of [`open_file`]: the path may name something else since it was checked.
-fn open_checked(what: &'static str, path: &Path) -> Result<(File, u64), MachineError> {
-    let opened = open_without_waiting(OpenOptions::new().read(true), path);
-    let (file, metadata) = opened.map_err(read_failed(what, path))?;
-    check_file(what, path, &metadata)?;
-    Ok((file, metadata.len()))
-}
-
-/// Checks that this is the metadata of a regular file.
-fn check_file(what: &'static str, path: &Path, metadata: &Metadata) -> Result<(), MachineError> {
-    if metadata.is_file() {
-        return Ok(());
-    }
-    Err(MachineError::NotAFile {
-        what,
-        path: path.to_owned(),
-    })
-}
-
-fn read_failed(what: &'static str, path: &Path) -> impl Fn(io::Error) -> MachineError {
-    move |source| MachineError::ReadFile {
-        what,
-        path: path.to_owned(),
-        source,
     }
 }
 

@@ -2,7 +2,9 @@
 
 use object::elf::{ELFMAG, EM_386};
 
+use super::super::kernel_file::{open_checked, open_file};
 use super::*;
+use kvmprof_introspection_fixtures::library::{Function, Library};
 
 const PAGE: u64 = 0x1000;
 
@@ -140,10 +142,19 @@ fn other_files_are_no_kernels() {
 fn elf_files_for_other_machines_are_refused() {
     let mut file = elf(0x10_0000, &[]);
     file[18..20].copy_from_slice(&EM_386.0.to_le_bytes());
-    assert!(message(&file).contains("not a bzImage or an ELF file"));
+    assert!(message(&file).contains("is for another processor. kvmprof starts"));
     let mut file = elf(0x10_0000, &[]);
     file[4] = 1;
-    assert!(message(&file).contains("not a bzImage or an ELF file"));
+    assert!(message(&file).contains("is a 32-bit program. kvmprof starts"));
+}
+
+/// As memtest86+ is.
+#[test]
+fn a_bzimage_without_a_packed_kernel_is_another_system() {
+    let mut file = bzimage(4096);
+    assert!(!parse(&file).unwrap().is_linux());
+    file[0x24c] = 1;
+    assert!(parse(&file).unwrap().is_linux());
 }
 
 #[test]
@@ -174,7 +185,7 @@ fn an_elf_header_alone_causes_no_panic() {
 fn kernels_without_a_64_bit_entry_are_refused() {
     let mut file = bzimage(4096);
     file[0x236] = 0;
-    assert!(message(&file).contains("without a 64-bit entry point"));
+    assert!(message(&file).contains("without a 64-bit entry point; a"));
 }
 
 #[test]
@@ -223,4 +234,79 @@ fn a_path_that_becomes_a_pipe_is_refused_without_blocking() {
     // As after a check that the path has passed.
     let error = open_checked("initrd", &path).unwrap_err();
     assert_eq!(error.to_string(), refused);
+}
+
+fn library(contents: &[u8]) -> Vec<u8> {
+    Library {
+        function: Function::Framed,
+        load: 0x100_0000,
+        entry: 0x100_0123,
+        length: u32::try_from(contents.len()).unwrap(),
+        contents,
+    }
+    .file()
+}
+
+/// A kernel that has these words.
+fn kernel(words: &str) -> Vec<u8> {
+    let mut contents = format!("Linux version 6.12.0 {words}").into_bytes();
+    contents.resize(0x1000, 0);
+    contents
+}
+
+#[test]
+fn the_kernel_in_a_library_is_loaded_and_entered() {
+    let contents = kernel("");
+    let image = parse(&library(&contents)).unwrap();
+    assert_eq!(image.kind(), ImageKind::ElfLinux);
+    assert!(image.is_linux());
+    assert_eq!(image.memory_end(), 0x100_1000);
+    let memory = crate::memory::allocate(&crate::memory::MemoryOptions::private(64 << 20)).unwrap();
+    let loaded = image.load(&memory, 64 << 20).unwrap();
+    assert_eq!(loaded.entry, 0x100_0123);
+    let mut bytes = vec![0; contents.len()];
+    memory
+        .read_slice(&mut bytes, GuestAddress(0x100_0000))
+        .unwrap();
+    assert_eq!(bytes, contents);
+    // Nothing else of the library is loaded.
+    let before: u64 = memory.read_obj(GuestAddress(0x100_0000 - 8)).unwrap();
+    assert_eq!(before, 0);
+}
+
+#[test]
+fn a_library_whose_kernel_has_no_place_is_refused() {
+    let mut library = Library {
+        function: Function::Empty,
+        load: 0x100_0000,
+        entry: 0x100_0000,
+        length: 16,
+        contents: &[0x90; 16],
+    };
+    let unknown = message(&library.file());
+    assert_eq!(unknown, "The kernel test can't be taken out of its library");
+    library.function = Function::Plain;
+    library.load = 0x8000;
+    library.entry = 0x8000;
+    let low = message(&library.file());
+    assert!(low.contains("wants to be loaded at 0x8000"), "{low}");
+}
+
+#[test]
+fn what_a_kernel_lacks_is_known_if_it_is_not_packed() {
+    use KernelPart::{Acpi, InitialRamDisk, SerialPort};
+    let lacks = |file: &[u8]| {
+        let image = parse(file).unwrap();
+        [Acpi, SerialPort, InitialRamDisk].map(|part| image.lacks(part))
+    };
+    assert_eq!(lacks(&library(&kernel(""))), [true; 3]);
+    let one = library(&kernel("serial8250"));
+    assert_eq!(lacks(&one), [true, false, true]);
+    let two = library(&kernel("RSD PTR  TRAILER!!!"));
+    assert_eq!(lacks(&two), [false, true, false]);
+    // Another system, and a packed one.
+    assert_eq!(lacks(&library(&[0; 64])), [false; 3]);
+    assert_eq!(lacks(&elf(0x10_0000, &[])), [false; 3]);
+    assert_eq!(lacks(&bzimage(4096)), [false; 3]);
+    assert_eq!(lacks(&elf(0x10_0000, &[(b"Linux", 0x100, b"")])), [true; 3]);
 }

@@ -10,6 +10,10 @@ mod firmware;
 mod host;
 mod image;
 mod initial_state;
+mod kernel_file;
+mod kernel_part;
+mod mp_table;
+mod other_image;
 mod registers;
 
 use std::fmt::Write;
@@ -24,8 +28,10 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 pub use devices::{MachineDevices, UnclaimedAccesses};
 pub use host::{has_hardware_virtualization, open_kvm};
-pub use image::{Image, ImageKind, KernelSource, LoadedKernel};
+pub use image::{Image, ImageKind, LoadedKernel};
 pub use initial_state::VcpuState;
+pub use kernel_file::KernelSource;
+pub use kernel_part::KernelPart;
 pub use kvmprof_devices::legacy::power::PowerRequest;
 
 use crate::console::{ConsoleOutput, SerialConsole};
@@ -239,9 +245,9 @@ impl VirtioDevices {
 
 /// The kernel's command line. Linux finds virtio devices by ACPI, and would find them a second time, in vain, by words on the command line.
 /// A kernel without ACPI needs a word for each device (kernel: Documentation/admin-guide/kernel-parameters.txt, `virtio_mmio.device`).
-fn command_line(asked: &str, linux: bool, virtio: &[VirtioSlot]) -> String {
+fn command_line(asked: &str, has_acpi: bool, virtio: &[VirtioSlot]) -> String {
     let word = |name: &str| asked.split_whitespace().any(|word| word.starts_with(name));
-    let has_acpi = linux && !word("acpi=off");
+    let has_acpi = has_acpi && !word("acpi=off");
     if has_acpi || virtio.is_empty() || word("virtio_mmio.device=") {
         return asked.to_owned();
     }
@@ -311,13 +317,13 @@ fn create_vcpus(
 
 #[cfg(test)]
 mod tests {
-    use super::image::{Image, KernelFile};
+    use super::kernel_file::KernelFile;
     use super::*;
 
     const WORD: &str = "virtio_mmio.device=4K@0xd0000000:5";
 
-    fn line(asked: &str, linux: bool, devices: usize) -> String {
-        command_line(asked, linux, &slots(devices).unwrap())
+    fn line(asked: &str, has_acpi: bool, devices: usize) -> String {
+        command_line(asked, has_acpi, &slots(devices).unwrap())
     }
 
     #[test]

@@ -37,7 +37,10 @@ pub use debian_disk::{DebianDisk, debian_disk};
 pub use error::{LabError, Traces};
 pub use initramfs::InitramfsBuilder;
 pub use jail::{JAIL, shared_libraries, virtiofsd};
-pub use kernels::{Kernel, busybox, cache_folder, debug_symbols, kernels, passt};
+pub use kernels::{
+    BOXLITE, Kernel, MICROSANDBOX, PypiPackage, busybox, cache_folder, debian_package,
+    debug_symbols, kernels, passt, pypi_package,
+};
 pub use lab::{Lab, Outcome};
 pub use network::GUEST_NETWORK;
 pub use probe::probe_kvm;

@@ -26,7 +26,6 @@ start() {
     prepare "$1"
     socket=/run/$name.sock
     shift
-    case " $* " in *" --console "*) ;; *) set -- --console stdio "$@" ;; esac
     kvmprof run --socket "$socket" "$@" \
         <"/run/$name.input" >"$console" 2>"$LAB_OUT/$name.stderr" 3>&- &
     machine=$!

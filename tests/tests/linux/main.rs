@@ -17,6 +17,7 @@ mod hostile;
 mod images;
 mod machines;
 mod matrix;
+mod microvm;
 mod net;
 mod one_cpu;
 mod page;

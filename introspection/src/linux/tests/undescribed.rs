@@ -1,8 +1,10 @@
 //! Kernels without BTF or symbols.
 
 use super::*;
+use crate::linux::release_of_file;
 use crate::linux::task_layout::PidCheck;
 use kvmprof_introspection_fixtures::kernel::task;
+use kvmprof_introspection_fixtures::library::{Function, Library};
 
 /// The known parts are used: function names, and the distinction of user mode and kernel mode.
 #[test]
@@ -44,6 +46,30 @@ fn a_kernel_without_symbols_is_located_by_any_vcpu() {
         let placement = linux.locate(&guest.memory, &registers).unwrap();
         assert_eq!(placement.slide, SLIDE);
     }
+}
+
+/// A library has the kernel as it is in memory, without sections.
+#[test]
+fn a_kernel_in_a_library_gives_the_facts_of_its_file() {
+    let contents = HOT.image();
+    let library = Library {
+        function: Function::Plain,
+        load: 0x100_0000,
+        entry: 0x100_0000,
+        length: u32::try_from(contents.len()).unwrap(),
+        contents: &contents,
+    };
+    let library = library.file();
+    let own = LinuxKnowledge::from_image(&library).unwrap();
+    let of_file = LinuxKnowledge::from_image(&HOT.file()).unwrap();
+    assert_eq!(release_of_file(&library).as_deref(), Some(own.release()));
+    assert_eq!(own.release(), of_file.release());
+    assert_eq!(own.image(), of_file.image());
+    assert!(own.symbols().functions().eq(of_file.symbols().functions()));
+    assert_eq!(own.gaps(), of_file.gaps());
+    let guest = LinuxGuest::new(HOT);
+    let placement = own.locate(&guest.memory, &guest.kernel(0)).unwrap();
+    assert_eq!(placement.slide, SLIDE);
 }
 
 /// Offsets from code are used only while a task's two ids agree.

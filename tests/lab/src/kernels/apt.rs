@@ -102,7 +102,7 @@ pub(super) fn unpack(archive: &Path, folder: &Path) -> Result<(), LabError> {
     run(Command::new("dpkg").arg("-x").arg(archive).arg(folder)).map(drop)
 }
 
-fn run(command: &mut Command) -> Result<Output, LabError> {
+pub(super) fn run(command: &mut Command) -> Result<Output, LabError> {
     let shown = shown(command);
     let failed = |message: String| LabError::Fetch {
         command: shown,

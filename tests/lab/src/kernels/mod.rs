@@ -1,13 +1,15 @@
-//! Linux kernels: Debian's, fetched as packages, or any file on this host.
+//! Linux kernels: Debian's, and those of microVM products, fetched as packages, or any file on this host.
 
 mod apt;
 mod packages;
+mod pypi;
 
 use std::path::{Path, PathBuf};
 
 pub use kvmprof_initramfs::Kernel;
 pub(crate) use packages::backport;
-pub use packages::{busybox, cache_folder, passt};
+pub use packages::{busybox, cache_folder, debian_package, passt};
+pub use pypi::{BOXLITE, MICROSANDBOX, PypiPackage, pypi_package};
 
 use kvmprof_initramfs::InitramfsError;
 

@@ -1,10 +1,11 @@
-//! Debian packages, fetched and unpacked once into the lab's own cache.
+//! Packages of Debian, fetched and unpacked once into the lab's own cache.
 
 use std::env;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
+use tempfile::TempDir;
 
 use super::apt::{self, Apt, BACKPORTS, DEBIAN_12};
 use crate::LabError;
@@ -13,10 +14,6 @@ use crate::LabError;
 pub(super) enum RequiredPackage<'a> {
     /// The newest cloud kernel of a series such as `6.1`.
     CloudKernel(&'a str),
-    /// Busybox, linked statically.
-    Busybox,
-    /// passt, which gives guests a network.
-    Passt,
     /// The package of exactly this name.
     Named(&'a str),
     /// The package of exactly this name in Debian 12's backports.
@@ -33,8 +30,6 @@ impl RequiredPackage<'_> {
                 .and_then(|version| version.strip_prefix(series))
                 // `6.1` is not `6.12`, and a bare series is a meta-package.
                 .is_some_and(|rest| rest.starts_with('.')),
-            Self::Busybox => package == "busybox-static",
-            Self::Passt => package == "passt",
             Self::Named(name) => package == *name,
             Self::Backport(name) => package == *name,
         }
@@ -49,8 +44,6 @@ impl RequiredPackage<'_> {
                     series.replace('.', "[.]")
                 )
             }
-            Self::Busybox => "^busybox-static$".to_owned(),
-            Self::Passt => "^passt$".to_owned(),
             Self::Named(name) => format!("^{}$", name.replace('.', "[.]").replace('+', "[+]")),
             Self::Backport(name) => format!("^{name}$"),
         }
@@ -78,7 +71,7 @@ pub fn cache_folder() -> Result<PathBuf, LabError> {
 /// # Errors
 /// If apt doesn't know the package, or it cannot be fetched.
 pub fn busybox() -> Result<PathBuf, LabError> {
-    let root = unpacked(&RequiredPackage::Busybox)?;
+    let root = debian_package("busybox-static")?;
     ["bin/busybox", "usr/bin/busybox"]
         .iter()
         .map(|place| root.join(place))
@@ -93,13 +86,21 @@ pub fn busybox() -> Result<PathBuf, LabError> {
 /// # Errors
 /// If apt doesn't know the package, or it cannot be fetched.
 pub fn passt() -> Result<PathBuf, LabError> {
-    let path = unpacked(&RequiredPackage::Passt)?.join("usr/bin/passt");
+    let path = debian_package("passt")?.join("usr/bin/passt");
     if path.is_file() {
         return Ok(path);
     }
     Err(LabError::PackageUnknown {
         pattern: "passt with usr/bin/passt".to_owned(),
     })
+}
+
+/// The folder into which Debian's package of this name is unpacked. Fetched on first use.
+///
+/// # Errors
+/// If apt doesn't know the package, or it cannot be fetched.
+pub fn debian_package(name: &'static str) -> Result<PathBuf, LabError> {
+    unpacked(&RequiredPackage::Named(name))
 }
 
 /// The folder into which a package of Debian 12's backports is unpacked. Fetched on first use.
@@ -116,16 +117,49 @@ pub(super) fn unpacked(wanted: &RequiredPackage) -> Result<PathBuf, LabError> {
     if let Some(found) = newest_cached(&packages, wanted) {
         return Ok(found);
     }
-    fs::create_dir_all(&packages).map_err(LabError::file("create", &packages))?;
-    let lock = packages.join(".lock");
-    let lock_file = File::create(&lock).map_err(LabError::file("create", &lock))?;
-    flock(&lock_file, FlockOperation::LockExclusive)
-        .map_err(|error| LabError::file("lock", &lock)(error.into()))?;
-    // Another process may have fetched it meanwhile. Dropping the file releases the lock.
+    let _lock = lock(&packages)?;
+    // Another process may have fetched it meanwhile.
     match newest_cached(&packages, wanted) {
         Some(found) => Ok(found),
         None => fetch(&packages, wanted),
     }
+}
+
+/// The folder `name` among the packages. If it isn't there, `fetch` makes a tree in the folder that it gets, which becomes that folder.
+pub(super) fn fetched_once(
+    name: &str,
+    fetch: impl FnOnce(&Path) -> Result<PathBuf, LabError>,
+) -> Result<PathBuf, LabError> {
+    let packages = cache_folder()?.join("packages");
+    let place = packages.join(name);
+    if place.is_dir() {
+        return Ok(place);
+    }
+    let _lock = lock(&packages)?;
+    if !place.is_dir() {
+        let work = work_folder(&packages)?;
+        let tree = fetch(work.path())?;
+        fs::rename(&tree, &place).map_err(LabError::file("create", &place))?;
+    }
+    Ok(place)
+}
+
+/// Waits until no other process fetches packages. Dropping the file releases the lock.
+fn lock(packages: &Path) -> Result<File, LabError> {
+    fs::create_dir_all(packages).map_err(LabError::file("create", packages))?;
+    let lock = packages.join(".lock");
+    let file = File::create(&lock).map_err(LabError::file("lock", &lock))?;
+    flock(&file, FlockOperation::LockExclusive)
+        .map_err(|error| LabError::file("lock", &lock)(error.into()))?;
+    Ok(file)
+}
+
+/// A folder beside the packages, so that an interrupted download leaves nothing that looks complete.
+fn work_folder(packages: &Path) -> Result<TempDir, LabError> {
+    tempfile::Builder::new()
+        .prefix(".fetch-")
+        .tempdir_in(packages)
+        .map_err(LabError::file("create a folder in", packages))
 }
 
 fn newest_cached(packages: &Path, wanted: &RequiredPackage) -> Option<PathBuf> {
@@ -152,15 +186,12 @@ fn fetch(packages: &Path, wanted: &RequiredPackage) -> Result<PathBuf, LabError>
     fetch_by(&debian, packages, wanted)
 }
 
-/// Downloads and unpacks beside the final place, then renames, so that an interrupted download leaves nothing that looks complete.
+/// Downloads and unpacks beside the final place, then renames.
 fn fetch_by(apt: &Apt, packages: &Path, wanted: &RequiredPackage) -> Result<PathBuf, LabError> {
     let pattern = wanted.pattern();
     let package =
         newest(apt.search(&pattern)?, wanted).ok_or(LabError::PackageUnknown { pattern })?;
-    let work = tempfile::Builder::new()
-        .prefix(".fetch-")
-        .tempdir_in(packages)
-        .map_err(LabError::file("create a folder in", packages))?;
+    let work = work_folder(packages)?;
     eprintln!("lab: fetching {package}");
     let archive = apt.download(&package, work.path())?;
     let tree = work.path().join("tree");
@@ -209,7 +240,7 @@ mod tests {
         let newest = newest_cached(folder.path(), &RequiredPackage::CloudKernel("6.12")).unwrap();
         assert!(newest.ends_with("linux-image-6.12.10+deb12-cloud-amd64"));
         assert_eq!(
-            newest_cached(folder.path(), &RequiredPackage::Busybox),
+            newest_cached(folder.path(), &RequiredPackage::Named("busybox-static")),
             None
         );
     }

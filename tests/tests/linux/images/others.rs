@@ -1,0 +1,92 @@
+//! Files of Debian's packages that aren't Linux kernels, as kernels: each is named for what it is, or runs.
+
+use std::fs;
+
+use kvmprof_introspection::GuestKnowledge;
+use kvmprof_lab::debian_package;
+use kvmprof_machine::{Image, ImageKind};
+use kvmprof_recording::Mode;
+use kvmprof_tests::linux::{Scenario, once};
+
+const MEMTEST: &str = "boot/memtest86+x64.bin";
+
+fn file(package: &'static str, path: &str) -> Vec<u8> {
+    let path = debian_package(package).unwrap().join(path);
+    fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn what_starts_otherwise_is_named() {
+    for (package, path, what) in [
+        (
+            "user-mode-linux",
+            "usr/bin/linux.uml",
+            "a program that an operating system starts",
+        ),
+        ("ipxe", "boot/ipxe.lkrn", "without a 64-bit entry point"),
+        ("ipxe", "boot/ipxe.efi", "an EFI program (PE)"),
+        ("ipxe", "usr/lib/ipxe/ipxe.iso", "a disk, for --disk"),
+        (
+            "memtest86+",
+            "boot/memtest86+ia32.bin",
+            "without a 64-bit entry point",
+        ),
+        (
+            "grub-efi-amd64-bin",
+            "usr/lib/grub/x86_64-efi/kernel.img",
+            "an object file",
+        ),
+        (
+            "grub-efi-amd64-bin",
+            "usr/lib/grub/x86_64-efi/monolithic/grubx64.efi",
+            "an EFI program (PE)",
+        ),
+    ] {
+        let read = Image::parse("kernel".to_owned(), file(package, path).into());
+        let said = read.expect_err(path).to_string();
+        println!("{path}: {said}");
+        assert!(said.contains(what), "{path}: {said}");
+    }
+}
+
+#[test]
+fn memtest_is_a_kernel_of_which_nothing_is_known() {
+    let bytes = file("memtest86+", MEMTEST);
+    let knowledge = GuestKnowledge::from_image(&bytes).unwrap();
+    assert!(!knowledge.is_pending() && !knowledge.tells_processes());
+    let image = Image::parse("kernel".to_owned(), bytes.into()).unwrap();
+    assert_eq!(
+        (image.kind(), image.is_linux()),
+        (ImageKind::BzImage, false)
+    );
+}
+
+#[test]
+fn memtest_runs_and_is_sampled() {
+    let run = once("memtest", || {
+        Scenario::new()
+            .file("memtest", file("memtest86+", MEMTEST))
+            .run(
+                "start guest --kernel /lab/memtest --memory 64M --record \"$LAB_OUT/guest.kvmprof\"
+                gathered_before=$(count)
+                sampled 200
+                kill $machine
+                ended",
+            )
+    });
+    assert_eq!(run.status("guest"), 0, "{}", run.text("guest.stderr"));
+    let (contents, samples) = run.recording("guest.kvmprof");
+    assert!(contents.account.balances() && contents.kernel.is_none());
+    assert!(samples.len() >= 200, "{}", samples.len());
+    let is_plain = |mode, pid| mode == Mode::Kernel && pid == -1;
+    assert!(
+        samples
+            .iter()
+            .all(|(sample, _)| is_plain(sample.mode, sample.pid))
+    );
+    // It is at more than one place.
+    let mut places: Vec<u64> = samples.iter().map(|(sample, _)| sample.pc).collect();
+    places.sort_unstable();
+    places.dedup();
+    assert!(places.len() > 10, "{places:x?}");
+}
