@@ -129,15 +129,20 @@ impl LinuxKnowledge {
         gaps.check("interrupts apart from other kernel code", &interrupts);
         let orc = stacks::find(&image, &symbols, &release);
         let modules = Modules::new(&symbols, &types);
-        if !modules.can_be_found() && symbols.address_of("load_module").is_some() {
-            gaps.check(
-                "functions and stacks of modules",
-                &Err::<(), _>(Missing::Form("module")),
-            );
+        if symbols.address_of("load_module").is_some() {
+            let found = match modules.can_be_found() {
+                true => modules.page_tables().map(|_| ()),
+                false => Err(Missing::Form("module")),
+            };
+            gaps.check("functions and stacks of modules", &found);
         }
         let processes = gaps.keep("mappings of processes", ProcessLayout::find(&types));
         if let Some(processes) = &processes {
-            gaps.check("files out of the guest's page cache", &processes.page_cache);
+            // A `struct page` is read by the kernel's own page tables.
+            let pages = processes.page_cache.as_ref().map_err(|missing| *missing);
+            let pages = pages.and(modules.page_tables());
+            gaps.check("files out of the guest's page cache", &pages);
+            gaps.check("paths beyond a file's own mount", &processes.mount);
             gaps.check("perf maps", &processes.perf_map);
         }
         let found = Self {

@@ -24,7 +24,7 @@ use super::placement::Placement;
 use super::view::KernelView;
 use crate::Registers;
 use crate::Symbols;
-use crate::image::types::Types;
+use crate::image::types::{Missing, Types};
 use kvmprof_paging::{CR0_PG, CR4_LA57, EFER_LMA, read_u64};
 use log::{Change, Entry, ModuleLog};
 use module_layout::{ModuleLayout, NAME_LENGTH};
@@ -90,6 +90,14 @@ impl Modules {
     /// Whether the kernel's symbols and types locate its modules.
     pub fn can_be_found(&self) -> bool {
         self.layout.is_some()
+    }
+
+    /// The link-time address of the kernel's own page tables.
+    ///
+    /// # Errors
+    /// It isn't known.
+    pub fn page_tables(&self) -> Result<u64, Missing> {
+        self.page_tables.ok_or(Missing::Symbol("init_top_pgt"))
     }
 
     /// Notes the number of levels of the kernel's page tables from any vCPU's registers.
@@ -280,7 +288,7 @@ impl Modules {
 
     /// Registers that select the kernel's own page tables. `None` if the kernel's symbols don't locate them.
     pub(crate) fn kernel_registers(&self, placement: Placement) -> Option<Registers> {
-        let page_tables = self.page_tables?;
+        let page_tables = self.page_tables().ok()?;
         let five_levels = self.five_levels.load(Ordering::Relaxed);
         Some(Registers {
             cr0: CR0_PG,
