@@ -139,13 +139,18 @@ impl TestCode {
         members.chain(variables).collect()
     }
 
+    /// The rules that the code gives. `None` for code with frame pointers.
+    pub fn rules(&self) -> Option<CodeRules> {
+        CodeRules::find(&self.image(), &self.symbols())
+    }
+
     /// The distances of the caller's stack pointer from RSP that the code gives, for instructions at each of its
     /// addresses: first by a walk, then from the cache. `None` for code with frame pointers.
     ///
     /// # Panics
     /// If the cache differs from the walk.
     pub fn distances(&self) -> Option<Vec<Option<i16>>> {
-        let rules = CodeRules::find(&self.image(), &self.symbols())?;
+        let rules = self.rules()?;
         let addresses = (TEXT..).take(self.text.len());
         let rules = addresses.map(|address| {
             let found = rules.entry(address, true);

@@ -1,6 +1,7 @@
 //! The knowledge about a kernel from its image: a file, or a copy from a running guest's memory.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use kvmprof_recording::elf::hex;
@@ -151,7 +152,7 @@ impl LinuxKnowledge {
             tasks,
             rules: match orc {
                 Some(_) => None,
-                None => CodeRules::find(&image, &symbols),
+                None => CodeRules::find(&image, &symbols).map(Arc::new),
             },
             orc,
             initcalls: stacks::find_initcalls(&image, &symbols),

@@ -27,6 +27,7 @@ use crate::Symbols;
 use crate::image::types::{Missing, Types};
 use kvmprof_paging::{CR0_PG, CR4_LA57, EFER_LMA, read_u64};
 use log::{Change, Entry, ModuleLog};
+use module::Unwinding;
 use module_layout::{ModuleLayout, NAME_LENGTH};
 use retired::RetiredLists;
 use watch::Watch;
@@ -204,13 +205,17 @@ impl Modules {
             {
                 break;
             }
-            let format = linux.orc.as_ref().map(|orc| orc.format());
+            let unwinding = match (&linux.orc, &linux.rules) {
+                (Some(orc), _) => Unwinding::Orc(orc.format()),
+                (None, Some(rules)) => Unwinding::Code(Arc::clone(rules), placement.slide),
+                (None, None) => Unwinding::FramePointers,
+            };
             let head = layout.head.wrapping_add(placement.slide);
             loaded = Arc::new(LoadedModules::read(
                 layout,
                 &view,
                 head,
-                format,
+                &unwinding,
                 fingerprint,
                 &loaded,
             ));
