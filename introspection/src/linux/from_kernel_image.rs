@@ -29,6 +29,9 @@ const BANNER_START: &[u8] = b"Linux version ";
 const LONGEST_BANNER: usize = 512;
 /// The note with an ELF file's build id (elf(5)).
 const NT_GNU_BUILD_ID: u32 = 3;
+/// Instructions that the code entered by SYSCALL begins with (`arch/x86/entry/entry_64.S`).
+const ENDBR64: &[u8] = b"\xf3\x0f\x1e\xfa";
+const SWAPGS: &[u8] = b"\x0f\x01\xf8";
 /// The link-time address of `_text` with the default CONFIG_PHYSICAL_START (`arch/x86/Kconfig`).
 const LINKED_TEXT: u64 = KERNEL_MAP + 0x100_0000;
 
@@ -310,6 +313,12 @@ pub fn kernel_symbols(image: &KernelImage<'_>) -> Symbols {
             .bytes_from(address)
             .is_some_and(|bytes| bytes.starts_with(BANNER_START))
     };
+    let is_entry = |address| {
+        image.bytes_from(address).is_some_and(|bytes| {
+            let bytes = bytes.strip_prefix(ENDBR64).unwrap_or(bytes);
+            bytes.starts_with(SWAPGS)
+        })
+    };
     let begins_image = |address: u64| {
         let mut segments = image.segments().iter();
         let is_begin = segments.any(|segment| segment.address == address);
@@ -320,7 +329,12 @@ pub fn kernel_symbols(image: &KernelImage<'_>) -> Symbols {
             name: "linux_banner",
             fits: &is_banner,
         },
-        // Without CONFIG_KALLSYMS_ALL, only functions are in the table. The image begins with its text.
+        // Without CONFIG_KALLSYMS_ALL, only functions are in the table. This one's first instructions are known; other
+        // symbols may have the address of the image's start, too.
+        Anchor {
+            name: "entry_SYSCALL_64",
+            fits: &is_entry,
+        },
         Anchor {
             name: "_text",
             fits: &begins_image,
