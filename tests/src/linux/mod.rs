@@ -7,6 +7,7 @@ mod boots;
 mod console;
 pub mod derived;
 mod kernel;
+pub mod moved;
 mod once;
 mod programs;
 mod qemu;

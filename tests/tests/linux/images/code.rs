@@ -6,7 +6,7 @@ use std::fs;
 
 use kvmprof_introspection::unpack_kernel;
 use kvmprof_tests::linux::derived::{compare, compare_unwinding};
-use kvmprof_tests::linux::unpacked;
+use kvmprof_tests::linux::{moved, unpacked};
 
 use super::kernels;
 
@@ -72,7 +72,7 @@ fn code_agrees_with_btf_and_symbols() {
         }
         let told = facts.iter().filter(|fact| fact.told.is_some()).count();
         println!("{name}: {told} of {} facts", facts.len());
-        assert!(told >= 50, "{name}: {told}");
+        assert!(told >= 90, "{name}: {told}");
     }
 }
 
@@ -86,6 +86,17 @@ fn without_symbols_the_code_gives_the_running_task_and_its_process_group() {
                 false => assert!(is_right || fact.told.is_none(), "{name}: {fact:x?}"),
             }
         }
+    }
+}
+
+/// KASLR changes the addresses in the code.
+#[test]
+fn a_moved_kernel_gives_the_same_facts() {
+    for (name, elf) in files() {
+        let [file, memory] = moved::facts(&elf, 0x1e00_0000).unwrap();
+        println!("{name}: {} facts", file.len());
+        assert!(file.len() >= 80, "{name}: {file:x?}");
+        assert_eq!(memory, file, "{name}");
     }
 }
 
