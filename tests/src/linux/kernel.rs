@@ -71,7 +71,7 @@ pub fn undescribed_image(kernel: &Kernel) -> Vec<u8> {
     const PAYLOAD: usize = 0x248;
     const SECTOR: usize = 512;
     /// Without what is removed, this level makes it small enough, in a few seconds.
-    const LEVEL: i32 = 9;
+    const LEVEL: i32 = 12;
     /// The payload's last bytes are the length of what was packed.
     const TAIL: usize = 4;
     let mut image = fs::read(&kernel.image).expect("kernel image");
