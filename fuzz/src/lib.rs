@@ -46,7 +46,7 @@ macro_rules! for_each_target {
             net 4_000,
             vsock 4_000,
             small_devices 6_000,
-            kernel_code 1_000,
+            kernel_code 400,
             kernel_image 1_500,
             elf 6_000,
             unwind 300,

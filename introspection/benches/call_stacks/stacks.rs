@@ -2,9 +2,12 @@
 
 use vm_memory::{Bytes, GuestAddress};
 
-use kvmprof_introspection::parts::{KernelUnwinder, OrcFormat, PagedMemory, UserRegisters};
+use kvmprof_introspection::parts::{
+    CodeRules, FileSymbol, KernelImage, KernelUnwinder, OrcFormat, PagedMemory, Segment,
+    SymbolKind, UserRegisters,
+};
 use kvmprof_introspection::{
-    AddressSpace, OrcTable, Registers, Stack, UnwindCache, UnwindTable, UserUnwinder,
+    AddressSpace, OrcTable, Registers, Stack, Symbols, UnwindCache, UnwindTable, UserUnwinder,
 };
 use kvmprof_introspection_fixtures::eh_frame::eh_frame;
 use kvmprof_introspection_fixtures::kernel::TEXT;
@@ -42,6 +45,7 @@ const USER_CODE_PAGES: u64 = 0x12_0000;
 #[derive(Debug)]
 pub struct DeepStacks {
     orc: OrcTable,
+    rules: CodeRules,
     memory: Memory,
     kernel: Registers,
     user: Registers,
@@ -73,6 +77,7 @@ impl DeepStacks {
         };
         let stacks = Self {
             orc: table(),
+            rules: rules(),
             memory: tables.memory,
             kernel: Registers {
                 rip: TEXT + 100,
@@ -106,7 +111,7 @@ impl DeepStacks {
             let code = if index == frames - 1 {
                 CODE - 8
             } else {
-                index * STRIDE % (CODE - 2 * SPACING)
+                index * STRIDE % (CODE - 2 * SPACING) / SPACING * SPACING
             };
             write(KERNEL_STACK_PAGES + index * FRAME - 8, TEXT + code + 1);
             let frame = USER_STACK_PAGES + index * 0x20;
@@ -128,14 +133,23 @@ impl DeepStacks {
         }
     }
 
-    /// Unwinds the kernel stack.
+    /// Unwinds the kernel stack by the table.
     pub fn unwind_kernel(&self, stack: &mut Stack) {
+        self.unwind(Some(&self.orc), None, stack);
+    }
+
+    /// Unwinds the kernel stack by the rules that the code gives.
+    pub fn unwind_by_code(&self, stack: &mut Stack) {
+        self.unwind(None, Some(&self.rules), stack);
+    }
+
+    fn unwind(&self, orc: Option<&OrcTable>, rules: Option<&CodeRules>, stack: &mut Stack) {
         stack.clear();
         let space = AddressSpace::new(&self.memory, &self.kernel);
         let mut memory = PagedMemory::new(&self.memory, |address| space.translate(address));
         let unwinder = KernelUnwinder {
-            orc: Some(&self.orc),
-            rules: None,
+            orc,
+            rules,
             modules: None,
             initcalls: None,
             slide: 0,
@@ -180,6 +194,38 @@ fn unwinder() -> UserUnwinder {
     let table = UnwindTable::new(&eh_frame(section, &functions), section, 0, segments);
     let table = table.unwrap().into();
     UserUnwinder::new([(USER_CODE, section, 0, table)])
+}
+
+/// The rules of functions that do the same: they end with what gives their frame back. The last one ends the stack.
+fn rules() -> CodeRules {
+    /// `add $40, %rsp; ret`.
+    const END: [u8; 5] = [0x48, 0x83, 0xc4, 0x28, 0xc3];
+    const NOP: u8 = 0x90;
+    let spacing = usize::try_from(SPACING).unwrap();
+    let mut code = vec![NOP; usize::try_from(CODE).unwrap()];
+    for function in code.chunks_exact_mut(spacing) {
+        function[spacing - END.len()..].copy_from_slice(&END);
+    }
+    let function = |address, name| FileSymbol {
+        address,
+        name,
+        kind: SymbolKind::Function,
+        size: 0,
+    };
+    let functions = (TEXT..TEXT + CODE - 8).step_by(spacing);
+    let named = [
+        function(TEXT, b"_stext".as_slice()),
+        function(TEXT + CODE - 8, b"secondary_startup_64"),
+        function(TEXT + CODE, b"_etext"),
+    ];
+    let symbols = functions.map(|address| function(address, b"function".as_slice()));
+    let symbols = Symbols::from_table(symbols.chain(named), Vec::new());
+    let image = KernelImage::from_memory(vec![Segment {
+        address: TEXT,
+        data: &code,
+        memory_length: CODE,
+    }]);
+    CodeRules::find(&image, &symbols).unwrap()
 }
 
 /// A table of equal entries, except the last, which ends the stack.

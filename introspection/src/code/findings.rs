@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::image::types::Members;
+use crate::image::types::{Members, SIZE};
 
 /// Maximum offset of a member, in bytes.
 const MAX_OFFSET: u64 = 1 << 16;
@@ -20,6 +20,16 @@ impl Findings {
         if offset < MAX_OFFSET {
             vote(&mut self.members, (structure, member), offset);
         }
+    }
+
+    /// Adds that `structure` has `size` bytes.
+    pub fn add_size(&mut self, structure: &'static str, size: u64) {
+        self.add_member(structure, SIZE, size);
+    }
+
+    /// Adds that `enumerator` of `enumeration` is `value`.
+    pub fn add_number(&mut self, enumeration: &'static str, enumerator: &'static str, value: u64) {
+        self.add_member(enumeration, enumerator, value);
     }
 
     /// Adds that the variable `name` has the link-time address `address`.

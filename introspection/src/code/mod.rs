@@ -9,14 +9,16 @@
 mod findings;
 pub mod flow;
 mod recipes;
+mod system_calls;
 #[cfg(test)]
 pub mod test_code;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
-use iced_x86::{Decoder, DecoderOptions, Instruction};
+use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind, Register};
 
 pub use findings::Findings;
 use flow::{Call, Flow};
@@ -36,12 +38,22 @@ const MAX_FUNCTION: u64 = 64 << 10;
 pub struct Code<'a> {
     image: &'a KernelImage<'a>,
     symbols: &'a Symbols,
+    /// Functions of a kernel without symbols.
+    found: BTreeMap<&'static str, u64>,
 }
 
 impl<'a> Code<'a> {
     /// The code of `image`, with the names that `symbols` give.
     pub fn new(image: &'a KernelImage<'a>, symbols: &'a Symbols) -> Self {
-        Self { image, symbols }
+        let mut code = Self {
+            image,
+            symbols,
+            found: BTreeMap::new(),
+        };
+        if symbols.is_empty() {
+            code.found = system_calls::functions(&code);
+        }
+        code
     }
 
     /// All that the code tells.
@@ -53,13 +65,43 @@ impl<'a> Code<'a> {
         findings
     }
 
-    /// The instruction at `address`. `None` outside the image, and if the bytes are none.
+    /// The instruction at `address`, with the link-time addresses that it has in the file. `None` outside the image, and
+    /// if the bytes are none.
     pub fn instruction(&self, address: u64) -> Option<Instruction> {
         let bytes = self.image.bytes_from(address)?;
         let bytes = &bytes[..bytes.len().min(MAX_LENGTH)];
         let options = DecoderOptions::NONE;
-        let instruction = Decoder::with_ip(64, bytes, address, options).decode();
+        let mut instruction = Decoder::with_ip(64, bytes, address, options).decode();
+        self.unrelocate(&mut instruction);
         (!instruction.is_invalid()).then_some(instruction)
+    }
+
+    /// Replaces the absolute addresses in `instruction`, which a running kernel has relocated.
+    fn unrelocate(&self, instruction: &mut Instruction) {
+        let address = instruction.memory_displacement64();
+        for kind in instruction.op_kinds() {
+            match kind {
+                OpKind::Memory if instruction.memory_base() == Register::None => {
+                    instruction.set_memory_displacement64(self.linked(address));
+                }
+                // Before 6.15 per-CPU variables are at numbers from 0 on, and don't move with the code.
+                OpKind::Memory
+                    if instruction.is_ip_rel_memory_operand()
+                        && instruction.segment_prefix() == Register::GS
+                        && !self.image.contains(address) =>
+                {
+                    instruction.set_memory_displacement64(self.relocated(address));
+                }
+                OpKind::Immediate32to64 => {
+                    let linked = self.linked(instruction.immediate32to64().cast_unsigned());
+                    instruction.set_immediate32to64(linked.cast_signed());
+                }
+                OpKind::Immediate64 => {
+                    instruction.set_immediate64(self.linked(instruction.immediate64()));
+                }
+                _ => {}
+            }
+        }
     }
 
     /// The instructions of `range`, one after the other.
@@ -74,7 +116,9 @@ impl<'a> Code<'a> {
 
     /// The function `name`, or a variant of it, whose name has a suffix from the compiler.
     pub fn function(&self, name: &str) -> Option<Range<u64>> {
-        let start = self.symbols.address_of(name).or_else(|| {
+        let known = self.symbols.address_of(name);
+        let known = known.or_else(|| self.found.get(name).copied());
+        let start = known.or_else(|| {
             let prefix = format!("{name}.");
             let mut variants = self.symbols.names_with(&prefix);
             let variant = variants.find(|variant| !variant.contains("cold"))?;
@@ -95,8 +139,9 @@ impl<'a> Code<'a> {
 
     /// Whether `call` is to the function `name`.
     pub fn is_call_to(&self, call: &Call, name: &str) -> bool {
-        let target = call.target.and_then(|target| self.name(target));
-        target == Some(name)
+        call.target.is_some_and(|target| {
+            self.name(target) == Some(name) || self.found.get(name) == Some(&target)
+        })
     }
 
     /// The function around `address`, if the symbols tell it.
@@ -128,6 +173,16 @@ impl<'a> Code<'a> {
     /// The bytes from `address` to the end of their segment.
     pub fn bytes_from(&self, address: u64) -> Option<&'a [u8]> {
         self.image.bytes_from(address)
+    }
+
+    /// The link-time address of `address`, which an instruction or a variable has.
+    pub fn linked(&self, address: u64) -> u64 {
+        self.image.linked(address)
+    }
+
+    /// What instructions have for link-time address `address`.
+    pub fn relocated(&self, address: u64) -> u64 {
+        self.image.relocated(address)
     }
 
     /// The image's segments: link-time addresses and bytes.

@@ -5,7 +5,7 @@ use kvmprof_introspection::parts::{Code, CodeRules, FileSymbol, KernelImage, Seg
 use kvmprof_introspection_fixtures::kernel::TEXT;
 
 /// Functions that recipes read.
-pub const FUNCTIONS: [&str; 28] = [
+pub const FUNCTIONS: [&str; 56] = [
     "__task_pid_nr_ns",
     "get_task_mm",
     "irq_enter_rcu",
@@ -34,6 +34,34 @@ pub const FUNCTIONS: [&str; 28] = [
     "copy_process",
     "begin_new_exec",
     "do_exit",
+    "finish_task_switch",
+    "exit_fs",
+    "free_fs_struct",
+    "path_put",
+    "follow_up",
+    "mount_subtree",
+    "vfs_path_lookup",
+    "truncate_pagecache",
+    "unmap_mapping_range",
+    "page_cache_next_miss",
+    "xas_start",
+    "xas_load",
+    "xas_descend",
+    "free_pages",
+    "simple_read_folio",
+    "simple_write_end",
+    "pid_nr_ns",
+    "lookup_address",
+    "vmalloc_to_page",
+    "module_get_kallsym",
+    "__module_text_address",
+    "unwind_module_init",
+    "cgroup_enter_frozen",
+    "cgroup_update_frozen",
+    "bpf_get_current_cgroup_id",
+    "cgroup_path_ns",
+    "kernfs_get_parent",
+    "kernfs_name",
 ];
 
 /// A kernel's code: functions, one after the other, each at a multiple of 16 from [`TEXT`] on.
@@ -41,6 +69,8 @@ pub const FUNCTIONS: [&str; 28] = [
 pub struct TestCode {
     text: Vec<u8>,
     functions: Vec<(u64, String)>,
+    is_unnamed: bool,
+    slide: u64,
 }
 
 impl TestCode {
@@ -53,7 +83,24 @@ impl TestCode {
         address
     }
 
+    /// The kernel without symbols.
+    #[must_use]
+    pub fn unnamed(mut self) -> Self {
+        self.is_unnamed = true;
+        self
+    }
+
+    /// The kernel as it runs `slide` bytes above its link-time addresses.
+    #[must_use]
+    pub fn moved(mut self, slide: u64) -> Self {
+        self.slide = slide;
+        self
+    }
+
     fn symbols(&self) -> Symbols {
+        if self.is_unnamed {
+            return Symbols::from_table(std::iter::empty(), Vec::new());
+        }
         let end = TEXT + self.text.len() as u64;
         let bounds = [(TEXT, "_stext"), (end, "_etext")];
         let functions = self
@@ -71,11 +118,13 @@ impl TestCode {
     }
 
     fn image(&self) -> KernelImage<'_> {
-        KernelImage::from_memory(vec![Segment {
-            address: TEXT,
+        let mut image = KernelImage::from_memory(vec![Segment {
+            address: TEXT + self.slide,
             data: &self.text,
             memory_length: self.text.len() as u64,
-        }])
+        }]);
+        image.move_down(self.slide);
+        image
     }
 
     /// Everything that the code gives: `structure.member` or the name of a variable, and its offset or address.
@@ -90,13 +139,18 @@ impl TestCode {
         members.chain(variables).collect()
     }
 
+    /// The rules that the code gives. `None` for code with frame pointers.
+    pub fn rules(&self) -> Option<CodeRules> {
+        CodeRules::find(&self.image(), &self.symbols())
+    }
+
     /// The distances of the caller's stack pointer from RSP that the code gives, for instructions at each of its
     /// addresses: first by a walk, then from the cache. `None` for code with frame pointers.
     ///
     /// # Panics
     /// If the cache differs from the walk.
     pub fn distances(&self) -> Option<Vec<Option<i16>>> {
-        let rules = CodeRules::find(&self.image(), &self.symbols())?;
+        let rules = self.rules()?;
         let addresses = (TEXT..).take(self.text.len());
         let rules = addresses.map(|address| {
             let found = rules.entry(address, true);

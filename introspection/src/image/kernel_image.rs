@@ -10,6 +10,8 @@ pub struct KernelImage<'a> {
     /// The file, if it is an ELF file, which may have sections and a symbol table.
     file: Option<Vmlinux<'a>>,
     is_running: bool,
+    /// How far above its link-time addresses a running kernel is, once the segments have these.
+    slide: u64,
 }
 
 impl<'a> KernelImage<'a> {
@@ -19,6 +21,7 @@ impl<'a> KernelImage<'a> {
             segments: file.segments().to_vec(),
             file: Some(file),
             is_running: false,
+            slide: 0,
         }
     }
 
@@ -32,6 +35,7 @@ impl<'a> KernelImage<'a> {
             }],
             file: None,
             is_running: false,
+            slide: 0,
         }
     }
 
@@ -41,6 +45,7 @@ impl<'a> KernelImage<'a> {
             segments,
             file: None,
             is_running: true,
+            slide: 0,
         }
     }
 
@@ -59,11 +64,36 @@ impl<'a> KernelImage<'a> {
         &self.segments
     }
 
-    /// Subtracts `distance` from the addresses of all segments.
+    /// Subtracts `distance` from the addresses of all segments, which is how far the running kernel was moved.
     pub fn move_down(&mut self, distance: u64) {
+        self.slide = self.slide.wrapping_add(distance);
         for segment in &mut self.segments {
             segment.address = segment.address.wrapping_sub(distance);
         }
+    }
+
+    /// The link-time address of `address`, which the image's own bytes have: a running kernel has relocated those of
+    /// places in its image, and no others.
+    pub fn linked(&self, address: u64) -> u64 {
+        let linked = address.wrapping_sub(self.slide);
+        if self.contains(linked) {
+            linked
+        } else {
+            address
+        }
+    }
+
+    /// Whether `address` is between the ends of a running kernel's image.
+    pub fn contains(&self, address: u64) -> bool {
+        let ends = self.segments.first().zip(self.segments.last());
+        ends.is_some_and(|(first, last)| {
+            (first.address..last.address.saturating_add(last.memory_length)).contains(&address)
+        })
+    }
+
+    /// What the image's own bytes have for link-time address `address`.
+    pub fn relocated(&self, address: u64) -> u64 {
+        address.wrapping_add(self.slide)
     }
 
     /// The bytes from virtual address `address` to the end of its segment.

@@ -29,7 +29,11 @@ impl fmt::Display for Missing {
     }
 }
 
-/// Offsets of members, in bytes, by structure and member. A member of a member is `outer.inner`.
+/// What stands for a structure's size in place of a member.
+pub const SIZE: &str = "";
+
+/// Offsets of members, in bytes, by structure and member. A member of a member is `outer.inner`. The size of a structure
+/// is by [`SIZE`], in bytes, and the value of an enumerator by its enumeration.
 pub type Members = BTreeMap<(&'static str, &'static str), u64>;
 
 /// The kernel's types.
@@ -60,20 +64,26 @@ impl<'a> Types<'a> {
         }
     }
 
-    /// As [`Btf::size_of`]. Code doesn't tell it.
+    /// As [`Btf::size_of`].
+    ///
+    /// # Errors
+    /// It isn't known.
     pub fn size_of(&self, structure: &'static str) -> Result<u64, Missing> {
         let size = match self {
             Self::Btf(btf) => btf.size_of(structure),
-            Self::Code(_) => None,
+            Self::Code(members) => members.get(&(structure, SIZE)).copied(),
         };
         size.ok_or(Missing::Size(structure))
     }
 
-    /// As [`Btf::enumerator`]. Code doesn't tell it.
+    /// As [`Btf::enumerator`].
     pub fn enumerator(&self, enumeration: &str, enumerator: &str) -> Option<u32> {
         match self {
             Self::Btf(btf) => btf.enumerator(enumeration, enumerator),
-            Self::Code(_) => None,
+            Self::Code(members) => {
+                let value = members.get(&(enumeration, enumerator));
+                value.and_then(|value| u32::try_from(*value).ok())
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The knowledge about a kernel from its image: a file, or a copy from a running guest's memory.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use kvmprof_recording::elf::hex;
@@ -29,6 +30,9 @@ const BANNER_START: &[u8] = b"Linux version ";
 const LONGEST_BANNER: usize = 512;
 /// The note with an ELF file's build id (elf(5)).
 const NT_GNU_BUILD_ID: u32 = 3;
+/// Instructions that the code entered by SYSCALL begins with (`arch/x86/entry/entry_64.S`).
+const ENDBR64: &[u8] = b"\xf3\x0f\x1e\xfa";
+const SWAPGS: &[u8] = b"\x0f\x01\xf8";
 /// The link-time address of `_text` with the default CONFIG_PHYSICAL_START (`arch/x86/Kconfig`).
 const LINKED_TEXT: u64 = KERNEL_MAP + 0x100_0000;
 
@@ -134,15 +138,20 @@ impl LinuxKnowledge {
         gaps.check("interrupts apart from other kernel code", &interrupts);
         let orc = stacks::find(&image, &symbols, &release);
         let modules = Modules::new(&symbols, &types);
-        if !modules.can_be_found() && symbols.address_of("load_module").is_some() {
-            gaps.check(
-                "functions and stacks of modules",
-                &Err::<(), _>(Missing::Form("module")),
-            );
+        if symbols.address_of("load_module").is_some() {
+            let found = match modules.can_be_found() {
+                true => modules.page_tables().map(|_| ()),
+                false => Err(Missing::Form("module")),
+            };
+            gaps.check("functions and stacks of modules", &found);
         }
         let processes = gaps.keep("mappings of processes", ProcessLayout::find(&types));
         if let Some(processes) = &processes {
-            gaps.check("files out of the guest's page cache", &processes.page_cache);
+            // A `struct page` is read by the kernel's own page tables.
+            let pages = processes.page_cache.as_ref().map_err(|missing| *missing);
+            let pages = pages.and(modules.page_tables());
+            gaps.check("files out of the guest's page cache", &pages);
+            gaps.check("paths beyond a file's own mount", &processes.mount);
             gaps.check("perf maps", &processes.perf_map);
         }
         let found = Self {
@@ -151,7 +160,7 @@ impl LinuxKnowledge {
             tasks,
             rules: match orc {
                 Some(_) => None,
-                None => CodeRules::find(&image, &symbols),
+                None => CodeRules::find(&image, &symbols).map(Arc::new),
             },
             orc,
             initcalls: stacks::find_initcalls(&image, &symbols),
@@ -322,6 +331,12 @@ pub fn kernel_symbols(image: &KernelImage<'_>) -> Symbols {
             .bytes_from(address)
             .is_some_and(|bytes| bytes.starts_with(BANNER_START))
     };
+    let is_entry = |address| {
+        image.bytes_from(address).is_some_and(|bytes| {
+            let bytes = bytes.strip_prefix(ENDBR64).unwrap_or(bytes);
+            bytes.starts_with(SWAPGS)
+        })
+    };
     let begins_image = |address: u64| {
         let mut segments = image.segments().iter();
         let is_begin = segments.any(|segment| segment.address == address);
@@ -332,7 +347,12 @@ pub fn kernel_symbols(image: &KernelImage<'_>) -> Symbols {
             name: "linux_banner",
             fits: &is_banner,
         },
-        // Without CONFIG_KALLSYMS_ALL, only functions are in the table. The image begins with its text.
+        // Without CONFIG_KALLSYMS_ALL, only functions are in the table. This one's first instructions are known; other
+        // symbols may have the address of the image's start, too.
+        Anchor {
+            name: "entry_SYSCALL_64",
+            fits: &is_entry,
+        },
         Anchor {
             name: "_text",
             fits: &begins_image,

@@ -26,6 +26,7 @@ mod view;
 mod vmcoreinfo;
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use vm_memory::GuestAddress;
@@ -80,7 +81,7 @@ pub struct LinuxKnowledge {
     /// The unwind tables, if the kernel has them.
     orc: Option<OrcTable>,
     /// How its code unwinds, if it has neither unwind tables nor frame pointers.
-    rules: Option<CodeRules>,
+    rules: Option<Arc<CodeRules>>,
     /// The table of initcalls, if it is known.
     initcalls: Option<Initcalls>,
     return_hooks: ReturnHooks,

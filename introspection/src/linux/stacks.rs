@@ -146,7 +146,7 @@ impl LinuxKnowledge {
     ) -> KernelUnwinder<'a> {
         KernelUnwinder {
             orc: self.orc.as_ref(),
-            rules: self.rules.as_ref(),
+            rules: self.rules.as_deref(),
             modules: Some(modules.code()),
             initcalls: self.initcalls.as_ref(),
             slide,

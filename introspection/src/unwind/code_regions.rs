@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::CodeRules;
 use super::orc::{OrcEntry, OrcFormat, OrcTable};
 
 /// The addresses of modules and of code that is compiled at run time (`Documentation/arch/x86/x86_64/mm.rst`).
@@ -15,6 +16,8 @@ pub struct CodeRegion {
     pub range: Range<u64>,
     /// Its unwind table with run-time addresses, if it has one.
     pub orc: Option<Arc<OrcTable>>,
+    /// The rules that its code gives, in a kernel without unwind tables.
+    pub rules: Option<Arc<CodeRules>>,
 }
 
 /// The code of all modules.
@@ -41,9 +44,19 @@ impl ModuleCode {
 
     /// The entry for `address`, and its format.
     pub fn find(&self, address: u64) -> Option<(OrcEntry, OrcFormat)> {
+        let orc = self.region(address)?.orc.as_ref()?;
+        Some((orc.find(address)?, orc.format()))
+    }
+
+    /// The rule for `address`, an instruction that was about to be executed if it `is_exact`, otherwise what follows a call.
+    pub fn rule(&self, address: u64, is_exact: bool) -> Option<OrcEntry> {
+        let region = self.region(address.wrapping_sub(u64::from(!is_exact)))?;
+        region.rules.as_ref()?.entry(address, is_exact)
+    }
+
+    fn region(&self, address: u64) -> Option<&CodeRegion> {
         let after = (self.regions).partition_point(|region| region.range.start <= address);
         let region = self.regions.get(after.checked_sub(1)?)?;
-        let orc = (region.range.contains(&address)).then_some(region.orc.as_ref())??;
-        Some((orc.find(address)?, orc.format()))
+        region.range.contains(&address).then_some(region)
     }
 }

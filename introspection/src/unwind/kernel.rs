@@ -229,8 +229,8 @@ impl KernelUnwinder<'_> {
             (Some(orc), _) => self
                 .entry(orc, frame.inside())
                 .and_then(|(entry, format)| self.by_entry(entry, format, frame, memory)),
-            (None, Some(rules)) => rules
-                .entry(frame.ip.wrapping_sub(self.slide), frame.is_exact)
+            (None, Some(rules)) => self
+                .rule(rules, frame)
                 .and_then(|entry| self.by_entry(entry, OrcFormat::DERIVED, frame, memory)),
             (None, None) => self.by_frame_pointer(frame, memory),
         };
@@ -276,6 +276,17 @@ impl KernelUnwinder<'_> {
             return Some((orc.find(linked)?, orc.format()));
         }
         self.modules?.find(address)
+    }
+
+    /// The rule for `frame`, from the kernel's code or a module's.
+    fn rule(&self, rules: &CodeRules, frame: &Frame) -> Option<OrcEntry> {
+        if self
+            .image
+            .contains(&frame.inside().wrapping_sub(self.slide))
+        {
+            return rules.entry(frame.ip.wrapping_sub(self.slide), frame.is_exact);
+        }
+        self.modules?.rule(frame.ip, frame.is_exact)
     }
 
     fn by_entry(

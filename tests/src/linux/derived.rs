@@ -21,7 +21,7 @@ pub struct Derived {
 }
 
 /// The members that are compared although a kernel's code may not give them: all that any recipe finds.
-const MEMBERS: [(&str, &str); 55] = [
+const MEMBERS: [(&str, &str); 92] = [
     ("task_struct", "pid"),
     ("task_struct", "tgid"),
     ("task_struct", "comm"),
@@ -77,10 +77,47 @@ const MEMBERS: [(&str, &str); 55] = [
     ("inode", "i_size"),
     ("super_block", "s_dev"),
     ("mutex", "owner"),
+    ("task_struct", "fs"),
+    ("fs_struct", "root.mnt"),
+    ("fs_struct", "root.dentry"),
+    ("pid", "level"),
+    ("upid", SIZE),
+    ("vfsmount", "mnt_root"),
+    ("mount", "mnt"),
+    ("mount", "mnt_parent"),
+    ("mount", "mnt_mountpoint"),
+    ("inode", "i_mapping"),
+    ("address_space", "i_pages.xa_head"),
+    ("xa_node", "shift"),
+    ("xa_node", "slots"),
+    ("xa_node", SIZE),
+    ("page", "flags"),
+    ("page", SIZE),
+    ("pageflags", "PG_uptodate"),
+    ("module", "state"),
+    ("module", "list"),
+    ("module", "name"),
+    ("module", "kallsyms"),
+    ("module", "text.base"),
+    ("module", "text.size"),
+    ("module", "init_text.base"),
+    ("module", "init_text.size"),
+    ("module", "arch.orc_unwind_ip"),
+    ("module", "arch.orc_unwind"),
+    ("module", "arch.num_orcs"),
+    ("mod_kallsyms", "symtab"),
+    ("mod_kallsyms", "num_symtab"),
+    ("mod_kallsyms", "strtab"),
+    ("mod_kallsyms", "typetab"),
+    ("task_struct", "cgroups"),
+    ("css_set", "dfl_cgrp"),
+    ("cgroup", "kn"),
+    ("kernfs_node", "name"),
+    ("kernfs_node", "parent"),
 ];
 
 /// Variables, and where they are in `struct pcpu_hot` in kernels that have that.
-const VARIABLES: [(&str, &str); 8] = [
+const VARIABLES: [(&str, &str); 11] = [
     ("current_task", "current_task"),
     ("__preempt_count", "preempt_count"),
     ("__per_cpu_offset", ""),
@@ -89,7 +126,44 @@ const VARIABLES: [(&str, &str); 8] = [
     ("panic_cpu", ""),
     ("init_task", ""),
     ("page_offset_base", ""),
+    ("vmemmap_base", ""),
+    ("init_top_pgt", ""),
+    ("modules", ""),
 ];
+
+/// What stands for a structure's size in place of a member.
+const SIZE: &str = "";
+
+/// What BTF says of a member, or of what recipes give beside members.
+fn described(btf: &Btf<'_>, structure: &str, member: &str) -> Option<u64> {
+    let structures = btf.structures(structure);
+    match (structure, member.split_once('.')) {
+        (_, _) if member == SIZE => structures.size(),
+        ("pageflags", _) => btf.enumerator(structure, member).map(u64::from),
+        ("module", Some((text, place))) if text.ends_with("text") => {
+            text_of_modules(btf, text == "init_text", place)
+        }
+        (_, Some((outer, inner))) => structures.offset_within(outer, inner),
+        (_, None) => structures.offset_of(member),
+    }
+}
+
+/// Where a module's code is: in an array since 6.4 (`enum mod_mem_type`, `include/linux/module.h`), before that in two members.
+fn text_of_modules(btf: &Btf<'_>, is_init: bool, place: &str) -> Option<u64> {
+    let module = btf.structures("module");
+    let Some(memories) = module.offset_of("mem") else {
+        let layout = if is_init {
+            "init_layout"
+        } else {
+            "core_layout"
+        };
+        return module.offset_within(layout, if place == "size" { "text_size" } else { place });
+    };
+    let memory = btf.structures("module_memory");
+    let kind = if is_init { "MOD_INIT_TEXT" } else { "MOD_TEXT" };
+    let kind = btf.enumerator("mod_mem_type", kind)?;
+    Some(memories + u64::from(kind) * memory.size()? + memory.offset_of(place)?)
+}
 
 /// What the code of the kernel in `elf`, an unpacked kernel with BTF, gives with names of functions only, or without any
 /// symbol, and what its BTF and all its symbols give. `None` if it has no BTF or no symbols.
@@ -110,15 +184,10 @@ pub fn compare(elf: &[u8], with_functions: bool) -> Option<Vec<Derived>> {
     let variables: BTreeMap<&str, u64> = findings.variables().collect();
     let mut derived = Vec::new();
     for (structure, member) in MEMBERS {
-        let structures = btf.structures(structure);
-        let described = match member.split_once('.') {
-            Some((outer, inner)) => structures.offset_within(outer, inner),
-            None => structures.offset_of(member),
-        };
         derived.push(Derived {
             name: format!("{structure}.{member}"),
             told: findings.member(structure, member),
-            described,
+            described: described(&btf, structure, member),
         });
     }
     for (name, hot) in VARIABLES {

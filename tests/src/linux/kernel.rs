@@ -49,6 +49,47 @@ pub fn undescribed(kernel: &Kernel) -> Vec<u8> {
     super::undescribed::undescribed(&unpacked(kernel)).expect("a kernel that describes itself")
 }
 
+/// The same, whose code doesn't tell where a mount's root is: the function that would isn't called by the guests of tests, and only returns.
+///
+/// # Panics
+/// As [`undescribed`].
+pub fn undescribed_without_mounts(kernel: &Kernel) -> Vec<u8> {
+    let knowledge = kernel_knowledge(kernel);
+    let symbols = knowledge.linux().expect("Linux").symbols();
+    let function = symbols.address_of("mount_subtree").expect("a function");
+    super::undescribed::with_return_at(&undescribed(kernel), function).expect("its code")
+}
+
+/// The kernel's image, a bzImage, without BTF, ORC, and names of variables. With KASLR, it is moved as any other.
+///
+/// # Panics
+/// If it has none of these, or isn't packed by zstd.
+pub fn undescribed_image(kernel: &Kernel) -> Vec<u8> {
+    /// Where the header has the number of setup sectors, and where in what follows them the payload is, and how long
+    /// (`Documentation/arch/x86/boot.rst`).
+    const SETUP_SECTORS: usize = 0x1f1;
+    const PAYLOAD: usize = 0x248;
+    const SECTOR: usize = 512;
+    /// Without what is removed, this level makes it small enough, in a few seconds.
+    const LEVEL: i32 = 12;
+    /// The payload's last bytes are the length of what was packed.
+    const TAIL: usize = 4;
+    let mut image = fs::read(&kernel.image).expect("kernel image");
+    let number = |place: usize| -> usize {
+        let bytes = image[place..place + 4].try_into().expect("4 bytes");
+        u32::from_le_bytes(bytes).try_into().expect("within a file")
+    };
+    let start = (usize::from(image[SETUP_SECTORS]) + 1) * SECTOR + number(PAYLOAD);
+    let payload = start..start + number(PAYLOAD + 4) - TAIL;
+    let packed = zstd::bulk::compress(&undescribed(kernel), LEVEL).expect("a packed kernel");
+    let place = &mut image[payload];
+    assert!(packed.len() <= place.len(), "{} bytes", packed.len());
+    // The kernel's decompressor stops at the end of the only frame.
+    place.fill(0);
+    place[..packed.len()].copy_from_slice(&packed);
+    image
+}
+
 /// The ELF file in the kernel's image with the owner of its Xen notes renamed, so that it doesn't announce that PVH can boot it.
 ///
 /// # Panics

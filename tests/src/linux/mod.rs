@@ -8,6 +8,7 @@ mod console;
 pub mod derived;
 mod kernel;
 mod microvm;
+pub mod moved;
 mod once;
 mod programs;
 mod qemu;
@@ -18,7 +19,10 @@ mod undescribed;
 
 pub use boots::lab_command;
 pub use console::{Accounts, Console, Process};
-pub use kernel::{debian, kernel_knowledge, undescribed, unpacked, without_pvh};
+pub use kernel::{
+    debian, kernel_knowledge, undescribed, undescribed_image, undescribed_without_mounts, unpacked,
+    without_pvh,
+};
 pub use microvm::Product;
 pub use once::{once, turn};
 pub use programs::{Program, SharedProgram, guest_program, shared_library, shared_program};

@@ -29,3 +29,15 @@ pub fn undescribed(elf: &[u8]) -> Option<Vec<u8>> {
     }
     Some(changed)
 }
+
+/// `elf`, a kernel's file, with a function that only returns at link-time address `address`. `None` if it has no code there.
+pub fn with_return_at(elf: &[u8], address: u64) -> Option<Vec<u8>> {
+    /// RET.
+    const RETURN: u8 = 0xc3;
+    let image = KernelImage::from_file(Vmlinux::parse(elf).ok()?);
+    let code = image.bytes_from(address)?;
+    let place = (code.as_ptr() as usize).checked_sub(elf.as_ptr() as usize)?;
+    let mut changed = elf.to_vec();
+    *changed.get_mut(place)? = RETURN;
+    Some(changed)
+}

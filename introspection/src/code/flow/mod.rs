@@ -9,7 +9,7 @@ mod walk;
 
 use std::collections::BTreeMap;
 
-use iced_x86::Instruction;
+use iced_x86::{Instruction, Register};
 
 /// The stack pointer at a function's start: the first values are those of the registers, by their numbers.
 const STACK_TOP: Value = Value(4);
@@ -68,6 +68,15 @@ pub struct Access {
     pub instruction: Instruction,
     /// The value in the other operand, if that is a register.
     pub value: Option<Value>,
+}
+
+impl Access {
+    /// Whether the instruction is atomic: it has a LOCK prefix, or DS, which a running kernel with one CPU has put in its
+    /// place (`alternatives_smp_unlock`, `arch/x86/kernel/alternative.c`).
+    pub fn is_atomic(&self) -> bool {
+        let instruction = &self.instruction;
+        instruction.has_lock_prefix() || instruction.segment_prefix() == Register::DS
+    }
 }
 
 /// A call, or a jump to another function.

@@ -130,8 +130,7 @@ impl Walk<'_, '_> {
                     continue;
                 }
                 FlowControl::Call | FlowControl::IndirectCall => {
-                    // The first call is the tracer's, and changes nothing (`__fentry__`).
-                    if !self.is_first(address) {
+                    if !self.is_tracer(&instruction) {
                         flow.call(&instruction, &state);
                         for register in ARGUMENTS.into_iter().chain(CALL_CLOBBERED) {
                             let number = number(register).unwrap_or_default();
@@ -152,8 +151,13 @@ impl Walk<'_, '_> {
         }
     }
 
-    fn is_first(&self, address: u64) -> bool {
-        address <= self.function.start.saturating_add(4)
+    /// Whether `call` is the tracer's, which changes nothing: `__fentry__`, or without its name a function's first
+    /// instruction.
+    fn is_tracer(&self, call: &Instruction) -> bool {
+        match self.code.name(call.near_branch_target()) {
+            Some(name) => name == "__fentry__",
+            None => call.ip() <= self.function.start.saturating_add(4),
+        }
     }
 
     /// An instruction that the next one follows.
@@ -221,7 +225,7 @@ fn memory_place(flow: &mut Flow, instruction: &Instruction, state: &State) -> Op
     }
     let displacement = instruction.memory_displacement64().cast_signed();
     let (base, index) = (instruction.memory_base(), instruction.memory_index());
-    let mut scale = match index {
+    let mut scale: u8 = match index {
         Register::None => 0,
         _ => u8::try_from(instruction.memory_index_scale()).unwrap_or(0),
     };
@@ -234,14 +238,16 @@ fn memory_place(flow: &mut Flow, instruction: &Instruction, state: &State) -> Op
         Register::None => flow.value(Node::Constant(0)),
         register => state.get(register)?,
     };
-    // An index that is a known number.
+    // An index that is a known number, or a value plus one.
     let index = state.get(index).map(|value| flow.node(value));
-    if let Some(Node::Constant(number)) = index {
-        let distance = number.wrapping_mul(u64::from(scale));
-        scale = 0;
-        return Some(flow.place(base, displacement.wrapping_add_unsigned(distance), scale));
-    }
-    Some(flow.place(base, displacement, scale))
+    let known = match index {
+        Some(Node::Constant(number)) => Some((number.cast_signed(), 0)),
+        Some(Node::Sum(_, number)) => Some((number, scale)),
+        _ => None,
+    };
+    let distance = known.map_or(0, |(number, _)| number.wrapping_mul(scale.into()));
+    scale = known.map_or(scale, |(_, scale)| scale);
+    Some(flow.place(base, displacement.wrapping_add(distance), scale))
 }
 
 impl Flow {

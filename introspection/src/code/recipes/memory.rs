@@ -29,8 +29,7 @@ pub fn find(code: &Code<'_>, findings: &mut Findings) {
 /// `get_task_mm(task)` (`kernel/fork.c`) counts a further user of the task's memory.
 fn of_task(flow: &Flow, findings: &mut Findings) {
     for access in &flow.accesses {
-        let is_count =
-            access.kind == Use::Update && access.width == 4 && access.instruction.has_lock_prefix();
+        let is_count = access.kind == Use::Update && access.width == 4 && access.is_atomic();
         if let Some((task, mm)) = flow.read_from(access.place.base, 8).filter(|_| is_count)
             && flow.is_argument(task, 0)
         {

@@ -47,7 +47,7 @@ pub fn find(code: &Code<'_>, findings: &mut Findings) {
     };
     let next = arrays.last().map_or(0, |(uses, _)| *uses);
     if most >= MIN_USES && most / MARGIN >= next {
-        findings.add_variable("__per_cpu_offset", address);
+        findings.add_variable("__per_cpu_offset", code.linked(address));
     }
 }
 

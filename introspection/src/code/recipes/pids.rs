@@ -1,5 +1,7 @@
 //! A task's ids in namespaces, and its process group: `__task_pid_nr_ns(task, type, namespace)` (`kernel/pid.c`).
 
+use iced_x86::Mnemonic;
+
 use super::super::flow::{Flow, Use, Value};
 use super::super::{Code, Findings};
 
@@ -37,6 +39,31 @@ pub fn find(code: &Code<'_>, findings: &mut Findings) {
             access.width,
             findings,
         );
+    }
+}
+
+/// `pid_nr_ns(pid, namespace)` (`kernel/pid.c`) compares the pid's level with the namespace's, whose place among the
+/// numbers is found by a shift.
+pub fn find_levels(code: &Code<'_>, findings: &mut Findings) {
+    let Some(flow) = code.flow("pid_nr_ns") else {
+        return;
+    };
+    if let Some(pid) = flow.argument(0)
+        && let Some(level) = flow.reads_of(pid, 4).next()
+    {
+        findings.add_member("pid", "level", level);
+    }
+    let Some(function) = code.function("pid_nr_ns") else {
+        return;
+    };
+    for instruction in code.instructions(function) {
+        let bits = instruction
+            .try_immediate(1)
+            .ok()
+            .filter(|bits| (3..=6).contains(bits));
+        if let (Mnemonic::Shl, Some(bits)) = (instruction.mnemonic(), bits) {
+            findings.add_size("upid", 1 << bits);
+        }
     }
 }
 

@@ -54,7 +54,7 @@ fn users(code: &Code<'_>, address: u64) -> Vec<Range<u64>> {
     let Some((start, text)) = code.text() else {
         return Vec::new();
     };
-    let low = address.to_le_bytes();
+    let low = code.relocated(address).to_le_bytes();
     let moved = memmem::find_iter(text, &low[..4]).filter_map(|place| {
         let code = text.get(place.checked_sub(3)?..place)?;
         matches!(code, [0x48, 0xc7, 0xc7]).then_some(place - 3)

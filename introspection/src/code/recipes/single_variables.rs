@@ -41,7 +41,7 @@ const VARIABLES: [Variable; 4] = [
         name: "panic_cpu",
         functions: &["panic_try_start", "vpanic", "panic"],
         uses: |access| {
-            access.instruction.has_lock_prefix()
+            access.is_atomic()
                 && access.width == 4
                 && access.instruction.mnemonic() == Mnemonic::Cmpxchg
         },

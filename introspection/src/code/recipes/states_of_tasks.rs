@@ -44,6 +44,22 @@ pub fn find(code: &Code<'_>, findings: &mut Findings) {
             findings.add_member(TASK, "on_cpu", on_cpu);
         }
     }
+    // `finish_task_switch(previous)` (`kernel/sched/core.c`) says that the previous task isn't on a CPU any more: the first
+    // number in it that becomes 0.
+    if let Some(flow) = code.flow("finish_task_switch")
+        && let Some(previous) = flow.argument(0)
+    {
+        let mut cleared = flow.accesses.iter().filter(|access| {
+            matches!(access.width, 1 | 4)
+                && access.kind == Use::Write
+                && access.place.base == previous
+                && access.instruction.try_immediate(1).ok() == Some(0)
+        });
+        let on_cpu = cleared.next().map(|access| access.place.offset);
+        if let Some(on_cpu) = on_cpu.and_then(|offset| u64::try_from(offset).ok()) {
+            findings.add_member(TASK, "on_cpu", on_cpu);
+        }
+    }
     // `wait_consider_task(options, ptrace, task)` (`kernel/exit.c`) begins with the task's `exit_state`.
     if let Some(flow) = code.flow("wait_consider_task")
         && let Some(task) = flow.argument(2)
@@ -57,9 +73,7 @@ pub fn find(code: &Code<'_>, findings: &mut Findings) {
         && let Some(signal) = signal
     {
         for access in &flow.accesses {
-            let is_count = access.kind == Use::Update
-                && access.width == 4
-                && access.instruction.has_lock_prefix();
+            let is_count = access.kind == Use::Update && access.width == 4 && access.is_atomic();
             let of_task = flow.read_from(access.place.base, 8).filter(|_| is_count);
             if let Some((task, offset)) = of_task
                 && offset == signal

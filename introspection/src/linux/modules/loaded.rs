@@ -7,11 +7,11 @@ use crate::PhysicalMemory;
 
 use super::super::view::KernelView;
 use super::ListFingerprint;
-use super::module::{ListedModule, Module, ModuleInfo};
+use super::module::{ListedModule, Module, ModuleInfo, Unwinding};
 use super::module_layout::ModuleLayout;
 use super::reader::BoundedReader;
 use crate::bytes::u64_at;
-use crate::unwind::{ModuleCode, OrcFormat};
+use crate::unwind::ModuleCode;
 
 /// Maximum number of modules of a guest. Distribution kernels load some 100 to 300.
 const MAX_MODULES: usize = 1024;
@@ -106,7 +106,7 @@ impl LoadedModules {
         layout: &ModuleLayout,
         view: &KernelView<'_, M>,
         head: u64,
-        format: Option<OrcFormat>,
+        unwinding: &Unwinding,
         fingerprint: Option<ListFingerprint>,
         before: &Self,
     ) -> Self {
@@ -130,7 +130,7 @@ impl LoadedModules {
                 ListedModule::Nonsense => {}
                 ListedModule::Formed(info) => {
                     let module = before.with(&info).unwrap_or_else(|| {
-                        let module = Module::read(info, format, &mut reader);
+                        let module = Module::read(info, unwinding, &mut reader);
                         Arc::new(module)
                     });
                     kept += module.footprint();

@@ -24,9 +24,10 @@ use super::placement::Placement;
 use super::view::KernelView;
 use crate::Registers;
 use crate::Symbols;
-use crate::image::types::Types;
+use crate::image::types::{Missing, Types};
 use kvmprof_paging::{CR0_PG, CR4_LA57, EFER_LMA, read_u64};
 use log::{Change, Entry, ModuleLog};
+use module::Unwinding;
 use module_layout::{ModuleLayout, NAME_LENGTH};
 use retired::RetiredLists;
 use watch::Watch;
@@ -90,6 +91,14 @@ impl Modules {
     /// Whether the kernel's symbols and types locate its modules.
     pub fn can_be_found(&self) -> bool {
         self.layout.is_some()
+    }
+
+    /// The link-time address of the kernel's own page tables.
+    ///
+    /// # Errors
+    /// It isn't known.
+    pub fn page_tables(&self) -> Result<u64, Missing> {
+        self.page_tables.ok_or(Missing::Symbol("init_top_pgt"))
     }
 
     /// Notes the number of levels of the kernel's page tables from any vCPU's registers.
@@ -196,13 +205,17 @@ impl Modules {
             {
                 break;
             }
-            let format = linux.orc.as_ref().map(|orc| orc.format());
+            let unwinding = match (&linux.orc, &linux.rules) {
+                (Some(orc), _) => Unwinding::Orc(orc.format()),
+                (None, Some(rules)) => Unwinding::Code(Arc::clone(rules), placement.slide),
+                (None, None) => Unwinding::FramePointers,
+            };
             let head = layout.head.wrapping_add(placement.slide);
             loaded = Arc::new(LoadedModules::read(
                 layout,
                 &view,
                 head,
-                format,
+                &unwinding,
                 fingerprint,
                 &loaded,
             ));
@@ -280,7 +293,7 @@ impl Modules {
 
     /// Registers that select the kernel's own page tables. `None` if the kernel's symbols don't locate them.
     pub(crate) fn kernel_registers(&self, placement: Placement) -> Option<Registers> {
-        let page_tables = self.page_tables?;
+        let page_tables = self.page_tables().ok()?;
         let five_levels = self.five_levels.load(Ordering::Relaxed);
         Some(Registers {
             cr0: CR0_PG,

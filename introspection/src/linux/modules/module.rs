@@ -15,7 +15,7 @@ use super::module_layout::{
 };
 use super::reader::BoundedReader;
 use crate::bytes::{array_at, u16_at, u32_at, u64_at};
-use crate::unwind::{CodeRegion, MODULES, OrcFormat, OrcTable};
+use crate::unwind::{CodeRegion, CodeRules, MODULES, OrcFormat, OrcTable};
 
 /// Maximum length of a contiguous range of code, in bytes.
 const MAX_TEXT: u64 = 64 << 20;
@@ -77,6 +77,26 @@ pub enum ListedModule {
     /// The structure is invalid.
     Nonsense,
     Formed(ModuleInfo),
+}
+
+/// How a kernel's callers are found.
+#[derive(Clone, Debug)]
+pub enum Unwinding {
+    /// By unwind tables.
+    Orc(OrcFormat),
+    /// By the code: the kernel's own rules, and how far above its link-time addresses it runs.
+    Code(Arc<CodeRules>, u64),
+    /// By nothing that a module has.
+    FramePointers,
+}
+
+/// The functions of a module's table.
+#[derive(Default)]
+struct Functions {
+    /// Sorted by address.
+    functions: Vec<Function>,
+    /// Where all symbols are, sorted.
+    symbols: Vec<u64>,
 }
 
 /// A module.
@@ -167,22 +187,26 @@ impl Module {
     /// Reads the data that `info` points to. Leaves out unreadable parts.
     pub fn read<M: PhysicalMemory>(
         info: ModuleInfo,
-        format: Option<OrcFormat>,
+        unwinding: &Unwinding,
         reader: &mut BoundedReader<'_, M>,
     ) -> Self {
         let functions = info.functions(reader).unwrap_or_default();
-        let tables = format.and_then(|format| info.orc_tables(format, reader));
+        let tables = match unwinding {
+            Unwinding::Orc(format) => info.orc_tables(*format, reader),
+            Unwinding::Code(..) | Unwinding::FramePointers => None,
+        };
         let mut tables = tables.unwrap_or_default().into_iter();
         let code = (info.texts.iter())
             .map(|range| CodeRegion {
                 range: range.clone(),
                 orc: tables.next().flatten().map(Arc::new),
+                rules: functions.rules(range, unwinding, reader).map(Arc::new),
             })
             .collect();
         Self {
+            functions: info.lines(&functions).into(),
             info,
             code,
-            functions: functions.into(),
         }
     }
 
@@ -190,13 +214,15 @@ impl Module {
     pub fn footprint(&self) -> usize {
         let tables = self.code.iter().filter_map(|region| region.orc.as_ref());
         let tables: usize = tables.map(|orc| orc.footprint()).sum();
-        self.functions.len() + tables
+        let rules = self.code.iter().filter_map(|region| region.rules.as_ref());
+        let rules: usize = rules.map(|rules| rules.footprint()).sum();
+        self.functions.len() + tables + rules
     }
 }
 
 impl ModuleInfo {
-    /// The functions in the module's code and their ends, a line each, and an empty line after each range of code.
-    fn functions<M: PhysicalMemory>(&self, reader: &mut BoundedReader<'_, M>) -> Option<String> {
+    /// The functions in the module's code.
+    fn functions<M: PhysicalMemory>(&self, reader: &mut BoundedReader<'_, M>) -> Option<Functions> {
         let symbols = self.symbols.as_ref()?;
         let table = reader.bytes(symbols.table, symbols.count * SYMBOL)?;
         let letters = match symbols.letters {
@@ -240,11 +266,19 @@ impl ModuleInfo {
         let functions: Vec<Function> = functions.into_iter().map(|(.., it)| it).collect();
         others.extend(functions.iter().map(|function| function.extent.address));
         others.sort_unstable();
+        Some(Functions {
+            functions,
+            symbols: others,
+        })
+    }
+
+    /// The functions and their ends, a line each, and an empty line after each range of code.
+    fn lines(&self, functions: &Functions) -> String {
         let mut text = String::new();
         for stretch in &self.texts {
-            self.add_stretch(stretch, &functions, &others, &mut text);
+            self.add_stretch(stretch, &functions.functions, &functions.symbols, &mut text);
         }
-        Some(text)
+        text
     }
 
     /// Adds the lines of the `functions` in `stretch` to `text`. `symbols` are the addresses of all symbols.
@@ -307,6 +341,30 @@ impl ModuleInfo {
             OrcTable::parse_within(info.addresses, &addresses, &entries, format, range)
         };
         Some(self.texts.iter().map(table).collect())
+    }
+}
+
+impl Functions {
+    /// The rules for the code in `range`, if that is how callers are found.
+    fn rules<M: PhysicalMemory>(
+        &self,
+        range: &Range<u64>,
+        unwinding: &Unwinding,
+        reader: &mut BoundedReader<'_, M>,
+    ) -> Option<CodeRules> {
+        let Unwinding::Code(kernel, slide) = unwinding else {
+            return None;
+        };
+        let length = usize::try_from(range.end - range.start).ok()?;
+        let code = reader.bytes(range.start, length)?;
+        let named = (self.functions.iter()).map(|it| (it.extent.address, &*it.name));
+        Some(CodeRules::of_module(
+            code,
+            range.start,
+            named,
+            kernel,
+            *slide,
+        ))
     }
 }
 

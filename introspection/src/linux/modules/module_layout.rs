@@ -108,8 +108,23 @@ impl ModuleLayout {
     }
 }
 
-/// The offsets of the code: `mem[]` since 6.4, `core_layout` and `init_layout` before.
+/// The offsets of the code: `mem[]` since 6.4, `core_layout` and `init_layout` before. The kernel's code tells only the
+/// places.
 fn texts(types: &Types<'_>) -> Option<[TextOffsets; 2]> {
+    let module = types.structures("module");
+    let told = |path| usize::try_from(module.offset_within(path)?).ok();
+    if let (Some(base), Some(length), Some(init_base), Some(init_length)) = (
+        told("text.base"),
+        told("text.size"),
+        told("init_text.base"),
+        told("init_text.size"),
+    ) {
+        let init = TextOffsets {
+            base: init_base,
+            length: init_length,
+        };
+        return Some([TextOffsets { base, length }, init]);
+    }
     let offset = |structure, member| usize::try_from(types.offset_of(structure, member)?).ok();
     if let Some(memories) = offset("module", "mem") {
         let stride = usize::try_from(types.size_of("module_memory").ok()?).ok()?;
@@ -148,15 +163,12 @@ fn sequence(types: &Types<'_>) -> Option<u64> {
 }
 
 fn orc(types: &Types<'_>) -> Option<OrcOffsets> {
-    let start = types.offset_of("module", "arch")?;
-    let offset = |member| {
-        let offset = start.checked_add(types.offset_of("mod_arch_specific", member)?)?;
-        usize::try_from(offset).ok()
-    };
+    let module = types.structures("module");
+    let offset = |path| usize::try_from(module.offset_within(path)?).ok();
     Some(OrcOffsets {
-        addresses: offset("orc_unwind_ip")?,
-        entries: offset("orc_unwind")?,
-        count: offset("num_orcs")?,
+        addresses: offset("arch.orc_unwind_ip")?,
+        entries: offset("arch.orc_unwind")?,
+        count: offset("arch.num_orcs")?,
     })
 }
 

@@ -89,7 +89,7 @@ fn mounted_on<M: PhysicalMemory>(
     mount: u64,
     dentry: u64,
 ) -> Option<(u64, u64)> {
-    let layout = layout.mount.as_ref()?;
+    let layout = layout.mount.as_ref().ok()?;
     let root = view.u64(mount.wrapping_add(layout.root))?;
     if root != dentry {
         return None;

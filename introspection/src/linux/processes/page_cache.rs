@@ -18,11 +18,8 @@ use kvmprof_paging::{CR0_PG, PAGE};
 const MAX_FILE: u64 = 512 << 20;
 /// Bytes of a page. Pages are read one at a time.
 const PAGE_BYTES: usize = 4096;
-/// Number of slots of a node, a power of two, and its logarithm (`XA_CHUNK_SHIFT`, `include/linux/xarray.h`).
-const SLOTS: u64 = 64;
-const SLOT_BITS: u32 = 6;
-/// Maximum depth: 11 levels of 6 bits cover all indices.
-const MAX_LEVELS: usize = 11;
+/// Maximum depth: 16 levels of 4 bits cover all indices.
+const MAX_LEVELS: usize = 16;
 /// The start of the `struct page`s without CONFIG_DYNAMIC_MEMORY_LAYOUT, with 4 levels of page tables
 /// (`Documentation/arch/x86/x86_64/mm.rst`).
 const FIXED_PAGES: u64 = 0xffff_ea00_0000_0000;
@@ -139,6 +136,8 @@ impl<M: PhysicalMemory> Reader<'_, '_, M> {
 
     /// The physical address of the file's page `index`.
     fn page(&self, index: u64) -> Option<GuestAddress> {
+        let bits = self.layout.slot_bits;
+        let slots = 1 << bits;
         let mut entry = self.view.u64(self.mapping.wrapping_add(self.layout.head))?;
         // The first index that `entry` covers: 0 if there is no node.
         let mut first = 0;
@@ -155,19 +154,19 @@ impl<M: PhysicalMemory> Reader<'_, '_, M> {
                 .read(node.wrapping_add(self.layout.shift), &mut shift)?;
             let shift = u32::from(shift[0]);
             // Each level must be below the previous one.
-            if shift >= below || shift > 60 || below == u32::MAX && index >> shift >= SLOTS {
+            if shift >= below || shift > 60 || below == u32::MAX && index >> shift >= slots {
                 return None;
             }
             below = shift;
-            let mut slot = index >> shift & (SLOTS - 1);
+            let mut slot = index >> shift & (slots - 1);
             entry = self.slot(node, slot)?;
-            if let Some(canonical) = sibling_of(entry) {
+            if let Some(canonical) = sibling_of(entry, slots) {
                 slot = canonical;
                 entry = self.slot(node, slot)?;
             }
             // All indices below a node have the same bits above this level.
-            let above = index.checked_shr(shift + SLOT_BITS).unwrap_or(0);
-            first = above.checked_shl(shift + SLOT_BITS).unwrap_or(0) + (slot << shift);
+            let above = index.checked_shr(shift + bits).unwrap_or(0);
+            first = above.checked_shl(shift + bits).unwrap_or(0) + (slot << shift);
         }
         None
     }
@@ -203,7 +202,7 @@ fn is_node(entry: u64) -> bool {
     entry & 3 == 2 && entry > 4096
 }
 
-/// The slot in the same node whose entry this slot shares (`xa_is_sibling`).
-fn sibling_of(entry: u64) -> Option<u64> {
-    (entry & 3 == 2 && entry < SLOTS << 2).then_some(entry >> 2)
+/// The slot in the same node of `slots` slots whose entry this slot shares (`xa_is_sibling`).
+fn sibling_of(entry: u64, slots: u64) -> Option<u64> {
+    (entry & 3 == 2 && entry < slots << 2).then_some(entry >> 2)
 }

@@ -15,8 +15,8 @@ pub struct ProcessLayout {
     pub address_space: AddressSpaceLayout,
     pub area: AreaLayout,
     pub file: FileLayout,
-    /// Offsets for paths beyond the file's own mount. Without them, a path begins at its mount.
-    pub mount: Option<MountLayout>,
+    /// Offsets for paths beyond the file's own mount, if known. Without them, a path begins at its mount.
+    pub mount: Result<MountLayout, Missing>,
     /// Offsets for the contents of files, if known.
     pub page_cache: Result<PageCacheLayout, Missing>,
     /// Offsets for the paths of perf maps, if known.
@@ -110,6 +110,8 @@ pub struct PageCacheLayout {
     pub head: u64,
     pub shift: u64,
     pub slots: u64,
+    /// The number of a node's slots is this power of two: 6, or 4 with CONFIG_BASE_SMALL (`XA_CHUNK_SHIFT`).
+    pub slot_bits: u32,
     /// Bytes of a `struct page`.
     pub page: u64,
     /// `page.flags`, and the bit in it that says that the page has the file's contents (`PG_uptodate`).
@@ -230,14 +232,14 @@ impl FileLayout {
 }
 
 impl MountLayout {
-    fn find(types: &Types<'_>) -> Option<Self> {
+    fn find(types: &Types<'_>) -> Result<Self, Missing> {
         // There are other structures of this name.
         let mount = types.structures("mount");
-        Some(Self {
-            root: types.offset_of("vfsmount", "mnt_root")?,
-            within: mount.offset_of("mnt")?,
-            parent: mount.offset_of("mnt_parent")?,
-            mountpoint: mount.offset_of("mnt_mountpoint")?,
+        Ok(Self {
+            root: types.need("vfsmount", "mnt_root")?,
+            within: mount.need("mnt")?,
+            parent: mount.need("mnt_parent")?,
+            mountpoint: mount.need("mnt_mountpoint")?,
         })
     }
 }
@@ -247,13 +249,16 @@ impl PageCacheLayout {
         let node = types.structures("xa_node");
         let size = types.size_of("page")?;
         let uptodate = types.enumerator("pageflags", "PG_uptodate");
+        let slots = node.need("slots")?;
+        let room = types.size_of("xa_node")?.checked_sub(slots);
         Ok(Self {
             mapping: types.need("inode", "i_mapping")?,
             head: types
                 .structures("address_space")
                 .need_within("i_pages.xa_head")?,
             shift: node.need("shift")?,
-            slots: node.need("slots")?,
+            slots,
+            slot_bits: room.and_then(slot_bits).ok_or(Missing::Form("xa_node"))?,
             page: Some(size)
                 .filter(|size| *size >= 32)
                 .ok_or(Missing::Form("page"))?,
@@ -263,4 +268,13 @@ impl PageCacheLayout {
                 .ok_or(Missing::Form("page"))?,
         })
     }
+}
+
+/// The logarithm of the number of slots of a node with `room` bytes for them and for the three words of marks that each 64
+/// of them have (`include/linux/xarray.h`).
+fn slot_bits(room: u64) -> Option<u32> {
+    (2..=8).find(|bits| {
+        let count = 1_u64 << bits;
+        8 * (count + 3 * count.div_ceil(64)) == room
+    })
 }

@@ -1,8 +1,10 @@
 //! Kernels without BTF or symbols.
 
 use super::*;
+use crate::image::{KernelImage, Segment};
 use crate::linux::release_of_file;
 use crate::linux::task_layout::PidCheck;
+use kvmprof_introspection_fixtures::kallsyms::{Layout, kallsyms};
 use kvmprof_introspection_fixtures::kernel::task;
 use kvmprof_introspection_fixtures::library::{Function, Library};
 
@@ -103,4 +105,40 @@ fn a_self_describing_kernel_lacks_nothing() {
     let guest = LinuxGuest::new(HOT);
     let gaps = guest.linux().gaps();
     assert!(gaps.is_empty(), "{gaps:#?}");
+}
+
+/// Some symbols have the address of the image's start, as in 7.2. Without variables, a table is confirmed by the code that
+/// SYSCALL enters.
+#[test]
+fn functions_have_their_addresses_without_names_of_variables() {
+    const ENTRY: usize = 0x80;
+    const TABLE: usize = 0x1_0000;
+    let at = |offset: usize| TEXT + offset as u64;
+    let names: Vec<String> = (0..1000)
+        .map(|number| format!("function_{number}"))
+        .collect();
+    let first = ["srso_alias_untrain_ret", "_stext", "_text", "__pi__text"];
+    let first = first.map(|name| (TEXT, 'T', name)).into_iter();
+    let others = names.iter().enumerate();
+    let others = others.map(|(number, name)| (at(0x100 + number * 16), 't', name.as_str()));
+    let entry = [(at(ENTRY), 'T', "entry_SYSCALL_64")];
+    let all: Vec<_> = first.chain(entry).chain(others).collect();
+    for layout in Layout::ALL {
+        let mut bytes = vec![0xcc; TABLE];
+        bytes[ENTRY..ENTRY + 3].copy_from_slice(b"\x0f\x01\xf8");
+        bytes.extend(kallsyms(layout, &all, at(TABLE)));
+        let image = KernelImage::from_memory(vec![Segment {
+            address: TEXT,
+            data: &bytes,
+            memory_length: bytes.len() as u64,
+        }]);
+        let symbols = kernel_symbols(&image);
+        for (address, _, name) in &all {
+            assert_eq!(
+                symbols.address_of(name),
+                Some(*address),
+                "{layout:?}: {name}"
+            );
+        }
+    }
 }

@@ -6,6 +6,8 @@
 //!
 //! A walk visits a bounded number of instructions and allocates nothing. Its result is kept, so that the next stack
 //! through the same address needs no walk.
+//!
+//! Modules have rules of their own, whose walks may end in the kernel's functions.
 
 mod roles;
 mod state;
@@ -13,6 +15,7 @@ mod state;
 mod tests;
 mod walk;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, Register};
@@ -27,8 +30,10 @@ use walk::Walk;
 const MAX_CODE: usize = 64 << 20;
 /// Maximum length of an instruction, in bytes (SDM volume 2, section 2.3.11).
 const MAX_LENGTH: usize = 15;
-/// The number of rules that are kept; a power of two.
+/// The number of rules that are kept of a kernel; a power of two.
 const KEPT: usize = 1 << 14;
+/// The number of bytes of a module's code of which one rule is kept.
+const BYTES_A_RULE: usize = 64;
 
 /// The rules of one kernel.
 #[derive(Debug)]
@@ -40,6 +45,8 @@ pub struct CodeRules {
     functions: Vec<(u32, Role)>,
     /// The rules that were found, by a part of the offset. A word is the offset plus 1 in its upper half, and the rule.
     kept: Box<[AtomicU64]>,
+    /// For a module, the kernel, and how far above its link-time addresses that runs.
+    kernel: Option<(Arc<CodeRules>, u64)>,
 }
 
 impl CodeRules {
@@ -56,18 +63,48 @@ impl CodeRules {
         let rules = Self {
             code: code.to_vec(),
             start,
-            functions: roles(symbols, start..end),
+            functions: roles(
+                symbols
+                    .functions()
+                    .map(|(address, _, name)| (address, name)),
+                start..end,
+            ),
             kept: (0..KEPT).map(|_| AtomicU64::new(0)).collect(),
+            kernel: None,
         };
         (!rules.has_frame_pointers()).then_some(rules)
     }
 
-    /// The rule for link-time address `address`, an instruction that was about to be executed if it `is_exact`, otherwise
+    /// The rules for a module's `code` at run-time address `start`, with the addresses and names of its functions, in a
+    /// kernel with the rules `kernel` that runs `slide` bytes above its link-time addresses.
+    pub fn of_module<'s>(
+        code: Vec<u8>,
+        start: u64,
+        functions: impl Iterator<Item = (u64, &'s str)>,
+        kernel: &Arc<Self>,
+        slide: u64,
+    ) -> Self {
+        let kept = (code.len() / BYTES_A_RULE).next_power_of_two().min(KEPT);
+        Self {
+            start,
+            functions: roles(functions, start..start.saturating_add(code.len() as u64)),
+            kept: (0..kept).map(|_| AtomicU64::new(0)).collect(),
+            kernel: Some((Arc::clone(kernel), slide)),
+            code,
+        }
+    }
+
+    /// The approximate memory use, in bytes.
+    pub fn footprint(&self) -> usize {
+        self.code.len() + self.functions.len() * size_of::<(u32, Role)>() + self.kept.len() * 8
+    }
+
+    /// The rule for address `address`, link-time for a kernel and run-time for a module: an instruction that was about to be executed if it `is_exact`, otherwise
     /// what follows a call.
     pub fn entry(&self, address: u64, is_exact: bool) -> Option<OrcEntry> {
         let offset = u32::try_from(address.checked_sub(self.start)?).ok()?;
         let key = (u64::from(offset) << 1 | u64::from(is_exact)) + 1;
-        let place = usize::try_from(key).ok()? & (KEPT - 1);
+        let place = usize::try_from(key).ok()? & (self.kept.len() - 1);
         let word = self.kept.get(place)?;
         let known = word.load(Ordering::Relaxed);
         if known >> 30 == key {
@@ -129,9 +166,33 @@ impl CodeRules {
         const CALL: u32 = 5;
         let call = offset.checked_sub(CALL).and_then(|at| self.instruction(at));
         let call = call.filter(|call| call.code() == Code::Call_rel32_64);
-        let target = call.and_then(|call| self.offset_of(call.near_branch_target()));
-        let called = target.and_then(|target| self.function(target));
-        called.is_some_and(|(_, role)| role == Role::NoReturn)
+        call.is_some_and(|call| self.is_no_return(call.near_branch_target()))
+    }
+
+    /// Whether the function at address `target` doesn't return.
+    fn is_no_return(&self, target: u64) -> bool {
+        match (self.offset_of(target), &self.kernel) {
+            (Some(offset), _) => {
+                let called = self.function(offset);
+                called.is_some_and(|(_, role)| role == Role::NoReturn)
+            }
+            (None, Some((kernel, slide))) => kernel.is_no_return(target.wrapping_sub(*slide)),
+            (None, None) => false,
+        }
+    }
+
+    /// Whether a jump of a module to address `target` leaves its function: to return, or to a function of the kernel.
+    fn leaves(&self, target: u64) -> bool {
+        let Some((kernel, slide)) = &self.kernel else {
+            return false;
+        };
+        let target = kernel.offset_of(target.wrapping_sub(*slide));
+        let function = target.and_then(|target| Some((target, kernel.function(target)?)));
+        function.is_some_and(|(target, (begin, role))| match role {
+            Role::ReturnThunk => true,
+            Role::Plain | Role::NoReturn => begin == target,
+            Role::Part | Role::JumpThunk | Role::Entry | Role::Outermost => false,
+        })
     }
 
     fn offset_of(&self, address: u64) -> Option<u32> {

@@ -2,8 +2,6 @@
 
 use std::ops::Range;
 
-use crate::Symbols;
-
 /// Functions that don't return: what follows a call of them belongs to another path.
 const NO_RETURN: [&str; 21] = [
     "__fortify_panic",
@@ -48,12 +46,14 @@ pub enum Role {
     Outermost,
 }
 
-/// The functions within `range`, by their offsets from its start, and their roles.
-pub fn roles(symbols: &Symbols, range: Range<u64>) -> Vec<(u32, Role)> {
-    let functions = symbols.functions();
-    let within = functions.filter(|(address, ..)| range.contains(address));
+/// The `functions`, addresses and names, within `range`, by their offsets from its start, and their roles.
+pub fn roles<'s>(
+    functions: impl Iterator<Item = (u64, &'s str)>,
+    range: Range<u64>,
+) -> Vec<(u32, Role)> {
+    let within = functions.filter(|(address, _)| range.contains(address));
     let mut roles: Vec<(u32, Role)> = within
-        .filter_map(|(address, _, name)| {
+        .filter_map(|(address, name)| {
             Some((u32::try_from(address - range.start).ok()?, role(name)))
         })
         .collect();

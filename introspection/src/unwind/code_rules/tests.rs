@@ -74,3 +74,36 @@ fn a_kernel_with_frame_pointers_needs_no_rules() {
     kernel.add("framed", b"\x55\x48\x89\xe5\x5d\xc3");
     assert_eq!(kernel.distances(), None);
 }
+
+/// A module's functions return by the kernel's thunk, call its functions at their end, and call some that don't return.
+#[test]
+fn modules_have_rules_that_end_in_the_kernel() {
+    const SLIDE: u64 = 0x1e00_0000;
+    const MODULE: u64 = 0xffff_ffff_c012_3000;
+    let mut kernel = TestCode::default();
+    let thunk = kernel.add("__x86_return_thunk", b"\xc3");
+    let called = kernel.add("kfree", b"\x53\x5b\xc3");
+    let panic = kernel.add("panic", b"\x0f\x0b");
+    let kernel = Arc::new(kernel.rules().unwrap());
+    // `pop %rbx`, and a jump or a call to the kernel.
+    let module = |operation: u8, target: u64| {
+        let mut code = vec![0x5b, operation];
+        let distance = (target + SLIDE).wrapping_sub(MODULE + 6).to_le_bytes();
+        code.extend_from_slice(&distance[..4]);
+        code.extend_from_slice(b"\x5b\xc3");
+        let functions = [(MODULE, "function")].into_iter();
+        CodeRules::of_module(code, MODULE, functions, &kernel, SLIDE)
+    };
+    let (jump, call) = (0xe9, 0xe8);
+    let distance = |rules: &CodeRules| rules.entry(MODULE, true).map(|entry| entry.sp_offset);
+    assert_eq!(distance(&module(jump, thunk)), Some(16));
+    assert_eq!(distance(&module(jump, called)), Some(16));
+    // Into the middle of a function, and to no function.
+    assert_eq!(distance(&module(jump, called + 1)), None);
+    assert_eq!(distance(&module(jump, thunk - 64)), None);
+    assert_eq!(distance(&module(call, called)), Some(24));
+    assert_eq!(distance(&module(call, panic)), None);
+    let after = |rules: &CodeRules| rules.entry(MODULE + 6, false).map(|entry| entry.sp_offset);
+    assert_eq!(after(&module(call, called)), Some(16));
+    assert_eq!(after(&module(call, panic)), None);
+}

@@ -103,9 +103,7 @@ impl<'a> Walk<'a> {
                     }
                 }
                 FlowControl::Call => {
-                    let target = self.rules.offset_of(instruction.near_branch_target());
-                    let called = target.and_then(|target| self.rules.function(target));
-                    if called.is_some_and(|(_, role)| role == Role::NoReturn) {
+                    if self.rules.is_no_return(instruction.near_branch_target()) {
                         return Ok(());
                     }
                 }
@@ -132,7 +130,10 @@ impl<'a> Walk<'a> {
 
     fn jump(&self, from: u32, target: u64) -> Jump {
         let Some(target) = self.rules.offset_of(target) else {
-            return Jump::Unknown;
+            return match self.rules.leaves(target) {
+                true => Jump::Away,
+                false => Jump::Unknown,
+            };
         };
         let (Some((begin, role)), Some(own)) =
             (self.rules.function(target), self.rules.function(from))

@@ -24,6 +24,7 @@ fn module_code_has_tables_of_its_own() {
         CodeRegion {
             range,
             orc: orc.map(Arc::new),
+            rules: None,
         }
     };
     // The third region ends too early, and the fourth overlaps the first.

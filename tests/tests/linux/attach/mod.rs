@@ -5,6 +5,7 @@ mod nested;
 mod perf;
 mod programs;
 mod slots;
+mod undescribed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

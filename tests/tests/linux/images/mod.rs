@@ -86,7 +86,7 @@ fn the_unpacked_kernel_gives_the_same_facts() {
     }
 }
 
-/// Missing facts are named, and they are only those without a recipe.
+/// No fact is missing that a recipe gives.
 #[test]
 fn a_kernel_without_btf_is_analysed_by_its_code() {
     for kernel in kernels() {
@@ -99,12 +99,12 @@ fn a_kernel_without_btf_is_analysed_by_its_code() {
             .iter()
             .filter_map(|gap| gap.split_once(':').map(|(what, _)| what))
             .collect();
-        let expected = [
-            "No functions and stacks of modules",
-            "No files out of the guest's page cache",
-            "No perf maps",
-        ];
-        assert_eq!(missing, expected, "{}: {:#?}", kernel.version, linux.gaps());
+        assert!(
+            missing.is_empty(),
+            "{}: {:#?}",
+            kernel.version,
+            linux.gaps()
+        );
     }
 }
 

@@ -1,9 +1,40 @@
 //! The contents of files and of the vDSO, read out of guest memory.
 
 use super::*;
+use crate::linux::{Cpu, LinuxKnowledge};
 use kvmprof_introspection_fixtures::kernel::{TEXT, offsets};
 use kvmprof_introspection_fixtures::linux_guest::{IMAGE, MEMORY, SLIDE};
 use kvmprof_introspection_fixtures::processes::PAGES;
+
+/// With CONFIG_BASE_SMALL nodes have 16 slots.
+#[test]
+fn reads_files_out_of_nodes_of_16_slots() {
+    let guest = LinuxGuest::new(HOT);
+    guest.identify(0, &guest.user());
+    let mut linux = LinuxKnowledge::from_image(&HOT.file()).unwrap();
+    let cache = linux
+        .processes
+        .as_mut()
+        .unwrap()
+        .page_cache
+        .as_mut()
+        .unwrap();
+    assert_eq!(std::mem::replace(&mut cache.slot_bits, 4), 6);
+    let mut cpu = Cpu::new(0);
+    cpu.identify(&linux, &guest.memory, &guest.user(), false, false);
+    let mut room = FixtureMemory::new(&guest, Areas::Tree);
+    let bytes: Vec<u8> = (1..=20).collect();
+    let row = room.pages(&bytes);
+    let entries: Vec<_> = (0..16).map(|index| (index, row + index * 64)).collect();
+    let low = room.node(0, &entries);
+    // A folio of four pages.
+    let high = room.node(0, &[(0, row + 16 * 64), (1, 2), (2, 2), (3, 2)]);
+    let head = room.node(4, &[(0, low), (1, high)]);
+    let inode = room.inode(9, 20 * PAGE, head);
+    let read = linux.file_contents(&guest.memory, &identity(&guest, inode), u64::MAX);
+    let expected: Vec<u8> = bytes.iter().flat_map(|byte| [*byte; 4096]).collect();
+    assert_eq!(read.unwrap(), expected);
+}
 
 #[test]
 fn reads_files_out_of_the_page_cache() {
