@@ -123,7 +123,7 @@ pub(super) fn open_file(what: &'static str, path: &Path) -> Result<(File, u64), 
 }
 
 /// The second part of [`open_file`]: the path may name something else since it was checked.
-fn open_checked(what: &'static str, path: &Path) -> Result<(File, u64), MachineError> {
+pub(super) fn open_checked(what: &'static str, path: &Path) -> Result<(File, u64), MachineError> {
     let opened = open_without_waiting(OpenOptions::new().read(true), path);
     let (file, metadata) = opened.map_err(read_failed(what, path))?;
     check_file(what, path, &metadata)?;
