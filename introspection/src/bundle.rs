@@ -64,9 +64,10 @@ impl<'a> KernelBundle<'a> {
 /// The number that a function writes to where its argument with this index points. `None` if it writes none, or several.
 fn written(flow: &Flow, index: usize) -> Option<u64> {
     let target = flow.argument(index)?;
-    let mut writes = flow.words_of(target, WORD).filter_map(|(offset, access)| {
-        (offset == 0 && access.kind == Use::Write).then(|| number(flow, access))
-    });
+    let mut writes = flow
+        .words_of(target, WORD)
+        .filter(|(offset, access)| *offset == 0 && access.kind == Use::Write)
+        .map(|(_, access)| number(flow, access));
     let first = writes.next()??;
     writes.next().is_none().then_some(first)
 }
