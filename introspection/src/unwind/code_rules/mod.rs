@@ -195,6 +195,11 @@ impl CodeRules {
         })
     }
 
+    /// Whether these are the rules of a kernel, and not of a module.
+    fn is_kernel(&self) -> bool {
+        self.kernel.is_none()
+    }
+
     fn offset_of(&self, address: u64) -> Option<u32> {
         let offset = u32::try_from(address.checked_sub(self.start)?).ok()?;
         (usize::try_from(offset).ok()? < self.code.len()).then_some(offset)

@@ -40,6 +40,16 @@ fn the_callers_place_follows_from_the_epilogue() {
     );
 }
 
+/// In a file, a test of the processor's features is a jump out of the code, which comes back behind the jump or elsewhere.
+#[test]
+fn code_continues_behind_a_jump_out_of_the_kernel() {
+    let mut kernel = TestCode::default();
+    // push %rbx; jmp; pop %rbx; ret
+    kernel.add("tests", b"\x53\xe9\x00\x00\x00\x10\x5b\xc3");
+    let distances = kernel.distances().unwrap();
+    assert_eq!((distances[1], distances[6]), (Some(16), Some(16)));
+}
+
 /// One path pops twice, the other one once.
 #[test]
 fn paths_that_disagree_give_no_rule() {

@@ -90,6 +90,9 @@ impl<'a> Walk<'a> {
                             continue;
                         }
                         Jump::Away => return self.returned(&state),
+                        // What a file has for a test of the processor's features is a jump to code outside, which becomes
+                        // NOPs or a jump to the other case (`_static_cpu_has`, `arch/x86/include/asm/cpufeature.h`).
+                        Jump::Aside => {}
                         Jump::Unknown => return Ok(()),
                     }
                 }
@@ -132,6 +135,7 @@ impl<'a> Walk<'a> {
         let Some(target) = self.rules.offset_of(target) else {
             return match self.rules.leaves(target) {
                 true => Jump::Away,
+                false if self.rules.is_kernel() => Jump::Aside,
                 false => Jump::Unknown,
             };
         };
@@ -173,5 +177,7 @@ enum Jump {
     Within(u32),
     /// To another function, at the end of this one.
     Away,
+    /// Out of the kernel's code, to come back.
+    Aside,
     Unknown,
 }
