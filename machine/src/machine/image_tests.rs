@@ -305,7 +305,7 @@ fn what_a_kernel_lacks_is_known_if_it_is_not_packed() {
     let two = library(&kernel("RSD PTR  TRAILER!!!"));
     assert_eq!(lacks(&two), [false, true, false]);
     // Another system, and a packed one.
-    assert_eq!(lacks(&library(&[0; 64])), [false; 3]);
+    assert_eq!(lacks(&library(&[0; 0x1000])), [false; 3]);
     assert_eq!(lacks(&elf(0x10_0000, &[])), [false; 3]);
     assert_eq!(lacks(&bzimage(4096)), [false; 3]);
     assert_eq!(lacks(&elf(0x10_0000, &[(b"Linux", 0x100, b"")])), [true; 3]);

@@ -191,7 +191,12 @@ impl CodeRules {
         function.is_some_and(|(target, (begin, role))| match role {
             Role::ReturnThunk => true,
             Role::Plain | Role::NoReturn => begin == target,
-            Role::Part | Role::JumpThunk | Role::Entry | Role::Outermost => false,
+            Role::Part
+            | Role::JumpThunk
+            | Role::Entry
+            | Role::Interrupt
+            | Role::SystemCall
+            | Role::Outermost => false,
         })
     }
 
@@ -217,7 +222,16 @@ impl CodeRules {
         };
         match role {
             Role::Outermost => return Some(fixed(Kind::End)),
-            Role::Entry if !is_exact => return Some(fixed(Kind::Registers)),
+            Role::Entry | Role::Interrupt | Role::SystemCall if !is_exact => {
+                return Some(fixed(Kind::Registers));
+            }
+            Role::SystemCall => return Some(fixed(Kind::End)),
+            Role::Interrupt => {
+                return Some(OrcEntry {
+                    sp_offset: self.pushed_by_interrupt(begin, offset)?,
+                    ..fixed(Kind::ProcessorFrame)
+                });
+            }
             Role::Entry | Role::ReturnThunk | Role::JumpThunk => return None,
             Role::Plain | Role::Part | Role::NoReturn => {}
         }
@@ -226,6 +240,26 @@ impl CodeRules {
             return None;
         }
         Walk::new(self).from(offset)
+    }
+
+    /// The bytes that the code of an interrupt has pushed from its `begin` to `offset`: its number, before it calls what saves the registers.
+    fn pushed_by_interrupt(&self, begin: u32, offset: u32) -> Option<i16> {
+        /// Maximum number of instructions until then: ENDBR64, CLAC or what replaces it, CLD, PUSH.
+        const MOST: usize = 6;
+        let (mut at, mut pushed) = (begin, 0);
+        for _ in 0..MOST {
+            if at == offset {
+                return Some(pushed);
+            }
+            let instruction = self.instruction(at)?;
+            match instruction.mnemonic() {
+                Mnemonic::Endbr64 | Mnemonic::Clac | Mnemonic::Nop | Mnemonic::Cld => {}
+                Mnemonic::Push => pushed += 8,
+                _ => return None,
+            }
+            at = at.checked_add(u32::try_from(instruction.len()).ok()?)?;
+        }
+        None
     }
 }
 
@@ -238,6 +272,7 @@ fn pack(entry: Option<OrcEntry>) -> u64 {
     let kind = match entry.kind {
         Kind::Registers => 1,
         Kind::End => 2,
+        Kind::ProcessorFrame => 3,
         _ => 0,
     };
     let base = match entry.sp {
@@ -261,6 +296,7 @@ fn unpack(word: u64) -> Option<OrcEntry> {
         kind: match word >> 1 & 3 {
             1 => Kind::Registers,
             2 => Kind::End,
+            3 => Kind::ProcessorFrame,
             _ => Kind::Call,
         },
         sp: match word >> 3 & 3 {

@@ -42,6 +42,10 @@ pub enum Role {
     JumpThunk,
     /// Assembly code that has saved all registers, and calls C code with the stack pointer at them.
     Entry,
+    /// The same for an interrupt: until it has saved registers, those that the processor has saved are on the stack.
+    Interrupt,
+    /// The same for a system call, from user mode only, and the way back: it has no caller in the kernel.
+    SystemCall,
     /// Assembly code that is the outermost of its stack.
     Outermost,
 }
@@ -85,12 +89,17 @@ fn role(name: &str) -> Role {
         _ if name.contains("return_thunk") => Role::ReturnThunk,
         _ if name.contains("indirect_thunk") => Role::JumpThunk,
         "entry_SYSCALL_64"
+        | "entry_SYSCALL_64_safe_stack"
         | "entry_SYSCALL_64_after_hwframe"
-        | "entry_SYSENTER_compat"
+        | "entry_SYSRETQ_unsafe_stack"
+        | "entry_SYSRETQ_end"
+        | "swapgs_restore_regs_and_return_to_usermode" => Role::SystemCall,
+        "entry_SYSENTER_compat"
         | "entry_SYSENTER_compat_after_hwframe"
         | "entry_SYSCALL_compat"
         | "entry_SYSCALL_compat_after_hwframe"
         | "entry_INT80_compat" => Role::Entry,
+        _ if name.starts_with("asm_sysvec_") => Role::Interrupt,
         _ if is_entry => Role::Entry,
         _ if name.starts_with("secondary_startup_64") || name.starts_with("ret_from_fork_asm") => {
             Role::Outermost

@@ -17,6 +17,7 @@ fn cached_rules_are_the_same() {
         rule(Kind::Call, Base::SpIndirect, 8, Base::Undefined, 0),
         rule(Kind::Registers, Base::Sp, 0, Base::Undefined, 0),
         rule(Kind::End, Base::Sp, 0, Base::Undefined, 0),
+        rule(Kind::ProcessorFrame, Base::Sp, 8, Base::Undefined, 0),
     ] {
         assert!(pack(Some(entry)) >> 30 == 0);
         assert_eq!(unpack(pack(Some(entry))), Some(entry));
@@ -48,6 +49,36 @@ fn code_continues_behind_a_jump_out_of_the_kernel() {
     kernel.add("tests", b"\x53\xe9\x00\x00\x00\x10\x5b\xc3");
     let distances = kernel.distances().unwrap();
     assert_eq!((distances[1], distances[6]), (Some(16), Some(16)));
+}
+
+/// What an interrupt finds on the stack is known until the registers are being saved. A system call has no caller in the kernel.
+#[test]
+fn entries_have_rules_for_their_own_code() {
+    let mut kernel = TestCode::default();
+    // endbr64; three bytes for clac; push $-1; call; nop
+    let code = b"\xf3\x0f\x1e\xfa\x0f\x1f\x00\x6a\xff\xe8\x00\x00\x00\x00\x90\xc3";
+    let interrupt = kernel.add("asm_sysvec_test", code);
+    let call = kernel.add("entry_SYSCALL_64", b"\x0f\x01\xf8\x90\xc3");
+    // Most functions have no frame pointers.
+    kernel.add("plain", b"\x53\x5b\xc3");
+    let rules = kernel.rules().unwrap();
+    let rule = |address, is_exact| {
+        let entry: Option<OrcEntry> = rules.entry(address, is_exact);
+        entry.map(|entry| (entry.kind, entry.sp_offset))
+    };
+    let frame = |pushed| Some((Kind::ProcessorFrame, pushed));
+    let at = |offset| rule(interrupt + offset, true);
+    assert_eq!(
+        [at(0), at(4), at(7), at(9)],
+        [frame(0), frame(0), frame(0), frame(8)]
+    );
+    // Within an instruction, and behind the call.
+    assert_eq!([at(2), at(14)], [None, None]);
+    assert_eq!(rule(interrupt + 14, false), Some((Kind::Registers, 0)));
+    assert_eq!(
+        [rule(call, true), rule(call + 3, true)],
+        [Some((Kind::End, 0)); 2]
+    );
 }
 
 /// One path pops twice, the other one once.

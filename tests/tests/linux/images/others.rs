@@ -88,5 +88,5 @@ fn memtest_runs_and_is_sampled() {
     let mut places: Vec<u64> = samples.iter().map(|(sample, _)| sample.pc).collect();
     places.sort_unstable();
     places.dedup();
-    assert!(places.len() > 10, "{places:x?}");
+    assert!(places.len() > 3, "{places:x?}");
 }
