@@ -177,12 +177,16 @@ impl AttachArguments {
 pub(super) fn find(guest: &str, wait: bool) -> anyhow::Result<(HostKernel, Machine)> {
     let host = HostKernel::open()
         .context("The host's kernel doesn't tell where guests have their memory")?;
-    let mut waited_for_vcpus = Duration::ZERO;
+    let (mut waited_for_vcpus, mut has_said) = (Duration::ZERO, false);
     loop {
         let found = choose(find_machines(Ok(&host)), guest)?;
         match found.and_then(attachable) {
             Err(Missing { why, may_come }) if !(wait && may_come) => return Err(why),
-            Err(_) => {}
+            Err(_) if has_said => {}
+            Err(Missing { why, .. }) => {
+                eprintln!("Waiting for the guest {}: {why:#}", visible(guest));
+                has_said = true;
+            }
             Ok(machine) => {
                 let is_whole = machine.vcpus.iter().all(|vcpu| vcpu.thread.is_some());
                 if !wait || is_whole || waited_for_vcpus >= MAX_WAIT_FOR_VCPUS {

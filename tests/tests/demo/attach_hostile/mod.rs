@@ -7,14 +7,17 @@ mod threads;
 mod vcpu_thread;
 mod vmm;
 
+use std::env;
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
 use kvmprof_introspection_fixtures::kernel::HOT;
 use kvmprof_recording::Sample;
 use kvmprof_recording::file::Contents;
-use kvmprof_tests::{Guest, Ran, on_kvm, read_status, recorded, run, until};
+use kvmprof_tests::{Guest, Ran, kvmprof, on_kvm, read_status, recorded, run, until};
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -170,6 +173,31 @@ fn a_kernels_file_is_compared_with_the_running_kernel() {
             let words = ["attach", &pid, "--socket", socket.to_str().unwrap()];
             run(words.into_iter().chain(options)).assert_refused(1, &[options[1], message]);
         }
+    });
+}
+
+#[test]
+fn a_guest_that_starts_later_is_waited_for() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let record = folder.path().join("recording");
+        let name = format!("later-{}", std::process::id());
+        let mut attach = Command::new(kvmprof())
+            .args(["attach", &name, "--wait", "--seconds", "2", "--hz", "500"])
+            .arg("--record")
+            .arg(&record)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(attach.stderr.take().unwrap()).lines();
+        let first = said.next().unwrap().unwrap();
+        assert!(first.contains("Waiting for the guest later-"), "{first}");
+        let _vmm = Vmm::start_as(&env::current_exe().unwrap(), &name);
+        let more: Vec<String> = said.map_while(Result::ok).collect();
+        assert!(attach.wait().unwrap().success(), "{more:?}");
+        let (_, contents) = recorded(&record);
+        assert_eq!(contents.closed, Some(contents.account));
+        assert!(contents.account.ticks > 0, "{more:?}");
     });
 }
 
