@@ -1,7 +1,6 @@
 //! `kvmprof attach`.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -12,7 +11,6 @@ use kvmprof_attach::{
     HostKernel, Machine, MachineList, find_machines, lacks, missing_to_look_into,
 };
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage, value};
-use kvmprof_machine::output_names::OutputNames;
 use kvmprof_profiling::clock::{ClockSource, DEFAULT_HZ};
 use kvmprof_profiling::{LookPlan, ProfilingConfig, RecordPlan};
 use kvmprof_recording::StackParts;
@@ -112,7 +110,9 @@ impl Command for AttachArguments {
         self.sandbox.close_inherited(&[]);
         let (host, machine) = find(&self.guest, self.wait)?;
         let pid = machine.pid;
-        let output_names = self.output_names()?;
+        let sockets = self.socket.iter().cloned().collect();
+        // SAFETY: the command has started no thread yet.
+        let output_names = unsafe { self.sandbox.output_names(sockets, self.record.as_deref()) }?;
         // SAFETY: the command has started no thread yet.
         let attachment =
             unsafe { Attachment::open(machine, host, &profiling, StandStill::Briefly) }?;
@@ -153,20 +153,6 @@ impl Command for AttachArguments {
         }
         whole_recording(&failure)?;
         Ok(ExitStatus::SUCCESS)
-    }
-}
-
-impl AttachArguments {
-    /// The process that makes the outputs' files, if this one is going to be contained. The command must have started no thread yet.
-    fn output_names(&self) -> anyhow::Result<Option<Arc<OutputNames>>> {
-        if !self.sandbox.is_on() {
-            return Ok(None);
-        }
-        let sockets = self.socket.iter().cloned().collect();
-        // SAFETY: by this function's own condition.
-        let names = unsafe { OutputNames::fork(sockets, self.record.as_deref(), None) };
-        let names = names.context("Cannot start the process that makes files and sockets")?;
-        Ok(names.map(Arc::new))
     }
 }
 

@@ -1,13 +1,12 @@
 //! `kvmprof dump`.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
 use kvmprof_attach::remote::StandStill;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus};
-use kvmprof_machine::output_names::{self, OutputNames};
+use kvmprof_machine::output_names;
 use kvmprof_profiling::ProfilingConfig;
 use kvmprof_profiling::clock::ClockSource;
 use kvmprof_vmm::attached::{Attachment, DumpConfig, Dumped, dump};
@@ -48,7 +47,8 @@ impl Command for DumpArguments {
     fn execute(&self, _console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         self.sandbox.close_inherited(&[]);
         let (host, machine) = attach::find(&self.guest, false)?;
-        let names = self.output_names()?;
+        // SAFETY: the command has started no thread yet.
+        let names = unsafe { self.sandbox.output_names(Vec::new(), Some(&self.output)) }?;
         let profiling = ProfilingConfig {
             source: ClockSource::Ptrace,
             ..ProfilingConfig::default()
@@ -80,17 +80,6 @@ impl Command for DumpArguments {
 }
 
 impl DumpArguments {
-    /// The process that makes the file, if this one is going to be contained. The command must have started no thread yet.
-    fn output_names(&self) -> anyhow::Result<Option<Arc<OutputNames>>> {
-        if !self.sandbox.is_on() {
-            return Ok(None);
-        }
-        // SAFETY: by this function's own condition.
-        let names = unsafe { OutputNames::fork(Vec::new(), Some(&self.output), None) };
-        let names = names.context("Cannot start the process that makes files and sockets")?;
-        Ok(names.map(Arc::new))
-    }
-
     /// Says on standard error what the file has, and what it lacks.
     fn report(&self, dumped: &Dumped) {
         eprintln!(

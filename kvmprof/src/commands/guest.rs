@@ -22,7 +22,7 @@ use kvmprof_machine::share::{ShareOptions, ShareSource};
 use kvmprof_machine::virtio::GuestAccess;
 use kvmprof_machine::vsock::VsockConfig;
 use kvmprof_machine::{
-    Image, KernelPart, KernelSource, MachineConfig, MemoryBacking, MemoryOptions,
+    Image, KernelPart, KernelSource, MachineConfig, MachineError, MemoryBacking, MemoryOptions,
 };
 use kvmprof_profiling::clock::{DEFAULT_HZ, MAXIMUM_HZ};
 use kvmprof_profiling::{ProfilingConfig, RecordPlan};
@@ -242,8 +242,12 @@ impl GuestOptions {
     pub fn run(&self, mut config: VmConfig, interrupt: Interrupt) -> anyhow::Result<ExitStatus> {
         let user = self.user.as_ref();
         let helpers = self.sandbox.start(&mut config, user)?;
-        self.choose_console(&mut config);
-        let disk = self.root.make_disk(&config)?;
+        let unpacked = self.unpacked_kernel(&config);
+        self.choose_console(&mut config, unpacked.as_ref().ok().and_then(Option::as_ref));
+        let disk = match self.root.folder() {
+            Some(_) => self.root.make_disk(&config, unpacked?.as_ref())?,
+            None => None,
+        };
         if let Some(disk) = &disk {
             disk.give_to(&mut config);
         }
@@ -267,16 +271,24 @@ impl GuestOptions {
             (end, _) => status_of_guest(end),
         }
     }
-}
 
-impl GuestOptions {
+    /// The kernel of `config`, if it isn't packed and something depends on the parts that it has.
+    fn unpacked_kernel(&self, config: &VmConfig) -> Result<Option<Image>, MachineError> {
+        match &config.machine.kernel {
+            KernelSource::Path(kernel)
+                if self.console.is_none() || self.root.folder().is_some() =>
+            {
+                Image::open_unpacked(kernel)
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// Chooses the console of `config` if none was asked for, and the command line by it. A kernel that certainly has no driver for the serial port has the
     /// virtio console. A kernel that can't be used is left to the machine, which says why.
-    fn choose_console(&self, config: &mut VmConfig) {
-        if let (None, KernelSource::Path(kernel)) = (&self.console, &config.machine.kernel)
-            && let Ok(Some(image)) = Image::open_unpacked(kernel)
-            && image.lacks(KernelPart::SerialPort)
-        {
+    fn choose_console(&self, config: &mut VmConfig, unpacked: Option<&Image>) {
+        let lacks_port = unpacked.is_some_and(|image| image.lacks(KernelPart::SerialPort));
+        if self.console.is_none() && lacks_port {
             config.console = console::Console::Hvc;
         }
         if self.cmdline.is_none() {

@@ -163,15 +163,18 @@ impl RootOptions {
         })
     }
 
-    /// Makes what starts the guest of `config`, with the modules that its kernel needs; `None` without a root.
-    pub fn make_disk(&self, config: &VmConfig) -> anyhow::Result<Option<RootDisk>> {
+    /// Makes what starts the guest of `config`, with the modules that its kernel needs, which is `unpacked` if it isn't packed; `None` without a root.
+    pub fn make_disk(
+        &self,
+        config: &VmConfig,
+        unpacked: Option<&Image>,
+    ) -> anyhow::Result<Option<RootDisk>> {
         let (Some(root), KernelSource::Path(path)) = (&self.root, &config.machine.kernel) else {
             return Ok(None);
         };
-        let unpacked = Image::open_unpacked(path)?;
-        let lacks = |part| (unpacked.as_ref()).is_some_and(|image| image.lacks(part));
+        let lacks = |part| unpacked.is_some_and(|image| image.lacks(part));
         let takes_initrd = !lacks(KernelPart::InitialRamDisk);
-        let mut kernel = kernel_of(path, unpacked.as_ref())?;
+        let mut kernel = kernel_of(path, unpacked)?;
         self.find_modules(&mut kernel, root)?;
         let mut settings = self.settings(root, &config.console)?;
         let mut status = None;

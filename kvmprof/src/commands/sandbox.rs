@@ -4,6 +4,7 @@ use std::env;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -160,6 +161,27 @@ impl SandboxMode {
             without("filters of system calls (seccomp)", filters);
         }
         Ok(())
+    }
+
+    /// The process that makes a command's `sockets` and its file at `record`, if this one is going to be contained.
+    ///
+    /// # Errors
+    /// The host gives no process.
+    ///
+    /// # Safety
+    /// As for [`OutputNames::fork`]: this process has started no thread yet.
+    pub unsafe fn output_names(
+        self,
+        sockets: Vec<PathBuf>,
+        record: Option<&Path>,
+    ) -> anyhow::Result<Option<Arc<OutputNames>>> {
+        if !self.is_on() {
+            return Ok(None);
+        }
+        // SAFETY: by this function's own condition.
+        let names = unsafe { OutputNames::fork(sockets, record, None) };
+        let names = names.context("Cannot start the process that makes files and sockets")?;
+        Ok(names.map(Arc::new))
     }
 
     /// Whether to restrict access to the files that the guest can need. These restrictions have no mode that only reports.

@@ -25,9 +25,8 @@ pub struct RunTimeAccount {
     /// Time in ns that the thread waited for a processor, or slept, and that hasn't explained a tick.
     delay: i64,
     asleep: i64,
-    /// Time in ns that the thread was held for looks at its vCPU, in all, as far as it is accounted for, and since then.
+    /// Time in ns that the thread was held for looks at its vCPU so far.
     held: u64,
-    held_more: i64,
     /// Time in ns that the thread was held while it would have run or slept, and that hasn't explained a tick.
     unknown: i64,
 }
@@ -44,23 +43,18 @@ impl RunTimeAccount {
             delay: 0,
             asleep: 0,
             held: 0,
-            held_more: 0,
             unknown: 0,
         }
     }
 
-    /// Notes that the thread was held for looks for `held` ns in all. Nobody knows what the vCPU would have done meanwhile: those ticks are lost.
-    pub fn hold(&mut self, held: u64) {
-        self.held_more += signed(held.saturating_sub(self.held));
-        self.held = held;
-    }
-
     /// Returns what became of the ticks without a sample. Since the last call, `ticks` ticks of the grid have passed, `sampled` samples
-    /// have been read, and `lost` samples found no room. The thread's times at `now` are `times`.
+    /// have been read, and `lost` samples found no room. The thread's times at `now` are `times`, and it was `held` for looks for so many ns in all: nobody knows
+    /// what the vCPU would have done meanwhile, so that those ticks are lost.
     pub fn explain(
         &mut self,
         now: u64,
         times: ThreadTimes,
+        held: u64,
         ticks: u64,
         sampled: u64,
         lost: u64,
@@ -70,10 +64,11 @@ impl RunTimeAccount {
         let run = grown(times.run, self.times.run);
         self.delay += delay;
         let asleep = grown(now, self.at) - run - delay;
-        let held = std::mem::take(&mut self.held_more).min(asleep).max(0);
-        self.unknown += held;
-        self.asleep += asleep - held;
-        (self.at, self.times) = (now, times);
+        // A look is counted at its end: it may have begun before.
+        let unknown = signed(held.saturating_sub(self.held)).min(asleep).max(0);
+        self.unknown += unknown;
+        self.asleep += asleep - unknown;
+        (self.at, self.times, self.held) = (now, times, held);
         self.open += signed(ticks) - signed(sampled);
         self.lost += signed(lost);
         let lost = self.lost.min(self.open).max(0);
@@ -147,7 +142,7 @@ mod tests {
             times.delay += span.delay;
             let passed = now / PERIOD - ticks;
             ticks += passed;
-            let elapsed = account.explain(now, times, passed, span.sampled, span.lost);
+            let elapsed = account.explain(now, times, 0, passed, span.sampled, span.lost);
             for (sum, more) in sums
                 .iter_mut()
                 .zip([elapsed.idle, elapsed.stolen, elapsed.lost])
@@ -188,9 +183,8 @@ mod tests {
                 run: run * PERIOD,
                 delay: 0,
             };
-            account.hold(held * PERIOD);
             let now = (run + asleep) * PERIOD;
-            let elapsed = account.explain(now, times, run + asleep, run, 0);
+            let elapsed = account.explain(now, times, held * PERIOD, run + asleep, run, 0);
             [elapsed.idle, elapsed.lost]
         };
         assert_eq!(explained(4, 6, 4), [0, 4]);
@@ -230,13 +224,13 @@ mod tests {
         };
         let mut account = RunTimeAccount::new(PERIOD, 0, ThreadTimes::default());
         let times = ThreadTimes::default();
-        let first = account.explain(4 * PERIOD, times, 4, early.sampled, 0);
+        let first = account.explain(4 * PERIOD, times, 0, 4, early.sampled, 0);
         assert_eq!(first, ElapsedTicks::default());
         let later = ThreadTimes {
             run: 4 * PERIOD,
             delay: 0,
         };
-        let second = account.explain(8 * PERIOD, later, 4, 0, 0);
+        let second = account.explain(8 * PERIOD, later, 0, 4, 0, 0);
         assert_eq!(second.idle, 4);
     }
 

@@ -104,8 +104,8 @@ impl KernelTicks {
         let now = monotonic_ns();
         let passed = self.grid.take(now);
         let [sampled, lost] = [&mut self.sampled, &mut self.lost].map(std::mem::take);
-        self.account.hold(reader.held);
-        let elapsed = self.account.explain(now, times, passed, sampled, lost);
+        let account = &mut self.account;
+        let elapsed = account.explain(now, times, reader.held, passed, sampled, lost);
         let ticks = Ticks {
             vcpu: view.vcpu,
             idle: elapsed.idle,

@@ -476,9 +476,7 @@ impl Server {
             .map(|watch| -> Box<dyn MutEventSubscriber> { Box::new(watch) });
         let mut subscribers = Vec::from(watches);
         if let Some(time) = self.time_limit {
-            let stop_request = termination.stop_request();
-            let limit = stop_request.and_then(|request| TimeLimit::start(time, request));
-            subscribers.push(Box::new(limit.map_err(VmError::host("a timer"))?));
+            subscribers.push(Box::new(TimeLimit::start(time, &termination)?));
         }
         let events = EventLoop::new(services, self.doorbell, termination, subscribers)?;
         kvmprof_sandbox::enter(Thread::Events);

@@ -88,9 +88,7 @@ impl EventThread {
             ));
         }
         if let Some(time) = self.time_limit {
-            let stop_request = self.termination.stop_request();
-            let limit = stop_request.and_then(|request| TimeLimit::start(time, request));
-            subscribers.push(Box::new(limit.map_err(VmError::host("a timer"))?));
+            subscribers.push(Box::new(TimeLimit::start(time, &self.termination)?));
         }
         let services = Services {
             profiler: Rc::clone(&profiler),

@@ -7,7 +7,9 @@ use event_manager::{EventOps, EventSet, Events, MutEventSubscriber};
 use vmm_sys_util::eventfd::EventFd;
 use vmm_sys_util::timerfd::TimerFd;
 
+use super::VmError;
 use super::event_loop::add;
+use super::termination::Termination;
 
 /// A timer that asks for the end.
 pub(crate) struct TimeLimit {
@@ -16,17 +18,21 @@ pub(crate) struct TimeLimit {
 }
 
 impl TimeLimit {
-    /// Starts a timer that writes to `stop_request` after this time.
+    /// Starts a timer that asks `termination` for the end after this time.
     ///
     /// # Errors
     /// The host can't make a timer.
-    pub fn start(time: Duration, stop_request: EventFd) -> io::Result<Self> {
+    pub fn start(time: Duration, termination: &Termination) -> Result<Self, VmError> {
+        Self::by(time, termination.stop_request()).map_err(VmError::host("a timer"))
+    }
+
+    fn by(time: Duration, stop_request: io::Result<EventFd>) -> io::Result<Self> {
         let mut timer = TimerFd::new()?;
         // A timer of 0 would never expire.
         timer.reset(time.max(Duration::from_nanos(1)), None)?;
         Ok(Self {
             timer,
-            stop_request,
+            stop_request: stop_request?,
         })
     }
 }
