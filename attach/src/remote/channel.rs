@@ -17,7 +17,7 @@ use crate::tracer::{StopOutcome, TraceError};
 use crate::{AttachError, Slot, Slots};
 
 /// How long a thread takes the processor to wait for the answer to a read, before it sleeps.
-const SPIN: Duration = Duration::from_micros(50);
+pub(super) const SPIN: Duration = Duration::from_micros(50);
 /// How long it sleeps between two looks at whether the tracer is still there.
 const SLICE: Duration = Duration::from_millis(100);
 /// A longer read while a vCPU stands still isn't put together of blocks.
@@ -131,7 +131,7 @@ impl Channel {
         self.asker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ask(&self, request: &Request, spin: Duration) -> Answer {
+    pub(super) fn ask(&self, request: &Request, spin: Duration) -> Answer {
         self.asker().ask(&self.guest, request, spin)
     }
 
@@ -328,9 +328,9 @@ impl Look {
 /// A vCPU of the guest, for the user of one channel.
 #[derive(Debug)]
 pub struct RemoteVcpu {
-    channel: Arc<Channel>,
+    pub(super) channel: Arc<Channel>,
     /// Its number among the vCPUs of the channel.
-    number: usize,
+    pub(super) number: usize,
     thread: i32,
     descriptor: i32,
 }
@@ -342,42 +342,6 @@ pub struct RemoteState<'a> {
     stopped: &'a Stopped,
     /// The look is over.
     is_over: bool,
-}
-
-/// A vCPU that stands still until this is dropped. Its channel is used for nothing else meanwhile.
-#[derive(Debug)]
-pub struct HeldVcpu<'a> {
-    channel: &'a Channel,
-    stopped: Box<Stopped>,
-    is_released: bool,
-}
-
-impl HeldVcpu<'_> {
-    /// Its registers, from KVM_GET_REGS and KVM_GET_SREGS; `None` if they would be those of a nested guest.
-    pub fn registers(&self) -> Option<&(kvm_regs, kvm_sregs)> {
-        self.stopped.registers.as_ref()
-    }
-
-    /// Lets it go on.
-    ///
-    /// # Errors
-    /// It hasn't stood still until now, or its thread can't be released in order.
-    pub fn release(mut self) -> Result<StopOutcome<()>, TraceError> {
-        self.is_released = true;
-        match self.channel.ask(&Request::Release, SPIN) {
-            Answer::Released => Ok(StopOutcome::Stopped(())),
-            answer => not_stopped(answer),
-        }
-    }
-}
-
-impl Drop for HeldVcpu<'_> {
-    fn drop(&mut self) {
-        if !self.is_released {
-            // It goes on in any case.
-            let _ = self.channel.ask(&Request::Release, SPIN);
-        }
-    }
 }
 
 impl RemoteVcpu {
@@ -452,23 +416,6 @@ impl RemoteVcpu {
         }
     }
 
-    /// Stops the vCPU, which stands still until the result is dropped, or for 2 s unless the tracer was started to hold it longer ([`StandStill`](super::StandStill)).
-    /// Guest memory is read by another channel meanwhile.
-    ///
-    /// # Errors
-    /// The vCPU can't be stopped. It goes on then.
-    pub fn hold(&self) -> Result<StopOutcome<HeldVcpu<'_>>, TraceError> {
-        let request = Request::Look(self.number, None, Vec::new());
-        match self.channel.ask(&request, Duration::ZERO) {
-            Answer::Stopped(stopped) => Ok(StopOutcome::Stopped(HeldVcpu {
-                channel: &self.channel,
-                stopped,
-                is_released: false,
-            })),
-            answer => not_stopped(answer),
-        }
-    }
-
     fn stop(&self) -> Answer {
         let mut asker = self.channel.asker();
         let next = std::mem::take(&mut asker.look.next);
@@ -492,7 +439,7 @@ impl RemoteVcpu {
 }
 
 /// The result of a look at a vCPU that wasn't stopped, or not long enough.
-fn not_stopped<T>(answer: Answer) -> Result<StopOutcome<T>, TraceError> {
+pub(super) fn not_stopped<T>(answer: Answer) -> Result<StopOutcome<T>, TraceError> {
     match answer {
         Answer::Suspended => Ok(StopOutcome::Suspended),
         Answer::Busy => Ok(StopOutcome::Busy),

@@ -9,6 +9,7 @@
 //! (`shared`), a part for each thread that asks, in which a request is answered without a system call where both processes have a processor.
 
 mod channel;
+mod held;
 mod message;
 mod processor;
 mod service;
@@ -25,7 +26,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-pub use channel::{Channel, HeldVcpu, RemoteState, RemoteVcpu};
+pub use channel::{Channel, RemoteState, RemoteVcpu};
+pub use held::HeldVcpu;
 pub use message::{Answer, GuestRange, Request, Stopped};
 pub use service::StandStill;
 
