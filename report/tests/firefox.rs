@@ -25,8 +25,8 @@ fn recorded() -> (Guest, PathBuf) {
 fn source(guest: &Guest, path: &Path, sysroot: bool) -> Source {
     let recording = Recording::open(path).unwrap();
     let sources = Sources {
-        vmlinux: None,
         sysroot: sysroot.then(|| guest.root()),
+        ..Sources::default()
     };
     let resolver = Resolver::new(&recording.contents().unwrap(), &sources).unwrap();
     Source::read(recording, Selection::default(), resolver, None, &Unobserved).unwrap()

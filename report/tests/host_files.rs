@@ -43,8 +43,8 @@ fn recording(guest: &Guest, info: &BinaryInfo) -> PathBuf {
 fn profile(path: &Path, root: PathBuf) -> Profile {
     let recording = Recording::open(path).unwrap();
     let sources = Sources {
-        vmlinux: None,
         sysroot: Some(root),
+        ..Sources::default()
     };
     let resolver = Resolver::new(&recording.contents().unwrap(), &sources).unwrap();
     Profile::read(&recording, Selection::default(), resolver, &Unobserved).unwrap()

@@ -338,8 +338,8 @@ fn page_with_code(guest: &Guest, there: bool) -> String {
     let (path, _) = guest.named_recording();
     let recording = Recording::open(&path).unwrap();
     let sources = Sources {
-        vmlinux: None,
         sysroot: there.then(|| guest.root()),
+        ..Sources::default()
     };
     let resolver = Resolver::new(&recording.contents().unwrap(), &sources).unwrap();
     let mut counts = Counts::default();

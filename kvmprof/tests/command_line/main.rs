@@ -13,6 +13,7 @@ mod cgroup;
 mod chromium;
 #[path = "../../../report/tests/shared/compiled.rs"]
 mod compiled;
+mod debuginfod;
 mod devtools;
 mod files;
 mod filters;

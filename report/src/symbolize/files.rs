@@ -1,10 +1,13 @@
 //! The guest's files: the recording's data about them, and the host's copies.
 
 use std::cell::OnceCell;
+use std::fs::File;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use super::debug::DebugFile;
+use super::debug_files::DebugFiles;
 use super::functions::FunctionTable;
 use super::host_copy::{self, HostCopy};
 use super::machine_code::{self, MachineCode};
@@ -18,6 +21,17 @@ use kvmprof_recording::file::{Mapping, Segment};
 
 /// The distributions' folder for debug files.
 const DEBUG_FOLDER: &str = "/usr/lib/debug";
+
+/// Where the guest's files and their debug files are looked for.
+#[derive(Clone, Debug, Default)]
+pub struct FileSources {
+    /// A folder with the guest's files.
+    pub sysroot: Option<Rc<Sysroot>>,
+    /// Further debug files.
+    pub debug_files: Option<Rc<dyn DebugFiles>>,
+    /// Receives warnings about files that aren't used.
+    pub notes: Rc<Notes>,
+}
 
 /// A file in which functions can be looked up.
 #[derive(Debug)]
@@ -38,14 +52,12 @@ pub struct LoadedFile {
 }
 
 impl LoadedFile {
-    /// The file of `mapping`; `recorded` is what the recording has of it. Problems with the host's copy are added to
-    /// `notes`.
+    /// The file of `mapping`; `recorded` is what the recording has of it. `sources` is `None` if only the recording is to be used.
     pub fn load(
         number: u32,
         mapping: &Mapping,
         recorded: Option<&RecordedFile>,
-        sysroot: Option<&Rc<Sysroot>>,
-        notes: &Rc<Notes>,
+        sources: Option<&FileSources>,
     ) -> Self {
         let mut file = Self {
             number,
@@ -56,14 +68,13 @@ impl LoadedFile {
             copy: OnceCell::new(),
             code: OnceCell::new(),
         };
-        if let Some(sysroot) = sysroot
+        if let Some(sources) = sources
             && mapping.file.starts_with('/')
         {
             let search = Search {
-                sysroot,
+                sources,
                 path: &mapping.file,
                 recorded,
-                notes,
             };
             file.debug = search.debug_file(&file.copy);
             if recorded.is_some_and(|recorded| recorded.has_no_functions())
@@ -80,20 +91,19 @@ impl LoadedFile {
         &self,
         mapping: &Mapping,
         recorded: Option<&RecordedFile>,
-        sysroot: &Rc<Sysroot>,
-        notes: &Rc<Notes>,
+        sources: &FileSources,
     ) -> Option<&MachineCode> {
         let search = Search {
-            sysroot,
+            sources,
             path: &mapping.file,
             recorded,
-            notes,
         };
         let code = self.code.get_or_init(|| {
             let copy = search.copy(&self.copy)?;
             let code = MachineCode::of(&copy.file).ok()?;
             if !code.is_whole() {
-                notes.add(machine_code::incomplete(&search.shown(&mapping.file)));
+                let path = search.path_on_host(&mapping.file);
+                sources.notes.add(machine_code::incomplete(&path));
             }
             Some(code)
         });
@@ -142,19 +152,19 @@ impl LoadedFile {
 
 /// Looks for a guest's file and its debug information on the host.
 struct Search<'a> {
-    sysroot: &'a Rc<Sysroot>,
+    sources: &'a FileSources,
     /// The file's path in the guest.
     path: &'a str,
     recorded: Option<&'a RecordedFile>,
-    notes: &'a Rc<Notes>,
 }
 
 impl Search<'_> {
     /// The host's copy, looked for once and kept in `copy`.
     fn copy<'c>(&self, copy: &'c OnceCell<Option<HostCopy>>) -> Option<&'c HostCopy> {
         let open = || {
-            let opened = HostCopy::open(self.sysroot, self.path, self.recorded)?;
-            let refused = |mismatch: &_| self.refuse(self.path, mismatch);
+            let sysroot = self.sources.sysroot.as_ref()?;
+            let opened = HostCopy::open(sysroot, self.path, self.recorded)?;
+            let refused = |mismatch: &_| self.refuse(&self.path_on_host(self.path), mismatch);
             opened.inspect_err(refused).ok()
         };
         copy.get_or_init(open).as_ref()
@@ -166,7 +176,10 @@ impl Search<'_> {
         let beside = format!("{DEBUG_FOLDER}{}.debug", self.path);
         let by_id = by_build_id(id).into_iter();
         let by_id = by_id.chain((!id.is_empty()).then_some(beside));
-        let mut by_id = by_id.filter_map(|path| self.with_build_id(&path, id));
+        let mut by_id = by_id.filter_map(|path| {
+            let file = self.sources.sysroot.as_ref()?.file(&path).ok()?;
+            self.with_build_id(&path, &self.path_on_host(&path), &file, id)
+        });
         let mut symbols_alone = None;
         let mut is_enough = |debug: DebugFile| {
             if debug.has_lines() {
@@ -183,16 +196,25 @@ impl Search<'_> {
                 let copy = self.copy(copy)?;
                 let linked = self.linked(copy).and_then(&mut is_enough);
                 linked.or_else(|| {
-                    let own = self.read(self.path, &copy.file)?;
+                    let shown = self.path_on_host(self.path);
+                    let own = self.read(self.path, &shown, &copy.file)?;
                     is_enough(own)
                 })
             })
+            .or_else(|| self.debug_file_elsewhere(id).and_then(&mut is_enough))
             .or(symbols_alone)
     }
 
-    /// The debug file at `path`, if it has the build id `id`.
-    fn with_build_id(&self, path: &str, id: &str) -> Option<DebugFile> {
-        let debug = self.read(path, &self.sysroot.file(path).ok()?)?;
+    /// The debug file that isn't in the sysroot.
+    fn debug_file_elsewhere(&self, id: &str) -> Option<DebugFile> {
+        let (path, file) = self.sources.elsewhere(id)?;
+        let shown = visible(&path.display().to_string());
+        self.with_build_id(self.path, &shown, &file, id)
+    }
+
+    /// The debug file `file`, if it has the build id `id`. It is at `path` of the guest, and `shown` is where it is on the host.
+    fn with_build_id(&self, path: &str, shown: &str, file: &File, id: &str) -> Option<DebugFile> {
+        let debug = self.read(path, shown, file)?;
         if debug.build_id == id {
             return Some(debug);
         }
@@ -201,13 +223,14 @@ impl Search<'_> {
             found => found.to_owned(),
         };
         let expected = id.to_owned();
-        self.refuse(path, &Mismatch::BuildId { found, expected });
+        self.refuse(shown, &Mismatch::BuildId { found, expected });
         None
     }
 
     /// The debug file that `copy` names
     /// (<https://sourceware.org/gdb/current/onlinedocs/gdb.html/Separate-Debug-Files.html>).
     fn linked(&self, copy: &HostCopy) -> Option<DebugFile> {
+        let sysroot = self.sources.sysroot.as_ref()?;
         let (name, crc32) = copy.debug_link()?;
         let (folder, _) = self.path.rsplit_once('/')?;
         let places = [
@@ -216,44 +239,44 @@ impl Search<'_> {
             format!("{DEBUG_FOLDER}{folder}/{name}"),
         ];
         let mut found = places.iter().filter_map(|path| {
-            let file = self.sysroot.file(path).ok()?;
+            let file = sysroot.file(path).ok()?;
+            let shown = self.path_on_host(path);
             if host_copy::crc32(&file).ok()? == crc32 {
-                return self.read(path, &file);
+                return self.read(path, &shown, &file);
             }
-            self.notes.add(format!(
-                "{} is not used: it is not the debug file that {} names, whose CRC-32 is {crc32:08x}",
-                self.shown(path),
-                self.shown(self.path)
+            self.sources.notes.add(format!(
+                "{shown} is not used: it is not the debug file that {} names, whose CRC-32 is {crc32:08x}",
+                self.path_on_host(self.path)
             ));
             None
         });
         found.next()
     }
 
-    fn read(&self, path: &str, file: &std::fs::File) -> Option<DebugFile> {
-        let supplement = |path: &[u8], id: &str| supplement(self.sysroot, path, id);
+    fn read(&self, path: &str, shown: &str, file: &File) -> Option<DebugFile> {
+        let notes = &self.sources.notes;
+        let supplement = |path: &[u8], id: &str| self.sources.supplement(path, id);
         let debug = DebugFile::read(file, supplement);
         let debug = debug.inspect_err(|error| {
             let error = visible(&error.to_string());
-            self.notes
-                .add(format!("{} is not used: {error}", self.shown(path)));
+            notes.add(format!("{shown} is not used: {error}"));
         });
         let debug = debug.ok()?;
         if !debug.is_whole {
-            self.notes.add(format!(
-                "{} has more functions than are read",
-                self.shown(path)
-            ));
+            notes.add(format!("{shown} has more functions than are read"));
         }
+        let Some(sysroot) = &self.sources.sysroot else {
+            return Some(debug);
+        };
         let mut paths = vec![path.to_owned()];
         if path != self.path {
             paths.push(self.path.to_owned());
         }
-        let split = SplitFiles::new(Rc::clone(self.sysroot), paths, Rc::clone(self.notes));
+        let split = SplitFiles::new(Rc::clone(sysroot), paths, Rc::clone(notes));
         Some(debug.with_split(split))
     }
 
-    fn refuse(&self, path: &str, mismatch: &Mismatch) {
+    fn refuse(&self, shown: &str, mismatch: &Mismatch) {
         let what = match mismatch {
             Mismatch::Unknown => "is not used",
             Mismatch::BuildId { .. } | Mismatch::Code => {
@@ -261,31 +284,67 @@ impl Search<'_> {
             }
         };
         let mismatch = visible(&mismatch.to_string());
-        let path = self.shown(path);
-        self.notes.add(format!("{path} {what}: {mismatch}"));
+        self.sources
+            .notes
+            .add(format!("{shown} {what}: {mismatch}"));
     }
 
     /// The host's path of the guest's file at `path`.
-    fn shown(&self, path: &str) -> String {
-        visible(&self.sysroot.shown(path).display().to_string())
+    fn path_on_host(&self, path: &str) -> String {
+        let shown = (self.sources.sysroot.as_ref()).map(|sysroot| sysroot.shown(path));
+        visible(&shown.unwrap_or_else(|| path.into()).display().to_string())
     }
+}
+
+impl FileSources {
+    /// The debug file with build id `id` that isn't in the sysroot, and where it is.
+    fn elsewhere(&self, id: &str) -> Option<(PathBuf, File)> {
+        let path = match self
+            .debug_files
+            .as_ref()
+            .filter(|_| is_build_id(id))?
+            .find(id)
+        {
+            Ok(path) => path?,
+            Err(error) => {
+                self.notes.add(visible(&error));
+                return None;
+            }
+        };
+        match File::open(&path) {
+            Ok(file) => Some((path, file)),
+            Err(error) => {
+                let path = visible(&path.display().to_string());
+                self.notes.add(format!("{path} is not used: {error}"));
+                None
+            }
+        }
+    }
+
+    /// The file that a debug file shares information with.
+    fn supplement(&self, path: &[u8], id: &str) -> Option<File> {
+        let sysroot = self.sysroot.as_ref();
+        let by_id = by_build_id(id).and_then(|path| sysroot?.file(&path).ok());
+        let by_path = || {
+            let sysroot = sysroot?;
+            // It is absolute, or relative to a file in `.build-id/xx`.
+            let path = String::from_utf8_lossy(path);
+            let name = path.rsplit("../").next()?;
+            let below = sysroot.file(&format!("{DEBUG_FOLDER}/{name}"));
+            below.or_else(|_| sysroot.file(&path)).ok()
+        };
+        by_id
+            .or_else(by_path)
+            .or_else(|| Some(self.elsewhere(id)?.1))
+    }
+}
+
+fn is_build_id(id: &str) -> bool {
+    id.len() > 2 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// The path of the debug file with build id `id`
 /// (<https://sourceware.org/gdb/current/onlinedocs/gdb.html/Separate-Debug-Files.html>).
 fn by_build_id(id: &str) -> Option<String> {
-    let is_id = id.len() > 2 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_id.then(|| format!("{DEBUG_FOLDER}/.build-id/{}/{}.debug", &id[..2], &id[2..]))
-}
-
-/// The file that a debug file shares information with.
-fn supplement(sysroot: &Sysroot, path: &[u8], id: &str) -> Option<std::fs::File> {
-    let by_id = by_build_id(id).and_then(|path| sysroot.file(&path).ok());
-    by_id.or_else(|| {
-        // It is absolute, or relative to a file in `.build-id/xx`.
-        let path = String::from_utf8_lossy(path);
-        let name = path.rsplit("../").next()?;
-        let below = sysroot.file(&format!("{DEBUG_FOLDER}/{name}"));
-        below.or_else(|_| sysroot.file(&path)).ok()
-    })
+    is_build_id(id).then(|| format!("{DEBUG_FOLDER}/.build-id/{}/{}.debug", &id[..2], &id[2..]))
 }

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use kvmprof_recording::Sample;
 
 use super::debug::{DebugFile, SourceLine};
-use super::files::LoadedFile;
+use super::debug_files::DebugFiles;
+use super::files::{FileSources, LoadedFile};
 use super::former::Epoch;
 use super::frame::{CodeAddress, Frame, Resolved};
 use super::kallsyms::{FunctionAt, KERNEL};
 use super::labels::Labels;
-use super::notes::Notes;
 use super::perf_map::PerfMap;
 use super::tables::{AddressLocation, Tables, file_address, module_name, segment_of};
 use super::vmlinux::Vmlinux;
@@ -30,12 +30,14 @@ const MAX_MAP: u64 = 256 << 20;
 const MAX_FOUND: usize = 1 << 19;
 
 /// Sources of names besides the recording.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Sources {
     /// The debug file of the guest's kernel.
     pub vmlinux: Option<PathBuf>,
     /// A folder with the guest's files.
     pub sysroot: Option<PathBuf>,
+    /// Debug files that aren't in that folder.
+    pub debug_files: Option<Rc<dyn DebugFiles>>,
 }
 
 /// Identifies a cached result: by kernel address (seen from user mode, or not) and time, by an address in a file, or by an address in mappings, whose
@@ -54,11 +56,10 @@ type FileKey = (Option<u32>, String);
 pub struct Resolver {
     tables: Tables,
     vmlinux: Option<Rc<Vmlinux>>,
-    sysroot: Option<Rc<Sysroot>>,
+    file_sources: FileSources,
     found: RefCell<HashMap<Key, Rc<[Frame]>>>,
     files: RefCell<HashMap<FileKey, Rc<LoadedFile>>>,
     maps: RefCell<HashMap<String, (usize, Rc<PerfMap>)>>,
-    notes: Rc<Notes>,
     is_hurried: Cell<bool>,
 }
 
@@ -74,14 +75,18 @@ impl Resolver {
                 path: path.clone(),
                 source,
             })?;
-            resolver.sysroot = Some(Rc::new(sysroot));
+            resolver.file_sources.sysroot = Some(Rc::new(sysroot));
         }
+        resolver
+            .file_sources
+            .debug_files
+            .clone_from(&sources.debug_files);
         if let Some(path) = &sources.vmlinux {
             resolver.vmlinux = Some(Rc::new(Vmlinux::open(
                 path,
                 contents,
                 &resolver.tables,
-                &resolver.notes,
+                &resolver.file_sources.notes,
             )?));
         }
         Ok(resolver)
@@ -199,7 +204,7 @@ impl Resolver {
 
     /// Warnings about sources that were not used, each once.
     pub fn take_notes(&self) -> Vec<String> {
-        self.notes.take()
+        self.file_sources.notes.take()
     }
 
     /// Makes later lookups fast: addresses that aren't cached get no source lines.
@@ -230,10 +235,9 @@ impl Resolver {
     pub fn code(&self, asked: CodeAddress, length: usize) -> Option<Vec<u8>> {
         match (self.tables).locate(asked.mappings, asked.address, asked.is_kernel) {
             AddressLocation::Mapping(mapping) => {
-                let sysroot = self.sysroot.as_ref()?;
                 let file = self.file(mapping);
                 let address = file_address(mapping, &file.segments, asked.address);
-                let code = file.code(mapping, self.tables.file(mapping), sysroot, &self.notes)?;
+                let code = file.code(mapping, self.tables.file(mapping), &self.file_sources)?;
                 code.read(address, length)
             }
             AddressLocation::Kernel(found) if &**found.module != KERNEL => None,
@@ -255,7 +259,7 @@ impl Resolver {
 
     /// Whether [`Self::code`] may find anything.
     pub fn has_code(&self) -> bool {
-        self.sysroot.is_some() || self.vmlinux.is_some()
+        self.file_sources.sysroot.is_some() || self.vmlinux.is_some()
     }
 
     /// Whether `--vmlinux` names the address of a program, in a guest that isn't Linux.
@@ -414,8 +418,8 @@ impl Resolver {
         }
         let number = u32::try_from(self.files.borrow().len()).unwrap_or(u32::MAX);
         let recorded = self.tables.file(mapping);
-        let sysroot = self.sysroot.as_ref().filter(|_| !self.is_hurried.get());
-        let loaded = LoadedFile::load(number, mapping, recorded, sysroot, &self.notes);
+        let sources = (!self.is_hurried.get()).then_some(&self.file_sources);
+        let loaded = LoadedFile::load(number, mapping, recorded, sources);
         let loaded = Rc::new(loaded);
         self.files.borrow_mut().insert(key, Rc::clone(&loaded));
         loaded
@@ -423,7 +427,11 @@ impl Resolver {
 
     /// The number and the functions of the perf map at `path` of the guest. `None` if no path is known.
     fn map(&self, path: &str) -> Option<(usize, Rc<PerfMap>)> {
-        let sysroot = self.sysroot.as_deref().filter(|_| !path.is_empty())?;
+        let sysroot = self
+            .file_sources
+            .sysroot
+            .as_deref()
+            .filter(|_| !path.is_empty())?;
         if let Some((number, map)) = self.maps.borrow().get(path) {
             return Some((*number, Rc::clone(map)));
         }
@@ -433,7 +441,7 @@ impl Resolver {
             let map = map.and_then(|text| PerfMap::parse(&text));
             if map.is_none() {
                 let path = sysroot.shown(path);
-                self.notes.add(format!(
+                self.file_sources.notes.add(format!(
                     "{} is not used: it has more functions than are read",
                     visible(&path.display().to_string())
                 ));

@@ -60,8 +60,8 @@ impl Process {
     /// The folder can't be opened.
     pub fn new(pid: i32, sysroot: Option<&Path>) -> Result<Self, SymbolError> {
         let sources = Sources {
-            vmlinux: None,
             sysroot: sysroot.map(Path::to_owned),
+            ..Sources::default()
         };
         Ok(Self {
             pid,

@@ -3,16 +3,18 @@
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use clap::Args;
 use kvmprof_cli::command_line::{Console, usage};
 use tempfile::NamedTempFile;
 
 use super::CommandError;
+use super::debuginfod::Debuginfod;
 use super::output::is_standard;
 use super::progress::Progress;
 use super::source::{self, OpenRecording};
-use kvmprof_recording::file::{Contents, Observer, Recording};
+use kvmprof_recording::file::{Observer, Recording};
 use kvmprof_report::graph::title_of;
 use kvmprof_report::profile::{Profile, Selection, SelectionArguments, TimeRange, Watcher};
 use kvmprof_report::symbolize::{Resolver, Sources};
@@ -33,6 +35,11 @@ pub struct InputArguments {
     /// does not use a file whose build id isn't the recorded one.
     #[arg(long, value_name = "DIR")]
     sysroot: Option<PathBuf>,
+    /// A debuginfod server, for functions and source lines by build id (more than once); without it, those in DEBUGINFOD_URLS
+    ///
+    /// The program debuginfod-find asks it, and keeps what it has got in its cache.
+    #[arg(long, value_name = "URL", value_parser = server_url)]
+    debuginfod: Vec<String>,
 }
 
 /// A recording, and the sums of the selected part.
@@ -71,9 +78,9 @@ impl InputArguments {
     /// # Errors
     /// There are options that name files, which a program with these words doesn't read.
     pub fn words(&self) -> anyhow::Result<Vec<OsString>> {
-        if self.vmlinux.is_some() || self.sysroot.is_some() {
+        if self.vmlinux.is_some() || self.sysroot.is_some() || !self.debuginfod.is_empty() {
             return Err(usage(
-                "This format cannot use --vmlinux and --sysroot: leave them out",
+                "This format cannot use --vmlinux, --sysroot and --debuginfod: leave them out",
             ));
         }
         Ok(self.selection.words())
@@ -111,7 +118,8 @@ impl InputArguments {
         console: &mut Console<'_>,
         watcher: &mut dyn Watcher,
     ) -> anyhow::Result<Input> {
-        let input = self.read(path, console, watcher)?;
+        let progress = Progress::for_terminal();
+        let input = self.read(path, &self.sources(&progress), &progress, console, watcher)?;
         self.check_match(&[path], &input.profile)?;
         Ok(input)
     }
@@ -128,11 +136,15 @@ impl InputArguments {
     ) -> anyhow::Result<(Profile, Vec<W>)> {
         let paths: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
         check_paths(&paths)?;
+        let progress = Progress::for_terminal();
+        let sources = self.sources(&progress);
         let mut profiles = Vec::with_capacity(paths.len());
         let mut watchers = Vec::with_capacity(paths.len());
         for path in &paths {
             let mut watcher = W::default();
-            let mut profile = self.read(path, console, &mut watcher)?.profile;
+            let mut profile = self
+                .read(path, &sources, &progress, console, &mut watcher)?
+                .profile;
             profile.file = path.display().to_string();
             profiles.push(profile);
             watchers.push(watcher);
@@ -145,13 +157,14 @@ impl InputArguments {
     fn read(
         &self,
         path: &Path,
+        sources: &Sources,
+        progress: &Progress,
         console: &mut Console<'_>,
         watcher: &mut dyn Watcher,
     ) -> anyhow::Result<Input> {
         let selection = self.selection()?;
-        let progress = Progress::for_terminal();
         let OpenRecording { recording, copy } = source::open(path, progress.interrupt())?;
-        let (_, resolver) = self.resolver(&recording)?;
+        let resolver = Resolver::new(&recording.contents()?, sources)?;
         let (reading, naming) = (progress.of("Reading"), progress.of("Finding names"));
         let observers: [&dyn Observer; 2] = [&reading, &naming];
         let profile = Profile::read_observed(&recording, selection, resolver, observers, watcher)
@@ -197,7 +210,8 @@ impl InputArguments {
         };
         let progress = Progress::for_terminal();
         let OpenRecording { recording, .. } = source::open(path, progress.interrupt())?;
-        let (contents, resolver) = self.resolver(&recording)?;
+        let contents = recording.contents()?;
+        let resolver = Resolver::new(&contents, &self.sources(&progress))?;
         let reading = progress.of("Reading");
         let pids = if comms.is_empty() {
             pids
@@ -237,15 +251,18 @@ impl InputArguments {
         })
     }
 
-    /// The contents of a recording other than its samples, and the resolver of its functions' names.
-    fn resolver(&self, recording: &Recording) -> Result<(Contents, Resolver), CommandError> {
-        let sources = Sources {
+    /// The files with names of functions.
+    fn sources(&self, progress: &Progress) -> Sources {
+        let mut urls = self.debuginfod.join(" ");
+        if urls.is_empty() {
+            urls = std::env::var("DEBUGINFOD_URLS").unwrap_or_default();
+        }
+        let is_set = !urls.trim().is_empty();
+        Sources {
             vmlinux: self.vmlinux.clone(),
             sysroot: self.sysroot.clone(),
-        };
-        let contents = recording.contents()?;
-        let resolver = Resolver::new(&contents, &sources)?;
-        Ok((contents, resolver))
+            debug_files: is_set.then(|| Rc::new(Debuginfod::new(urls, progress.clone())) as _),
+        }
     }
 
     /// The folder with the guest's files.
@@ -280,6 +297,17 @@ impl InputArguments {
             options: self.selection.given().join(" and "),
         }
     }
+}
+
+/// The URL of a server, in a form that elfutils' client takes.
+fn server_url(text: &str) -> Result<String, String> {
+    let has_scheme = ["http://", "https://", "file://"]
+        .iter()
+        .any(|scheme| text.starts_with(scheme));
+    if !has_scheme || text.contains(char::is_whitespace) {
+        return Err("give one URL that begins with http://, https:// or file://".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 /// Checks that each recording is named once, because its ticks would count twice.

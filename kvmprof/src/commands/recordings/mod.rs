@@ -1,5 +1,6 @@
 //! The commands that read recordings.
 
+mod debuginfod;
 mod diff;
 mod error;
 mod export;
