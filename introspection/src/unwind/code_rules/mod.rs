@@ -1,7 +1,8 @@
 //! How to find a frame's caller in a kernel with neither ORC nor frame pointers: by its code.
 //!
 //! From an address on, the code is followed to where its function returns. What is popped on the way tells where the
-//! return address is, and the caller's RBP. All paths that lead to the same instruction have to agree, or the address
+//! return address is, and the caller's RBP. Where that doesn't lead to a return, the code is followed from the function's
+//! begin to the address, by what is pushed. All paths that lead to the same instruction have to agree, or the address
 //! has no rule: a stack ends there rather than at a wrong caller.
 //!
 //! A walk visits a bounded number of instructions and allocates nothing. Its result is kept, so that the next stack
@@ -24,7 +25,7 @@ use super::orc::{Base, Kind, OrcEntry};
 use crate::Symbols;
 use crate::image::KernelImage;
 use roles::{Role, roles};
-use walk::Walk;
+use walk::{Goal, Walk};
 
 /// Maximum number of bytes of code. Distributions' kernels have some 20 MB.
 const MAX_CODE: usize = 64 << 20;
@@ -32,6 +33,8 @@ const MAX_CODE: usize = 64 << 20;
 const MAX_LENGTH: usize = 15;
 /// The number of rules that are kept of a kernel; a power of two.
 const KEPT: usize = 1 << 14;
+/// The alignment of functions, in bytes.
+const FUNCTION_ALIGNMENT: u64 = 16;
 /// The number of bytes of a module's code of which one rule is kept.
 const BYTES_A_RULE: usize = 64;
 
@@ -236,10 +239,20 @@ impl CodeRules {
             Role::Plain | Role::Part | Role::NoReturn => {}
         }
         // What follows a call that doesn't return belongs to other code.
-        if self.function(offset)? != (begin, role) || !is_exact && self.follows_no_return(offset) {
-            return None;
-        }
-        Walk::new(self).from(offset)
+        let continues = self.function(offset) == Some((begin, role))
+            && (is_exact || !self.follows_no_return(offset));
+        let by_return = continues.then(|| Walk::new(self).until_return(offset));
+        by_return.flatten().or_else(|| {
+            let is_called = role != Role::Part && self.is_aligned(begin);
+            let goal = Goal { offset, is_exact };
+            is_called.then(|| Walk::new(self).until_goal(begin, goal))?
+        })
+    }
+
+    /// Whether `offset` is where a function may begin, other than a label in assembly code: compilers and `SYM_FUNC_START`
+    /// (`arch/x86/include/asm/linkage.h`) align functions.
+    fn is_aligned(&self, offset: u32) -> bool {
+        self.start.wrapping_add(u64::from(offset)) % FUNCTION_ALIGNMENT == 0
     }
 
     /// The bytes that the code of an interrupt has pushed from its `begin` to `offset`: its number, before it calls what saves the registers.

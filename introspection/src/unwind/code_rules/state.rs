@@ -186,10 +186,55 @@ impl State {
     fn load_bp(&mut self, at: Option<At>) {
         self.frame = None;
         self.bp = match (at, self.bp) {
-            (Some(at), _) if self.pushed == Some(at) => Bp::Held,
+            (Some(at), _) if self.pushed == Some(at) => {
+                self.pushed = None;
+                Bp::Held
+            }
             (Some(at), _) => Bp::Popped(at),
             (None, _) => Bp::Overwritten,
         };
+    }
+
+    /// Whether the return address has been popped, in a walk from the begin of a function.
+    pub fn is_above_begin(&self) -> bool {
+        self.sp
+            .is_some_and(|at| at.base == Base::Sp && at.offset > 0)
+    }
+
+    /// The rule where a walk from the begin of a function is in this state: there RSP was at the return address.
+    pub fn entry_from_begin(&self) -> Option<OrcEntry> {
+        const CALLER: i32 = 8;
+        let (sp, at) = match (self.sp, self.frame) {
+            (Some(at), _) => (Base::Sp, at),
+            (None, Some(at)) => (Base::Bp, at),
+            (None, None) => return None,
+        };
+        let bp = match self.bp {
+            // What RBP has is on the stack, too, unless that word has been popped.
+            Bp::Held => {
+                (self.pushed).filter(|pushed| self.sp.is_none_or(|sp| sp.offset <= pushed.offset))
+            }
+            Bp::Pushed(from) => Some(from),
+            Bp::Popped(_) | Bp::Overwritten => return None,
+        };
+        if [Some(at), bp]
+            .iter()
+            .flatten()
+            .any(|at| at.base != Base::Sp)
+        {
+            return None;
+        }
+        let sp_offset = i16::try_from(CALLER.checked_sub(at.offset)?).ok()?;
+        let bp_offset = bp.map_or(Some(0), |at| at.offset.checked_sub(CALLER))?;
+        let bp_offset = i16::try_from(bp_offset).ok()?;
+        let is_kept = sp_offset > 0 && sp_offset % 8 == 0 && bp_offset <= 0 && bp_offset % 8 == 0;
+        is_kept.then_some(OrcEntry {
+            kind: Kind::Call,
+            sp,
+            sp_offset,
+            bp: bp.map_or(Base::Undefined, |_| Base::CallerSp),
+            bp_offset,
+        })
     }
 
     /// The rule of a function that returns in this state.

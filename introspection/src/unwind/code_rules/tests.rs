@@ -105,7 +105,47 @@ fn code_after_a_noreturn_call_gives_no_rule() {
     code.extend_from_slice(b"\x5b\xc3");
     assert_eq!(kernel.add("dies", &code), begin);
     let distances = kernel.distances().unwrap();
-    assert_eq!((distances[16], distances[21]), (None, Some(16)));
+    assert_eq!((distances[16], distances[21]), (Some(8), Some(16)));
+}
+
+/// Such a function has no return, like that of kernel threads: what it pushes tells where its caller is.
+#[test]
+fn a_function_that_does_not_return_has_rules_from_its_begin() {
+    let mut kernel = TestCode::default();
+    let panic = kernel.add("panic", b"\x0f\x0b");
+    kernel.add("plain", b"\x53\x5b\xc3");
+    // push %rbp; push %rbx; sub $8, %rsp; xor %ebp, %ebp; call *%rax; call panic
+    let mut code = b"\x55\x53\x48\x83\xec\x08\x31\xed\xff\xd0\xe8".to_vec();
+    let begin = panic + 32;
+    let after = begin + u64::try_from(code.len()).unwrap() + 4;
+    let distance = i32::try_from(panic.cast_signed() - after.cast_signed()).unwrap();
+    code.extend_from_slice(&distance.to_le_bytes());
+    assert_eq!(kernel.add("thread", &code), begin);
+    let rules = kernel.rules().unwrap();
+    let rule = |address, is_exact| rules.entry(address, is_exact);
+    let stacked = |sp_offset| OrcEntry {
+        kind: Kind::Call,
+        sp: Base::Sp,
+        sp_offset,
+        bp: Base::CallerSp,
+        bp_offset: -16,
+    };
+    assert_eq!(rule(begin + 1, true).map(|rule| rule.sp_offset), Some(16));
+    assert_eq!(rule(begin + 10, false), Some(stacked(32)));
+    // Behind the last call.
+    assert_eq!(rule(after, false), Some(stacked(32)));
+    assert_eq!(rule(after, true), None);
+}
+
+/// Code that returns from an interrupt is jumped to.
+#[test]
+fn code_that_is_not_called_has_no_rules_from_its_begin() {
+    let mut kernel = TestCode::default();
+    kernel.add("plain", b"\x53\x5b\xc3");
+    // pop %rdi; iretq
+    let way_back = kernel.add("restore_regs", b"\x5f\x48\xcf");
+    let rules = kernel.rules().unwrap();
+    assert_eq!(rules.entry(way_back, true), None);
 }
 
 #[test]

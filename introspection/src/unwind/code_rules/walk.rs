@@ -1,6 +1,6 @@
-//! The walk from an instruction to where its function returns.
+//! The walks from an instruction to where its function returns, and from a function's begin to an instruction.
 
-use iced_x86::{FlowControl, Mnemonic};
+use iced_x86::{Code, FlowControl, Instruction, Mnemonic};
 
 use super::super::orc::OrcEntry;
 use super::CodeRules;
@@ -14,9 +14,19 @@ const MAX_AFTER_RETURN: usize = 64;
 /// Maximum number of paths that wait to be visited.
 const MAX_PATHS: usize = 32;
 
+/// Where a walk from a function's begin ends.
+#[derive(Clone, Copy)]
+pub struct Goal {
+    pub offset: u32,
+    /// Whether it is the instruction there, or the call before it, which needn't return.
+    pub is_exact: bool,
+}
+
 /// One walk.
 pub struct Walk<'a> {
     rules: &'a CodeRules,
+    /// `None`: to where the function returns.
+    goal: Option<Goal>,
     seen: [(u32, State); MAX_INSTRUCTIONS],
     count: usize,
     paths: [(u32, State); MAX_PATHS],
@@ -33,6 +43,7 @@ impl<'a> Walk<'a> {
         let state = State::begin();
         Self {
             rules,
+            goal: None,
             seen: [(0, state); MAX_INSTRUCTIONS],
             count: 0,
             paths: [(0, state); MAX_PATHS],
@@ -43,7 +54,18 @@ impl<'a> Walk<'a> {
         }
     }
 
-    pub fn from(mut self, offset: u32) -> Option<OrcEntry> {
+    /// The rule at `offset`, by the ways from there to a return.
+    pub fn until_return(self, offset: u32) -> Option<OrcEntry> {
+        self.from(offset)
+    }
+
+    /// The rule at `goal`, by the ways that lead there from `begin`, where a function is called.
+    pub fn until_goal(mut self, begin: u32, goal: Goal) -> Option<OrcEntry> {
+        self.goal = Some(goal);
+        self.from(begin)
+    }
+
+    fn from(mut self, offset: u32) -> Option<OrcEntry> {
         self.paths[0].0 = offset;
         self.waiting = 1;
         loop {
@@ -80,8 +102,18 @@ impl<'a> Walk<'a> {
                 return Ok(());
             };
             let next = self.rules.offset_of(instruction.next_ip());
+            if self.is_goal(offset, next, &instruction) {
+                self.found_rule(state.entry_from_begin())?;
+            }
             match instruction.flow_control() {
-                FlowControl::Next => state.step(&instruction)?,
+                FlowControl::Next => match (state.step(&instruction), self.goal) {
+                    // Nothing is known of what follows; other ways may lead to the goal.
+                    (Err(_), Some(_)) => return Ok(()),
+                    (Ok(()), Some(_)) if state.is_above_begin() => return Err(Contradiction),
+                    (stepped, _) => stepped?,
+                },
+                // What leaves the kernel or changes the code segment isn't called as functions are.
+                FlowControl::Return if !is_near_return(&instruction) => return Err(Contradiction),
                 FlowControl::Return => return self.returned(&state),
                 FlowControl::UnconditionalBranch => {
                     match self.jump(offset, instruction.near_branch_target()) {
@@ -156,9 +188,29 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Whether the instruction at `offset` is the goal.
+    fn is_goal(&self, offset: u32, next: Option<u32>, instruction: &Instruction) -> bool {
+        self.goal.is_some_and(|goal| match goal.is_exact {
+            true => offset == goal.offset,
+            false => {
+                let flow = instruction.flow_control();
+                let is_call = matches!(flow, FlowControl::Call | FlowControl::IndirectCall);
+                is_call && next == Some(goal.offset)
+            }
+        })
+    }
+
     /// The function returns, or calls another one at its end.
     fn returned(&mut self, state: &State) -> Result<(), Contradiction> {
-        let entry = state.entry().ok_or(Contradiction)?;
+        match self.goal {
+            Some(_) if state.sp == State::begin().sp => Ok(()),
+            Some(_) => Err(Contradiction),
+            None => self.found_rule(state.entry()),
+        }
+    }
+
+    fn found_rule(&mut self, entry: Option<OrcEntry>) -> Result<(), Contradiction> {
+        let entry = entry.ok_or(Contradiction)?;
         match self.found {
             None => {
                 self.found = Some(entry);
@@ -169,6 +221,10 @@ impl<'a> Walk<'a> {
         }
         Ok(())
     }
+}
+
+fn is_near_return(instruction: &Instruction) -> bool {
+    matches!(instruction.code(), Code::Retnq | Code::Retnq_imm16)
 }
 
 /// Where a jump leads to.
