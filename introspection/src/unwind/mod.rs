@@ -9,6 +9,7 @@ mod calls;
 mod code_regions;
 mod code_rules;
 mod frame_pointer;
+mod go_frames;
 mod image;
 mod initcalls;
 mod kernel;

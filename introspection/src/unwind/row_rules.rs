@@ -211,6 +211,8 @@ pub(super) struct UsualRow {
     saved: [(u16, i32); MAX_SAVED],
     /// The distance of the return address; `None` if there is no caller.
     returns: Option<i32>,
+    /// Whether functions preserve the registers of the System V ABI. Go's don't.
+    preserves: bool,
 }
 
 impl UsualRow {
@@ -244,6 +246,19 @@ impl UsualRow {
             distance: near(*offset)?,
             saved,
             returns,
+            preserves: true,
+        })
+    }
+
+    /// The row of a function of Go with a frame of `size` bytes below the return address; or of one without a caller, if there is no size.
+    pub fn of_go(size: Option<i32>) -> Option<Self> {
+        const ADDRESS: i32 = 8;
+        Some(Self {
+            base: number::RSP,
+            distance: size.unwrap_or(0).checked_add(ADDRESS)?,
+            saved: [(u16::MAX, 0); MAX_SAVED],
+            returns: size.map(|_| -ADDRESS),
+            preserves: false,
         })
     }
 
@@ -258,7 +273,10 @@ impl UsualRow {
         };
         let cfa = (frame.get(self.base)?).checked_add_signed(self.distance.into())?;
         let mut read = |distance: i32| read(cfa.checked_add_signed(distance.into())?);
-        let mut others = frame.preserved();
+        let mut others = match self.preserves {
+            true => frame.preserved(),
+            false => [None; GENERAL],
+        };
         for (register, distance) in self.saved {
             if let Some(place) = others.get_mut(usize::from(register)) {
                 *place = read(distance);
@@ -320,9 +338,14 @@ impl KnownRows {
 
     /// Notes `row` for `address`, if it has the usual form.
     pub fn note(&mut self, address: u64, row: &Row) {
-        if let Some(row) = UsualRow::of(row)
-            && let Some(place) = self.rows.get_mut(Self::place(address))
-        {
+        if let Some(row) = UsualRow::of(row) {
+            self.keep(address, row);
+        }
+    }
+
+    /// Keeps `row` for `address`.
+    pub fn keep(&mut self, address: u64, row: UsualRow) {
+        if let Some(place) = self.rows.get_mut(Self::place(address)) {
             *place = Some((address, row));
         }
     }

@@ -1,5 +1,5 @@
 //! The unwind information of a program or library: its `.eh_frame` (System V ABI for x86-64, section 6.4; Linux
-//! Standard Base, section 10.6.1).
+//! Standard Base, section 10.6.1), and the sizes of frames in a Go program.
 //!
 //! The section comes from the guest and is evaluated while a vCPU is stopped. So it is checked before: entries that
 //! are too long to be evaluated then are never evaluated. Stacks end there, since their functions aren't known to have
@@ -16,6 +16,7 @@ use kvmprof_recording::elf;
 use object::elf::{FileHeader64, PF_X, PT_LOAD, ProgramHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
 
+use super::go_frames::GoFrames;
 use super::row_rules::{Context, Evaluator, KnownRows, RowResult};
 use super::user_registers::FrameRegisters;
 
@@ -49,6 +50,8 @@ pub struct UnwindTable {
     segments: Vec<(u64, u64, u64)>,
     /// The address of the program's first instruction; 0 if there is none.
     entry: u64,
+    /// The frames of Go's functions, which have no entries in the section.
+    go: Option<GoFrames>,
 }
 
 /// The place of a file's code: its first address, the first address after it, and its offset in the file.
@@ -115,13 +118,27 @@ impl UnwindTable {
     }
 
     fn of_file(file: &[u8], header: &Header, programs: &[Program]) -> Option<Self> {
-        let (address, data) = elf::eh_frame(file)?;
-        let segments = loads(programs)
+        let segments: Vec<_> = loads(programs)
             .filter(|load| load.is_executable)
             .map(|load| (load.offset, load.address, load.length))
             .collect();
         let entry = header.e_entry(object::LittleEndian);
-        Self::new(data, address, entry, segments)
+        let section = elf::eh_frame(file);
+        let table =
+            section.and_then(|(address, data)| Self::new(data, address, entry, segments.clone()));
+        let Some(go) = GoFrames::find(file) else {
+            return table;
+        };
+        let table = table.unwrap_or_else(|| Self {
+            section: [].into(),
+            address: 0,
+            functions: [].into(),
+            segments,
+            entry,
+            go: None,
+        });
+        let go = Some(go);
+        Some(Self { go, ..table })
     }
 
     /// The table of section `data` at `address`. The program's first instruction is at `entry`, or at 0 if there is
@@ -145,17 +162,19 @@ impl UnwindTable {
             functions: functions.into(),
             segments,
             entry,
+            go: None,
         })
     }
 
     /// The number of functions with unwind information.
     pub fn functions(&self) -> usize {
-        self.functions.len()
+        self.functions.len() + self.go.as_ref().map_or(0, GoFrames::functions)
     }
 
     /// Its memory use, in bytes.
     pub fn bytes(&self) -> usize {
-        self.section.len() + self.functions.len() * size_of::<Function>()
+        let go = self.go.as_ref().map_or(0, GoFrames::bytes);
+        self.section.len() + self.functions.len() * size_of::<Function>() + go
     }
 
     /// The distance of the file's run-time addresses from its own virtual addresses, wrapping, if its byte `offset` is
@@ -180,7 +199,12 @@ impl UnwindTable {
 
     /// Whether there is unwind information for the code at the file's virtual address `address`.
     pub fn covers(&self, address: u64) -> bool {
-        self.function(address).is_some()
+        self.function(address).is_some() || (self.go.as_ref()).is_some_and(|go| go.covers(address))
+    }
+
+    /// Whether the function at `address` is the outermost one of its stack, which need not have called anything.
+    pub(super) fn is_outermost(&self, address: u64) -> bool {
+        (self.go.as_ref()).is_some_and(|go| go.is_outermost(address))
     }
 
     /// Whether `address` is that of a function's first instruction.
@@ -211,7 +235,12 @@ impl UnwindTable {
         known: &mut KnownRows,
         read: impl FnMut(u64) -> Option<u64>,
     ) -> Option<RowResult> {
-        let entry = self.function(address)?.entry?;
+        let Some(function) = self.function(address) else {
+            let row = self.go.as_ref()?.row(address)?;
+            known.keep(noted, row);
+            return row.caller(frame, read);
+        };
+        let entry = function.entry?;
         let (section, bases) = eh_frame(&self.section, self.address);
         let offset = EhFrameOffset(usize::try_from(entry).ok()?);
         let description = section

@@ -213,6 +213,9 @@ impl UserUnwinder {
                 other => other?,
             }
         };
+        if is_covered && self.is_in_outermost(caller.ip) {
+            return Err(StackEnd::Complete);
+        }
         // Code that a signal interrupted may use another stack, and may be at any instruction.
         let is_exact = walk.is_signal;
         let is_called = is_exact || follows_call(memory, caller.ip);
@@ -242,6 +245,13 @@ impl UserUnwinder {
             reads: walk.reads,
         };
         Ok(())
+    }
+
+    /// Whether `address` is in a function that is the outermost one of its stack by its file. It may have called nothing: goroutines return there.
+    fn is_in_outermost(&self, address: u64) -> bool {
+        let inside = address.wrapping_sub(1);
+        self.span(inside)
+            .is_some_and(|span| span.table.is_outermost(inside.wrapping_sub(span.bias)))
     }
 
     /// Whether a walk that can't go on has come to the outermost function.

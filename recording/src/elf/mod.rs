@@ -7,6 +7,7 @@ mod error;
 pub mod extents;
 mod file;
 mod frames;
+pub mod go;
 mod identity;
 mod plt;
 mod symbols;
@@ -34,7 +35,7 @@ pub struct ParsedBinary {
     /// The CRC-32 of its code, as [`Identity::code_crc32`].
     pub code_crc32: Option<u32>,
     /// Its functions in the order of their addresses, one at each, as mangled as the file has them. Those of
-    /// `.symtab`, or else `.dynsym` and `.gnu_debugdata`; stubs of its PLT, `name@plt`; where none of these is,
+    /// `.symtab`, or else `.dynsym`, `.gnu_debugdata` and the table of Go's runtime; stubs of its PLT, `name@plt`; where none of these is,
     /// functions without a name out of `.eh_frame`. Each has a length: what is between them belongs to no function that is known.
     pub functions: Vec<BinaryFunction>,
     /// The number of functions that have no name here because the file has more or longer names than are read.
@@ -66,6 +67,7 @@ fn of_elf<Header: file::Header>(elf: &Elf<'_, Header>) -> ParsedBinary {
     if !collected.add_table(elf.symbols(object::elf::SHT_SYMTAB), elf.endian, &segments) {
         collected.add_table(elf.dynamic_symbols(), elf.endian, &segments);
         collected.add_debug_data(elf.section(".gnu_debugdata"), &segments);
+        collected.add_go(go::GoTable::of_elf(elf), &segments);
     }
     collected.add_all(plt::stubs(elf));
     let mut functions = collected.functions();

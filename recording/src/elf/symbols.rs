@@ -10,12 +10,13 @@ use object::elf::{
 use object::read::elf::Sym;
 
 use super::file::{Elf, Header, SymbolTable};
+use super::go::GoTable;
 use crate::file::{BinaryFunction, Segment};
 
 /// Maximum number of functions of a file.
 pub const MAX_FUNCTIONS: usize = 1 << 20;
 /// Maximum length of a name in bytes. Longer names are cut off.
-const MAX_NAME: usize = 4096;
+pub const MAX_NAME: usize = 4096;
 /// Maximum size of the names of a file's symbols in memory, in bytes. In a hostile file all symbols share one name of
 /// half of the file.
 pub const MAX_NAMES_BYTES: usize = 256 << 20;
@@ -142,6 +143,15 @@ impl CollectedFunctions {
             && let Ok(elf) = Elf::<FileHeader64<Endianness>>::parse(&bytes)
         {
             self.add_table(elf.symbols(SHT_SYMTAB), elf.endian, segments);
+        }
+    }
+
+    /// Adds the functions of a Go program that are in `segments`.
+    pub fn add_go(&mut self, table: Option<GoTable<'_>>, segments: &[Segment]) {
+        let functions = table.into_iter().flat_map(|table| table.functions());
+        for function in functions.filter(|function| is_in(segments, function.begin)) {
+            let length = function.end - function.begin;
+            self.add(function.begin, length, function.name, Form::Function, 0);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Stacks in a guest whose callers are hard to find: each is right, or is marked where it stops. Names of code that replaces other
 //! code, or that programs make.
 
+mod go;
 mod lazy;
 mod named;
 mod replaced;
@@ -84,6 +85,7 @@ fn initrd() -> Vec<u8> {
     let options = ["-Wl,-z,lazy", "-Wl,--no-ld-generated-unwind-info"];
     let library = shared_library("lazy_library.c", &options);
     let mut builder = guest_builder(include_str!("init.sh"), &all)
+        .contents("/bin/goes", 0o755, go::program())
         .contents("/bin/lazy", 0o755, lazy.file)
         .contents("/lib/lazy.so", 0o755, library);
     for (place, library) in lazy.libraries {
