@@ -30,6 +30,7 @@ mod bundle;
 mod code;
 mod error;
 mod image;
+mod image_code;
 mod knowledge;
 mod linux;
 mod noted;
@@ -55,7 +56,7 @@ pub use linux::{
     ProcessInstance, ProcessMap, ProcessOrigin, TaskReader, TaskScope, UnwinderSlot,
     VMCOREINFO_BYTES, VmcoreinfoSearch, release_of_file,
 };
-pub use noted::{PidAtError, parse as parse_pid_at};
+pub use noted::{PidAt, PidAtError};
 pub use process_places::{LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace};
 pub use unwind::{OrcTable, Stack, StackCopy, UnwindCache, UnwindTable, UserUnwinder};
 pub use vcpu::VcpuIntrospector;

@@ -78,6 +78,7 @@ impl KernelFinder {
             self.is_other = matches!(compared, Err(IntrospectionError::OtherBuild { .. }));
             compared?;
         }
+        knowledge.locate_image(memory, &registers);
         Ok(())
     }
 
