@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use crate::PhysicalMemory;
 use kvmprof_abi::note::{self, GuestNote, TYPE_LOCATIONS, parse_note};
 
+use super::firmware::Firmware;
 use super::image_code::{ImageCode, Placed, Placement};
 use super::linux::LinuxKnowledge;
 use super::noted::{PidAt, PidAtError};
@@ -18,6 +19,8 @@ use super::{IntrospectionError, Registers, notes};
 #[derive(Debug, Default)]
 pub struct GuestKnowledge {
     guest: OnceLock<Guest>,
+    /// What runs before a kernel does.
+    firmware: Firmware,
 }
 
 /// A guest by its kind: what only one kind can answer is asked of it directly.
@@ -221,9 +224,7 @@ impl GuestKnowledge {
                 }
                 Ok(Self::new(Guest::Other(OtherGuest { code, ..guest })))
             }
-            guest => Ok(Self {
-                guest: guest.map(OnceLock::from).unwrap_or_default(),
-            }),
+            guest => Ok(guest.map_or_else(Self::pending, Self::new)),
         }
     }
 
@@ -256,7 +257,13 @@ impl GuestKnowledge {
     fn new(guest: Guest) -> Self {
         Self {
             guest: OnceLock::from(guest),
+            firmware: Firmware::default(),
         }
+    }
+
+    /// What is known of the firmware, while the guest's kernel is still looked for in its memory.
+    pub fn firmware(&self) -> &Firmware {
+        &self.firmware
     }
 
     pub(super) fn guest(&self) -> &Guest {

@@ -29,6 +29,7 @@ extern crate self as kvmprof_introspection;
 mod bundle;
 mod code;
 mod error;
+mod firmware;
 mod image;
 mod image_code;
 mod knowledge;
@@ -42,6 +43,7 @@ mod vcpu;
 
 pub use bundle::KernelBundle;
 pub use error::IntrospectionError;
+pub use firmware::{Firmware, FirmwareFunctions};
 pub use image::btf::{Btf, Structures, join as join_btf};
 pub use image::{MAX_UNPACKED, Symbols, notes, unpack as unpack_kernel, unpack_archive};
 pub use knowledge::GuestKnowledge;

@@ -54,6 +54,14 @@ impl VcpuIntrospector {
         }
     }
 
+    /// Notes where the vCPU, which is stopped with `registers` at `time` (ns of CLOCK_MONOTONIC), is in the guest's firmware, so that
+    /// [`Firmware::name`](super::Firmware::name) can name that code. Does nothing once the guest's kernel is known.
+    pub fn note_firmware<M: PhysicalMemory>(&self, memory: &M, registers: &Registers, time: u64) {
+        if self.knowledge.is_pending() {
+            self.knowledge.firmware().note(memory, registers, time);
+        }
+    }
+
     /// The places of the identity of whatever this vCPU runs from now on, which can be read without its registers.
     /// `None` until [`VcpuIntrospector::identify`] has found a process, and for guests whose processes are unknown.
     pub fn places<M: PhysicalMemory>(
