@@ -1,6 +1,9 @@
 //! A small file system in the second extended format, for kernels that take no initial RAM disk but a disk: revision 0, one group of blocks.
 //!
 //! Source: Linux, `Documentation/filesystems/ext4/`, and `fs/ext2/ext2.h`. The kernel's ext4 reads it.
+//!
+//! No crate does this (looked for in November 2026): arcbox-ext4 0.1 makes no device files, without which init has no console, and writes only to a file
+//! by its path; ext4-mkfs makes an empty file system, by C; bux-e2fs is a binding of libext2fs, in C.
 
 use std::collections::BTreeMap;
 

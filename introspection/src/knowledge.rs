@@ -6,11 +6,11 @@ use std::sync::OnceLock;
 use crate::PhysicalMemory;
 use kvmprof_abi::note::{self, GuestNote, TYPE_LOCATIONS, parse_note};
 
-use super::image::Vmlinux;
+use super::firmware::Firmware;
+use super::image_code::{ImageCode, Placed, Placement};
 use super::linux::LinuxKnowledge;
-use super::noted::{self, PidAtError};
-use super::unwind::ImageUnwinder;
-use super::{IntrospectionError, Registers, Symbols, notes};
+use super::noted::{PidAt, PidAtError};
+use super::{IntrospectionError, Registers, notes};
 
 /// The knowledge about a guest, shared by all its vCPUs.
 ///
@@ -19,6 +19,8 @@ use super::{IntrospectionError, Registers, Symbols, notes};
 #[derive(Debug, Default)]
 pub struct GuestKnowledge {
     guest: OnceLock<Guest>,
+    /// What runs before a kernel does.
+    firmware: Firmware,
 }
 
 /// A guest by its kind: what only one kind can answer is asked of it directly.
@@ -33,16 +35,11 @@ pub(super) enum Guest {
 #[derive(Debug)]
 pub(super) struct OtherGuest {
     /// The places of its processes' identities; empty if they are unknown.
-    pub note: GuestNote,
-    /// The code of its image, if there is one.
-    pub code: Option<ImageCode>,
-}
-
-/// The code of a guest that isn't Linux, from its ELF image. Such a guest runs at its link-time addresses.
-#[derive(Debug)]
-pub(super) struct ImageCode {
-    symbols: Symbols,
-    pub unwinder: ImageUnwinder,
+    note: GuestNote,
+    /// The place of the pid by the name of a variable, whose address the image tells. `note` is empty then.
+    named_pid: Option<PidAt>,
+    /// The code of its image, if there is one that isn't stripped.
+    code: Option<ImageCode>,
 }
 
 impl OtherGuest {
@@ -54,24 +51,57 @@ impl OtherGuest {
             comm: None,
             tid: None,
         },
+        named_pid: None,
         code: None,
     };
 
-    /// A guest with this `note`, and with the code of `image`, unless that isn't an ELF file, or was stripped.
-    fn from_image(note: GuestNote, image: &[u8]) -> Self {
-        let code = Vmlinux::parse(image).ok().and_then(|file| {
-            let symbols = Symbols::from_table(file.symbols(), file.code_ends());
-            (!symbols.is_empty()).then(|| ImageCode {
-                symbols,
-                unwinder: ImageUnwinder::from_elf(image),
-            })
-        });
-        Self { note, code }
+    /// A guest with this `note`, and with the code of `image`.
+    fn from_image(note: GuestNote, image: &[u8], placement: Placement) -> Self {
+        Self {
+            note,
+            named_pid: None,
+            code: ImageCode::from_elf(image, placement),
+        }
+    }
+
+    /// The places of its processes' identities: relative to a variable of its image, only once the image was seen to run.
+    pub fn note(&self) -> &GuestNote {
+        let by_name = self.placed().and_then(|placed| placed.note.as_ref());
+        by_name.unwrap_or(&self.note)
+    }
+
+    /// Where its code runs, if that is known.
+    pub fn placed(&self) -> Option<&Placed> {
+        self.code.as_ref()?.placed()
+    }
+
+    /// Looks where its code runs, unless that is known, by a vCPU with `registers`.
+    pub fn locate<M: PhysicalMemory>(&self, memory: &M, registers: &Registers) {
+        if let Some(code) = &self.code {
+            code.locate(memory, registers);
+        }
     }
 
     /// Whether its processes are known.
     fn has_processes(&self) -> bool {
-        self.note != GuestNote::default()
+        self.note != GuestNote::default() || self.named_pid.is_some()
+    }
+
+    fn is_unlocated(&self) -> bool {
+        self.code.is_some() && self.placed().is_none()
+    }
+
+    fn describe(&self) -> String {
+        let processes = match self.has_processes() {
+            true => "by the guest's note or --pid-at",
+            false => "not at all",
+        };
+        match self.is_unlocated() {
+            true => format!(
+                "{processes}; no vCPU was seen in the image's code yet, so functions have no names"
+            ),
+            false => processes.to_owned(),
+        }
     }
 }
 
@@ -86,9 +116,36 @@ impl GuestKnowledge {
             return Ok(noted);
         }
         match Self::from_kernel_image(image) {
-            Err(IntrospectionError::NotAKernel | IntrospectionError::NoPayload) => Ok(Self::new(
-                Guest::Other(OtherGuest::from_image(GuestNote::default(), image)),
-            )),
+            Err(IntrospectionError::NotAKernel | IntrospectionError::NoPayload) => {
+                Ok(Self::new(Guest::Other(OtherGuest::from_image(
+                    GuestNote::default(),
+                    image,
+                    Placement::Loaded,
+                ))))
+            }
+            result => result,
+        }
+    }
+
+    /// Reads the image that another VMM is said to run: as [`GuestKnowledge::from_image`] does. Functions of an image that isn't Linux have names only
+    /// once a vCPU was seen in its code, by [`GuestKnowledge::locate_image`] or [`VcpuIntrospector::identify`](super::VcpuIntrospector::identify).
+    ///
+    /// # Errors
+    /// The image or its note is damaged, or it is neither a kernel nor an ELF file with a note or symbols.
+    pub fn from_running_image(image: &[u8]) -> Result<Self, IntrospectionError> {
+        if let Some(note) = note_of(image)? {
+            let guest = OtherGuest::from_image(note, image, Placement::Unproven);
+            return Ok(Self::new(Guest::Other(guest)));
+        }
+        match Self::from_kernel_image(image) {
+            Err(error @ IntrospectionError::NotAKernel) => {
+                let note = GuestNote::default();
+                let guest = OtherGuest::from_image(note, image, Placement::Unproven);
+                match guest.code.is_some() {
+                    true => Ok(Self::new(Guest::Other(guest))),
+                    false => Err(error),
+                }
+            }
             result => result,
         }
     }
@@ -98,14 +155,11 @@ impl GuestKnowledge {
     /// # Errors
     /// The note is damaged.
     pub fn from_noted_image(image: &[u8]) -> Result<Option<Self>, IntrospectionError> {
-        let locations = notes(image, note::OWNER.as_bytes())
-            .into_iter()
-            .find(|(kind, _)| *kind == TYPE_LOCATIONS);
-        let Some((_, descriptor)) = locations else {
-            return Ok(None);
-        };
-        let guest = OtherGuest::from_image(parse_note(descriptor)?, image);
-        Ok(Some(Self::new(Guest::Other(guest))))
+        let note = note_of(image)?;
+        Ok(note.map(|note| {
+            let guest = OtherGuest::from_image(note, image, Placement::Loaded);
+            Self::new(Guest::Other(guest))
+        }))
     }
 
     /// Reads a Linux kernel file, a bzImage or an ELF vmlinux. Takes 0.1 to 0.7 s of processor time, mainly to unpack
@@ -137,16 +191,49 @@ impl GuestKnowledge {
         ))))
     }
 
-    /// The knowledge that an argument of `--pid-at` gives: `BASE:OFFSET[,OFFSET...]:WIDTH`, such as `gs:0x10,0x8:4`.
+    /// The knowledge that an argument of `--pid-at` gives: `BASE:OFFSET[,OFFSET...]:WIDTH`, such as `gs:0x10,0x8:4`. With a variable's name as the base,
+    /// the image has to be given by [`GuestKnowledge::with_image`].
     ///
     /// # Errors
     /// The value is malformed.
     pub fn from_pid_at(value: &str) -> Result<Self, PidAtError> {
+        let pid_at = PidAt::parse(value)?;
         let note = GuestNote {
-            pid: Some(noted::parse(value)?),
+            pid: pid_at.location(),
             ..GuestNote::default()
         };
-        Ok(Self::new(Guest::Other(OtherGuest { note, code: None })))
+        Ok(Self::new(Guest::Other(OtherGuest {
+            named_pid: note.pid.is_none().then_some(pid_at),
+            note,
+            code: None,
+        })))
+    }
+
+    /// The same knowledge of [`GuestKnowledge::from_pid_at`], and of the code in `image`, if that is an ELF file with symbols, as for
+    /// [`GuestKnowledge::from_running_image`]: the file may be that of a loader, which starts another one. Other knowledge stays as it is.
+    ///
+    /// # Errors
+    /// The image doesn't have the variable that is the pid's base.
+    pub fn with_image(self, image: &[u8]) -> Result<Self, PidAtError> {
+        match self.guest.into_inner() {
+            Some(Guest::Other(guest)) if guest.has_processes() && guest.code.is_none() => {
+                let mut code = ImageCode::from_elf(image, Placement::Unproven);
+                if let Some(pid_at) = &guest.named_pid {
+                    let unknown = || pid_at.unknown_base();
+                    code = Some(code.ok_or_else(unknown)?.with_pid(pid_at)?);
+                }
+                Ok(Self::new(Guest::Other(OtherGuest { code, ..guest })))
+            }
+            guest => Ok(guest.map_or_else(Self::pending, Self::new)),
+        }
+    }
+
+    /// Looks whether a vCPU with `registers` is in the code of the guest's image, and where that runs, if this isn't known yet. Only
+    /// for guests that aren't Linux: [`LinuxKnowledge::locate`] does it for the others.
+    pub fn locate_image<M: PhysicalMemory>(&self, memory: &M, registers: &Registers) {
+        if let Guest::Other(other) = self.guest() {
+            other.locate(memory, registers);
+        }
     }
 
     /// No knowledge, neither now nor later.
@@ -170,7 +257,13 @@ impl GuestKnowledge {
     fn new(guest: Guest) -> Self {
         Self {
             guest: OnceLock::from(guest),
+            firmware: Firmware::default(),
         }
+    }
+
+    /// What is known of the firmware, while the guest's kernel is still looked for in its memory.
+    pub fn firmware(&self) -> &Firmware {
+        &self.firmware
     }
 
     pub(super) fn guest(&self) -> &Guest {
@@ -186,10 +279,7 @@ impl GuestKnowledge {
                 Some(slide) => format!("Linux {}, slide {slide:#x}", linux.release()),
                 None => format!("Linux {}, not found in memory yet", linux.release()),
             },
-            Some(Guest::Other(other)) if other.has_processes() => {
-                "by the guest's note or --pid-at".to_owned()
-            }
-            Some(Guest::Other(_)) => "not at all".to_owned(),
+            Some(Guest::Other(other)) => other.describe(),
         }
     }
 
@@ -207,7 +297,10 @@ impl GuestKnowledge {
     pub fn kallsyms(&self) -> Option<String> {
         let (symbols, range, slide) = match self.guest() {
             Guest::Linux(linux) => (linux.symbols(), linux.image(), linux.slide()?),
-            Guest::Other(other) => (&other.code.as_ref()?.symbols, 0..u64::MAX, 0),
+            Guest::Other(other) => {
+                let code = other.code.as_ref()?;
+                (code.symbols(), 0..u64::MAX, code.placed()?.slide)
+            }
         };
         let mut text = String::new();
         for (address, kind, name) in symbols.lines(range.end) {
@@ -243,10 +336,22 @@ impl GuestKnowledge {
         self.is_pending() || self.linux().is_some_and(LinuxKnowledge::has_task_list)
     }
 
-    /// True for a Linux guest whose slide isn't known yet.
+    /// True for a guest whose kernel or image is known, and not yet where that runs.
     pub fn is_unlocated(&self) -> bool {
-        self.linux().is_some_and(|linux| linux.slide().is_none())
+        match self.guest() {
+            Guest::Linux(linux) => linux.slide().is_none(),
+            Guest::Other(other) => other.is_unlocated(),
+        }
     }
+}
+
+/// The places in the `kvmprof` note of `image`, if it has one.
+fn note_of(image: &[u8]) -> Result<Option<GuestNote>, IntrospectionError> {
+    let locations = notes(image, note::OWNER.as_bytes())
+        .into_iter()
+        .find(|(kind, _)| *kind == TYPE_LOCATIONS);
+    let note = locations.map(|(_, descriptor)| parse_note(descriptor));
+    Ok(note.transpose()?)
 }
 
 #[cfg(test)]
@@ -262,7 +367,10 @@ mod tests {
         assert!(knowledge.is_pending() && !knowledge.tells_processes());
         knowledge.complete(GuestKnowledge::from_pid_at("gs:8:4").unwrap());
         knowledge.complete(GuestKnowledge::unknown());
-        let Guest::Other(OtherGuest { note, code: None }) = knowledge.guest() else {
+        let Guest::Other(OtherGuest {
+            note, code: None, ..
+        }) = knowledge.guest()
+        else {
             panic!("{knowledge:?}");
         };
         assert!(note.pid.is_some() && note.tid.is_none());

@@ -29,7 +29,9 @@ extern crate self as kvmprof_introspection;
 mod bundle;
 mod code;
 mod error;
+mod firmware;
 mod image;
+mod image_code;
 mod knowledge;
 mod linux;
 mod noted;
@@ -41,6 +43,7 @@ mod vcpu;
 
 pub use bundle::KernelBundle;
 pub use error::IntrospectionError;
+pub use firmware::{Firmware, FirmwareFunctions};
 pub use image::btf::{Btf, Structures, join as join_btf};
 pub use image::{MAX_UNPACKED, Symbols, notes, unpack as unpack_kernel, unpack_archive};
 pub use knowledge::GuestKnowledge;
@@ -55,7 +58,7 @@ pub use linux::{
     ProcessInstance, ProcessMap, ProcessOrigin, TaskReader, TaskScope, UnwinderSlot,
     VMCOREINFO_BYTES, VmcoreinfoSearch, release_of_file,
 };
-pub use noted::{PidAtError, parse as parse_pid_at};
+pub use noted::{PidAt, PidAtError};
 pub use process_places::{LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace};
 pub use unwind::{OrcTable, Stack, StackCopy, UnwindCache, UnwindTable, UserUnwinder};
 pub use vcpu::VcpuIntrospector;

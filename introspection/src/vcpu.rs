@@ -7,9 +7,9 @@ use crate::PhysicalMemory;
 use kvmprof_recording::{StackEnd, StackParts};
 
 use super::knowledge::{Guest, GuestKnowledge};
-use super::linux::{Cpu, ProcessInstance, StackSource};
+use super::linux::{Cpu, ProcessInstance};
 use super::process_places::ProcessPlaces;
-use super::unwind::UnwindCache;
+use super::unwind::{StackSource, UnwindCache};
 use super::{Identity, Registers, Stack, StackCopy, noted};
 
 /// Identifies what one vCPU is running. Belongs to that vCPU's thread.
@@ -48,8 +48,17 @@ impl VcpuIntrospector {
                     .identify(linux, memory, registers, halted, want_process_group)
             }
             Guest::Other(other) => {
-                noted::identify(&other.note, memory, registers, halted, want_process_group)
+                other.locate(memory, registers);
+                noted::identify(other.note(), memory, registers, halted, want_process_group)
             }
+        }
+    }
+
+    /// Notes where the vCPU, which is stopped with `registers` at `time` (ns of CLOCK_MONOTONIC), is in the guest's firmware, so that
+    /// [`Firmware::name`](super::Firmware::name) can name that code. Does nothing once the guest's kernel is known.
+    pub fn note_firmware<M: PhysicalMemory>(&self, memory: &M, registers: &Registers, time: u64) {
+        if self.knowledge.is_pending() {
+            self.knowledge.firmware().note(memory, registers, time);
         }
     }
 
@@ -62,7 +71,7 @@ impl VcpuIntrospector {
     ) -> Option<ProcessPlaces> {
         match self.knowledge.guest() {
             Guest::Linux(linux) => self.cpu.places(linux, memory, registers),
-            Guest::Other(other) => noted::places(&other.note, memory, registers),
+            Guest::Other(other) => noted::places(other.note(), memory, registers),
         }
     }
 
@@ -92,7 +101,7 @@ impl VcpuIntrospector {
     }
 
     /// Unwinds the selected parts of the call stack of the vCPU, which is stopped with `registers`. Among guests other
-    /// than Linux, those whose image isn't stripped have call stacks; the others have only the program counter. Bounded
+    /// than Linux, those whose image isn't stripped, and was seen to run, have call stacks; the others have only the program counter. Bounded
     /// like [`VcpuIntrospector::identify`].
     ///
     /// With `copies` it is the stack that the vCPU had when it was stopped, of which the copies were made then; all other
@@ -106,18 +115,17 @@ impl VcpuIntrospector {
         stack: &mut Stack,
     ) {
         stack.clear();
+        let source = StackSource { parts, copies };
         match self.knowledge.guest() {
             Guest::Linux(linux) => {
-                let source = StackSource { parts, copies };
                 (self.cpu).unwind(linux, memory, registers, source, stack);
             }
-            Guest::Other(other) => match &other.code {
-                // Only stacks of Linux guests are copied.
-                Some(code) if copies.is_none() => {
-                    let unwinder = &code.unwinder;
-                    unwinder.unwind(memory, registers, parts, &mut self.cache, stack);
+            Guest::Other(other) => match other.placed() {
+                Some(placed) => {
+                    let unwinder = &placed.unwinder;
+                    unwinder.unwind(memory, registers, source, &mut self.cache, stack);
                 }
-                _ => stack.only(registers.rip, registers.cpl, StackEnd::Unsupported),
+                None => stack.only(registers.rip, registers.cpl, StackEnd::Unsupported),
             },
         }
     }

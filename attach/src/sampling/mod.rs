@@ -30,7 +30,7 @@ use crate::kernel_memory::bpf;
 use crate::{AttachedMemory, HostKernel, HostStacks, Slots};
 use assembly::Range;
 use program::{Plan, Read, Source};
-use stacks::Stacks;
+use stacks::{LinuxStacks, Stacks};
 
 /// Maximum number of parts of guest memory in which tasks are searched. A guest has one below 4 GiB, one above, and its kernel's
 /// image.
@@ -152,8 +152,8 @@ impl SamplingHost {
 
     /// Loads the program for the vCPU behind `descriptor` of the guest's VMM, which has guest memory at `slots`. The program writes to
     /// `output`, an event of type `PERF_COUNT_SW_BPF_OUTPUT` on the vCPU's thread. Records have the values of `places`, in the same
-    /// order, or only registers if `places` is `None`. For Linux guests they have these parts of `stacks`, if the host's kernel has the
-    /// stack pointer in memory.
+    /// order, or only registers if `places` is `None`. They have these parts of `stacks`, of guests other than Linux the stack that is
+    /// in use, if the host's kernel has the stack pointer in memory.
     ///
     /// # Errors
     /// The VMM has closed the vCPU, or the host's kernel refuses the program.
@@ -169,14 +169,12 @@ impl SamplingHost {
         let takes_host_stacks = self.takes_host_stacks && stacks != StackParts::default();
         let outputs = bpf::create_event_array().map_err(error::refused)?;
         bpf::set_event(&outputs, output).map_err(error::refused)?;
-        let linux = places.filter(|places| places.is_linux);
-        let stacks = linux.and_then(|places| {
-            let stacks = self.stacks(vcpu, stacks, slots)?;
+        let linux = places.filter(|places| places.is_linux).map(|places| {
             let interrupt_stack = places.interrupt_stack;
-            Some(Stacks {
+            LinuxStacks {
+                user: stacks.user,
                 interrupt_stack: interrupt_stack.and_then(|at| host_address(slots, at.0, 8)),
-                ..stacks
-            })
+            }
         });
         let mut plan = Plan {
             vcpu,
@@ -186,7 +184,7 @@ impl SamplingHost {
             record: -1,
             pointer: places.and_then(|places| pointer(places, slots)),
             reads: places.map_or_else(Vec::new, |places| reads(places, slots)),
-            stacks,
+            stacks: self.stacks(vcpu, stacks, linux, slots),
             host_record: None,
             time_offset: self.time_offset,
         };
@@ -206,15 +204,20 @@ impl SamplingHost {
     }
 
     /// The stacks to copy; `None` if none are wanted, or the stack pointer isn't in memory.
-    fn stacks(&self, vcpu: u64, parts: StackParts, slots: &Slots) -> Option<Stacks> {
+    fn stacks(
+        &self,
+        vcpu: u64,
+        parts: StackParts,
+        linux: Option<LinuxStacks>,
+        slots: &Slots,
+    ) -> Option<Stacks> {
         let is_wanted = parts != StackParts::default() && self.form().knows_privilege();
         is_wanted.then_some(())?;
         let cr4 = (self.kernel.memory()).read_u64(vcpu.checked_add(self.layout.cr4)?)?;
         Some(Stacks {
             bytes: STACK_BYTES,
-            user: parts.user,
+            linux,
             levels: if cr4 & LA57 == 0 { 4 } else { 5 },
-            interrupt_stack: None,
             memory: physical_memory(slots),
         })
     }

@@ -13,7 +13,7 @@ use super::record::{
     AVAILABLE, COPIES, CR3, FLAGS, GENERAL, INTERRUPT, KERNEL, OWN, RECORD_BYTES, RSP, STACK_BYTES,
     STACKS, TIME, USER,
 };
-use super::{Record, Stacks};
+use super::{LinuxStacks, Record, Stacks};
 use crate::kernel_memory::bpf;
 use crate::kernel_memory::program::{EXIT, LOAD_64, MOVE_IMMEDIATE, MOVE_REGISTER, STORE_64};
 
@@ -50,9 +50,11 @@ fn stacks(memory: &Memory, levels: i32) -> Stacks {
     });
     Stacks {
         bytes: 4096,
-        user: true,
+        linux: Some(LinuxStacks {
+            user: true,
+            interrupt_stack: None,
+        }),
         levels,
-        interrupt_stack: None,
         memory: ranges.to_vec(),
     }
 }
@@ -165,12 +167,34 @@ fn registers_that_no_program_saved_give_no_stack() {
         assert_eq!(user(&stacks), length, "{cs:x} {saved:x}");
     }
     enter(&tables.memory, 0x33, USER_STACK);
-    stacks.user = false;
+    stacks.linux = Some(LinuxStacks {
+        user: false,
+        interrupt_stack: None,
+    });
     assert_eq!(user(&stacks), 0);
     assert_eq!(copy(&stacks, USER_STACK, TABLES)[USER].1.len(), 0);
     assert_eq!(copy(&stacks, rsp, TABLES)[KERNEL].1.len(), 0x200);
     // The tables aren't in memory.
     assert_eq!(copy(&stacks, rsp, 2 * HIGH)[KERNEL], (rsp, vec![]));
+}
+
+/// Nothing is known of the stacks of other kernels.
+#[test]
+fn of_a_guest_other_than_linux_only_the_stack_in_use_is_copied() {
+    let tables = tables(4);
+    let stacks = Stacks {
+        linux: None,
+        ..stacks(&tables.memory, 4)
+    };
+    enter(&tables.memory, 0x33, USER_STACK);
+    let registers = long_mode(TABLES, false);
+    let space = AddressSpace::new(&tables.memory, &registers);
+    // A program's, and a kernel's that ends at a page that isn't mapped.
+    for (rsp, length) in [(USER_STACK + 0x128, 4096), (KERNEL_END - 0x200, 0x200)] {
+        let [interrupt, kernel, user] = copy(&stacks, rsp + 3, TABLES);
+        assert_eq!(kernel, (rsp, read(&space, rsp, length)));
+        assert_eq!([interrupt, user], [(0, vec![]), (0, vec![])]);
+    }
 }
 
 #[test]
@@ -182,7 +206,10 @@ fn an_interrupt_stack_is_followed_by_the_tasks_stack() {
     tables.map(end - 4096, place(0).0, 1);
     let mut stacks = stacks(&tables.memory, 4);
     let host = tables.memory.get_host_address(place(0)).unwrap() as u64;
-    stacks.interrupt_stack = Some(host);
+    stacks.linux = Some(LinuxStacks {
+        user: true,
+        interrupt_stack: Some(host),
+    });
     enter(&tables.memory, 0x33, USER_STACK);
     let registers = long_mode(TABLES, false);
     let space = AddressSpace::new(&tables.memory, &registers);

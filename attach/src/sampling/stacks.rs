@@ -54,14 +54,21 @@ pub const MOST: usize = 3;
 pub struct Stacks {
     /// Maximum number of bytes of each stack.
     pub bytes: i32,
-    /// Whether the stack in user mode is copied, too.
-    pub user: bool,
+    /// What is known of the guest's kernel; `None` if that isn't Linux. Then only the stack that is in use is copied.
+    pub linux: Option<LinuxStacks>,
     /// 4 or 5 levels of page tables.
     pub levels: i32,
-    /// The VMM's address of the pointer to the interrupts' stack.
-    pub interrupt_stack: Option<u64>,
     /// Guest memory, by physical address.
     pub memory: Vec<Range>,
+}
+
+/// The stacks of a Linux guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinuxStacks {
+    /// Whether the stack in user mode is copied, too.
+    pub user: bool,
+    /// The VMM's address of the pointer to the interrupts' stack.
+    pub interrupt_stack: Option<u64>,
 }
 
 impl Stacks {
@@ -93,27 +100,42 @@ impl Program {
         self.land(has_pointer);
         self.load(ADDRESS, GENERAL + 8 * RSP);
         self.immediate(AND_IMMEDIATE, ADDRESS, -8);
+        let mut ends = vec![no_pointer];
+        match stacks.linux {
+            Some(linux) => ends.extend(self.copy_linux_stacks(stacks, linux)),
+            None => self.copy_all(stacks, KERNEL),
+        }
+        self.land_all(ends);
+    }
+
+    /// Copies the stack at [`ADDRESS`], and those that it interrupts. The returned jumps are taken if nothing is left to copy.
+    fn copy_linux_stacks(&mut self, stacks: &Stacks, linux: LinuxStacks) -> Vec<usize> {
         let is_kernels = self.jump(JUMP_IF_NEGATIVE, ADDRESS, 0, 0);
         let is_users = self.jump(JUMP, 0, 0, 0);
         self.land(is_kernels);
-        let mut ends = vec![no_pointer];
-        if let Some(pointer) = stacks.interrupt_stack {
+        let mut ends = Vec::new();
+        if let Some(pointer) = linux.interrupt_stack {
             ends.extend(self.copy_interrupt_stack(stacks, pointer));
         }
         self.add(STORE_64, STACK, ADDRESS, TASK_STACK, 0);
         self.copy_kernel_stack(stacks);
-        if stacks.user {
+        if linux.user {
             ends.extend(self.find_user_stack(stacks));
         } else {
             ends.push(self.jump(JUMP, 0, 0, 0));
         }
         self.land(is_users);
-        if stacks.user {
-            self.registers(MOVE_REGISTER, 1, ADDRESS);
-            self.immediate(ADD_IMMEDIATE, 1, stacks.bytes);
-            self.copy(stacks, USER, 1);
+        if linux.user {
+            self.copy_all(stacks, USER);
         }
-        self.land_all(ends);
+        ends
+    }
+
+    /// Copies from [`ADDRESS`] as much as is copied of a stack, as copy number `index`.
+    fn copy_all(&mut self, stacks: &Stacks, index: usize) {
+        self.registers(MOVE_REGISTER, 1, ADDRESS);
+        self.immediate(ADD_IMMEDIATE, 1, stacks.bytes);
+        self.copy(stacks, index, 1);
     }
 
     /// If [`ADDRESS`] is on the interrupt stack, copies that stack and sets the address to where the interrupted stack continues.

@@ -9,7 +9,7 @@ use vm_memory::GuestAddress;
 
 use super::assembly::Range;
 use super::program::{self, Plan};
-use super::stacks::Stacks;
+use super::stacks::{LinuxStacks, Stacks};
 use super::{MAX_RANGES, SamplingError, VcpuLayout, error, host, pointer, reads};
 use crate::host_kernel::types;
 use crate::host_kernel::vcpu_layout::State;
@@ -126,9 +126,11 @@ fn stacks(bytes: i32, user: bool, levels: i32, ranges: usize) -> Stacks {
     };
     Stacks {
         bytes,
-        user,
+        linux: Some(LinuxStacks {
+            user,
+            interrupt_stack: Some(0x1000),
+        }),
         levels,
-        interrupt_stack: Some(0x1000),
         memory: (0..).map(range).take(ranges).collect(),
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::str::FromStr;
 
 use kvmprof_cli::command_line::value;
-use kvmprof_introspection::parse_pid_at;
+use kvmprof_introspection::PidAt;
 use kvmprof_machine::console::Console;
 use kvmprof_machine::disk::DiskOptions;
 use kvmprof_machine::network::{MacAddress, NetworkConfig};
@@ -43,7 +43,7 @@ pub fn run(data: &[u8]) {
     let _refused = kvmprof_recording::parse_pid(&text);
     let _refused = value::rate(&text);
     let _refused = value::rate_or_none(&text);
-    let _refused = parse_pid_at(&text);
+    let _refused = PidAt::parse(&text);
     parse::<SamplingEvent>(&text);
     parse::<TimeRange>(&text);
     parse::<ClockSource>(&text);

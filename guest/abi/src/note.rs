@@ -95,6 +95,14 @@ impl Location {
         })
     }
 
+    /// The same chain with a beginning that is `distance` bytes farther, wrapping.
+    #[must_use]
+    pub fn moved(mut self, distance: u64) -> Self {
+        let [first, ..] = &mut self.offsets;
+        *first = first.wrapping_add_unsigned(distance);
+        self
+    }
+
     /// The offsets: the first is added to the base, each further one to the `u64` at the address so far. Never empty.
     pub fn offsets(&self) -> &[i64] {
         &self.offsets[..usize::from(self.depth)]

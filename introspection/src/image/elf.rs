@@ -1,8 +1,8 @@
 //! The parts of an ELF file that introspection needs (elf(5)).
 
 use object::elf::{
-    FileHeader64, PT_LOAD, SHF_EXECINSTR, SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB, SectionType,
-    SymbolSection,
+    ET_DYN, FileHeader64, PF_X, PT_LOAD, ProgramHeader64, SHF_EXECINSTR, SHT_DYNSYM, SHT_NOBITS,
+    SHT_SYMTAB, SectionType, SymbolSection,
 };
 use object::read::elf::{FileHeader, NoteIterator, ProgramHeader, SectionHeader};
 use object::{LittleEndian, SectionIndex, read};
@@ -10,6 +10,7 @@ use object::{LittleEndian, SectionIndex, read};
 use super::super::IntrospectionError;
 
 type Header = FileHeader64<LittleEndian>;
+type Program = ProgramHeader64<LittleEndian>;
 
 /// Maximum number of segments; a kernel has about five.
 const MAX_SEGMENTS: usize = 64;
@@ -60,6 +61,34 @@ impl<'a> Vmlinux<'a> {
             file,
             header,
             segments,
+        })
+    }
+
+    /// Whether the file may run at any address.
+    pub fn is_position_independent(&self) -> bool {
+        let kind = self
+            .header
+            .endian()
+            .map(|endian| self.header.e_type(endian));
+        kind == Ok(ET_DYN)
+    }
+
+    /// The parts of executable segments that are in the file, by the virtual address to which they were linked.
+    pub fn executable(&self) -> impl Iterator<Item = (u64, &'a [u8])> {
+        let (file, header) = (self.file, self.header);
+        let programs = header.endian().and_then(|endian| {
+            let programs = header.program_headers(endian, file)?;
+            Ok((endian, programs))
+        });
+        programs.into_iter().flat_map(move |(endian, programs)| {
+            let code = programs.iter().filter(move |program| {
+                program.p_type(endian) == PT_LOAD && program.p_flags(endian).0 & PF_X.0 != 0
+            });
+            let part = move |program: &Program| {
+                let data = program.data(endian, file).ok()?;
+                Some((program.p_vaddr(endian), data))
+            };
+            code.filter_map(part).take(MAX_SEGMENTS)
         })
     }
 

@@ -9,11 +9,12 @@ use super::modes::{kernel_mode, preemption};
 use super::modules::KnownModules;
 use super::placement::Placement;
 use super::processes::{self, GuestProcesses, ProcessFollower, ProcessMap, RunningTask};
-use super::stacks::{KnownCode, StackSource};
+use super::stacks::KnownCode;
 use super::task_layout::PerCpu;
 use super::view::{KernelView, kernel_pointer};
 use super::{KERNEL_MAP, LinuxKnowledge, TaskReader};
 use crate::image::types::Missing;
+use crate::unwind::StackSource;
 use crate::{Identity, Registers, Stack, VcpuIntrospector, padded};
 
 /// The highest process id plus one (`PID_MAX_LIMIT`, `include/linux/threads.h`).

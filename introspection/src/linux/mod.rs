@@ -51,7 +51,7 @@ pub use processes::{
     Area, Backing, FileIdentity, GuestProcesses, ListedProcess, MappedFile, ProcessFate,
     ProcessInstance, ProcessMap, ProcessOrigin, UnwinderSlot,
 };
-pub use stacks::{StackSource, find as kernel_orc};
+pub use stacks::find as kernel_orc;
 pub use tasks::{TaskReader, TaskScope};
 pub use vmcoreinfo::{VMCOREINFO_BYTES, VmcoreinfoSearch};
 

@@ -1,7 +1,7 @@
 //! Finds the kernel's unwind table, and unwinds stacks of Linux guests.
 
 use crate::PhysicalMemory;
-use kvmprof_recording::{StackEnd, StackParts};
+use kvmprof_recording::StackEnd;
 
 use super::LinuxKnowledge;
 use super::modules::LoadedModules;
@@ -11,8 +11,8 @@ use crate::Registers;
 use crate::Symbols;
 use crate::image::KernelImage;
 use crate::unwind::{
-    Initcalls, KernelUnwinder, OrcFormat, OrcTable, PagedMemory, Stack, StackCopy, UnwindCache,
-    UserRegisters, UserUnwinder,
+    Initcalls, KernelUnwinder, OrcFormat, OrcTable, PagedMemory, Stack, StackCopy, StackSource,
+    UnwindCache, UserRegisters, UserUnwinder,
 };
 use kvmprof_paging::AddressSpace;
 
@@ -56,15 +56,6 @@ pub struct KnownCode<'c> {
     pub modules: &'c LoadedModules,
     /// The programs and libraries of the process.
     pub user: Option<(&'c UserUnwinder, &'c mut UnwindCache)>,
-}
-
-/// The source of a stack.
-#[derive(Clone, Copy, Debug)]
-pub struct StackSource<'c> {
-    /// The requested parts.
-    pub parts: StackParts,
-    /// Copies of the stack of a vCPU that runs again; `None` for the stack in guest memory.
-    pub copies: Option<&'c [StackCopy<'c>]>,
 }
 
 /// A task that isn't on a CPU.

@@ -7,4 +7,4 @@ mod pid_at;
 
 pub use note::identify;
 pub use note_places::places;
-pub use pid_at::{PidAtError, parse};
+pub use pid_at::{PidAt, PidAtError};

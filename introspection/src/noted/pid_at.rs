@@ -2,6 +2,8 @@
 
 use kvmprof_abi::note::{Base, DEPTH_MAX, Location};
 
+use crate::Symbols;
+
 /// Why a `--pid-at` argument is invalid.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PidAtError {
@@ -11,7 +13,9 @@ pub enum PidAtError {
     )]
     Shape(String),
     /// The base is unknown.
-    #[error("The base '{0}' is neither 'absolute' nor 'gs'")]
+    #[error(
+        "The base '{0}' is neither 'absolute' nor 'gs', nor the name of a variable in the guest's image, an ELF file with symbols (--kernel)"
+    )]
     Base(String),
     /// An offset isn't a number.
     #[error("The offset '{0}' is not a decimal or 0x... number of 64 bits")]
@@ -24,39 +28,76 @@ pub enum PidAtError {
     Width(String),
 }
 
-/// Parses `BASE:OFFSET[,OFFSET...]:WIDTH`. The base is `absolute` or `gs`, offsets are decimal or 0x-prefixed and may
-/// be negative, and the width is 1, 2, 4 or 8 bytes.
-///
-/// # Errors
-/// A part is malformed.
-pub fn parse(value: &str) -> Result<Location, PidAtError> {
-    let shape = || PidAtError::Shape(value.to_owned());
-    let mut parts = value.split(':');
-    let (Some(base), Some(offsets), Some(width), None) =
-        (parts.next(), parts.next(), parts.next(), parts.next())
-    else {
-        return Err(shape());
-    };
-    let base = match base {
-        "absolute" => Base::Absolute,
-        "gs" => Base::Gs,
-        other => return Err(PidAtError::Base(other.to_owned())),
-    };
-    let offsets = offsets
-        .split(',')
-        .map(offset)
-        .collect::<Result<Vec<_>, _>>()?;
-    if offsets.len() > DEPTH_MAX {
-        return Err(PidAtError::Depth(offsets.len()));
+/// The place of a pid, as the option says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PidAt {
+    location: Location,
+    /// The variable that `location` is relative to, instead of the address 0.
+    variable: Option<String>,
+}
+
+impl PidAt {
+    /// Parses `BASE:OFFSET[,OFFSET...]:WIDTH`. The base is `absolute`, `gs` or the name of a variable in the guest's image, offsets are decimal or
+    /// 0x-prefixed and may be negative, and the width is 1, 2, 4 or 8 bytes.
+    ///
+    /// # Errors
+    /// A part is malformed.
+    pub fn parse(value: &str) -> Result<Self, PidAtError> {
+        let shape = || PidAtError::Shape(value.to_owned());
+        let mut parts = value.split(':');
+        let (Some(base), Some(offsets), Some(width), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Err(shape());
+        };
+        let (base, variable) = match base {
+            "absolute" => (Base::Absolute, None),
+            "gs" => (Base::Gs, None),
+            "" => return Err(shape()),
+            variable => (Base::Absolute, Some(variable.to_owned())),
+        };
+        let offsets = offsets
+            .split(',')
+            .map(offset)
+            .collect::<Result<Vec<_>, _>>()?;
+        if offsets.len() > DEPTH_MAX {
+            return Err(PidAtError::Depth(offsets.len()));
+        }
+        let bytes = match width {
+            "1" => 1,
+            "2" => 2,
+            "4" => 4,
+            "8" => 8,
+            other => return Err(PidAtError::Width(other.to_owned())),
+        };
+        Ok(Self {
+            location: Location::new(base, bytes, &offsets).ok_or_else(shape)?,
+            variable,
+        })
     }
-    let bytes = match width {
-        "1" => 1,
-        "2" => 2,
-        "4" => 4,
-        "8" => 8,
-        other => return Err(PidAtError::Width(other.to_owned())),
-    };
-    Location::new(base, bytes, &offsets).ok_or_else(shape)
+
+    /// The place; `None` if it is relative to a variable.
+    pub fn location(&self) -> Option<Location> {
+        self.variable.is_none().then_some(self.location)
+    }
+
+    /// The place with the link-time address of the variable in `symbols`.
+    ///
+    /// # Errors
+    /// There is no such variable.
+    pub fn resolve(&self, symbols: &Symbols) -> Result<Location, PidAtError> {
+        let Some(variable) = &self.variable else {
+            return Ok(self.location);
+        };
+        let [address] = symbols.addresses_of([variable.as_str()]);
+        let address = address.ok_or_else(|| self.unknown_base())?;
+        Ok(self.location.moved(address))
+    }
+
+    /// The error if there is no image with the variable.
+    pub fn unknown_base(&self) -> PidAtError {
+        PidAtError::Base(self.variable.clone().unwrap_or_default())
+    }
 }
 
 fn offset(text: &str) -> Result<i64, PidAtError> {
@@ -90,30 +131,28 @@ mod tests {
 
     #[test]
     fn reads_locations() {
+        let location = |value| PidAt::parse(value).ok().and_then(|it| it.location());
         assert_eq!(
-            parse("absolute:0x1234:4").ok(),
+            location("absolute:0x1234:4"),
             Location::new(Base::Absolute, 4, &[0x1234])
         );
         assert_eq!(
-            parse("gs:0x10,-8,24:8").ok(),
+            location("gs:0x10,-8,24:8"),
             Location::new(Base::Gs, 8, &[0x10, -8, 24])
         );
         assert_eq!(
-            parse("absolute:0xffffffff81000000:2").ok(),
+            location("absolute:0xffffffff81000000:2"),
             Location::new(Base::Absolute, 2, &[-0x7f00_0000])
         );
     }
 
     #[test]
     fn invalid_locations_are_named() {
-        let message = |value| parse(value).unwrap_err().to_string();
+        let message = |value| PidAt::parse(value).unwrap_err().to_string();
         assert!(message("").contains("absolute:0x1234:4"));
         assert!(message("gs:0x10").contains("BASE:OFFSET"));
         assert!(message("gs:1:4:5").contains("BASE:OFFSET"));
-        assert_eq!(
-            message("fs:0x10:4"),
-            "The base 'fs' is neither 'absolute' nor 'gs'"
-        );
+        assert!(message(":0x10:4").contains("BASE:OFFSET"));
         for bad in [
             "gs::4",
             "gs:0x:4",

@@ -9,14 +9,15 @@
 use std::fmt;
 use std::sync::Arc;
 
-use kvmprof_recording::{StackEnd, StackParts};
+use kvmprof_recording::StackEnd;
 
 use super::calls::{Candidates, follows_call};
 use super::frame_pointer;
 use super::stack_memory::{PagedMemory, StackMemory};
+use super::unwind_table::Mapped;
 use super::user::{MAX_READS, UnwindCache, UserUnwinder};
 use super::user_registers::{FrameRegisters, UserRegisters};
-use super::{Stack, UnwindTable};
+use super::{Stack, StackSource, UnwindTable};
 use crate::{PhysicalMemory, Registers};
 use kvmprof_paging::AddressSpace;
 
@@ -28,7 +29,22 @@ const PUSHED: usize = 4;
 const FLAGS_ONE: u64 = 1 << 1;
 const FLAGS_ZERO: u64 = !0x3f_ffff | 1 << 3 | 1 << 5 | 1 << 15;
 
-/// Unwinds the stacks of one guest, whose image runs at its link-time addresses.
+/// The unwind information of an ELF image, and the link-time places of its executable segments.
+pub struct ImageTables {
+    table: Arc<UnwindTable>,
+    code: Vec<Mapped>,
+}
+
+impl ImageTables {
+    /// The unwind information in the ELF file with contents `image`, if it has any.
+    pub fn from_elf(image: &[u8]) -> Option<Self> {
+        let (table, code) = UnwindTable::from_image(image)?;
+        let table = Arc::new(table);
+        Some(Self { table, code })
+    }
+}
+
+/// Unwinds the stacks of one guest by its image.
 #[derive(Default)]
 pub struct ImageUnwinder {
     tables: Option<UserUnwinder>,
@@ -44,28 +60,30 @@ impl fmt::Debug for ImageUnwinder {
 }
 
 impl ImageUnwinder {
-    /// Reads the unwind information of the ELF file with contents `image`. Without unwind information, frame pointers
-    /// are used everywhere.
-    pub fn from_elf(image: &[u8]) -> Self {
-        let tables = UnwindTable::from_image(image).map(|(table, code)| {
-            let table = Arc::new(table);
-            let mappings = code
-                .into_iter()
-                .map(|(begin, end, offset)| (begin, end, offset, Arc::clone(&table)));
+    /// The unwinder for an image with these `tables`, which runs `slide` bytes (wrapping) behind its link-time addresses. Without tables, frame
+    /// pointers are used everywhere.
+    pub fn new(tables: Option<&ImageTables>, slide: u64) -> Self {
+        let tables = tables.map(|ImageTables { table, code }| {
+            let moved = |address: u64| address.wrapping_add(slide);
+            let mappings = code.iter().map(|(begin, end, offset)| {
+                (moved(*begin), moved(*end), *offset, Arc::clone(table))
+            });
             UserUnwinder::new(mappings)
         });
         Self { tables }
     }
 
-    /// Unwinds the selected parts of the stack of a vCPU that is stopped with `registers`.
+    /// Unwinds the selected parts of the stack of `source`, of a vCPU that is or was stopped with `registers`. A part that leads outside the
+    /// copies is truncated.
     pub fn unwind<M: PhysicalMemory>(
         &self,
         memory: &M,
         registers: &Registers,
-        parts: StackParts,
+        source: StackSource<'_>,
         cache: &mut UnwindCache,
         stack: &mut Stack,
     ) {
+        let StackSource { parts, copies } = source;
         let is_user = registers.cpl == USER;
         if !registers.is_64_bit_code {
             stack.only(registers.rip, registers.cpl, StackEnd::Unsupported);
@@ -79,7 +97,8 @@ impl ImageUnwinder {
         let mut walk = Walk {
             tables: self.tables.as_ref(),
             cache,
-            memory: PagedMemory::new(memory, |address| space.translate(address)),
+            memory: PagedMemory::new(memory, |address| space.translate(address))
+                .with_copies(copies),
             reads: MAX_READS,
             has_frames: false,
         };
@@ -103,6 +122,9 @@ impl ImageUnwinder {
             walk.memory.allow_both_halves(false);
             walk.has_frames = false;
             walk.user(user, stack);
+        }
+        if walk.memory.take_left_copies() {
+            stack.cut_short();
         }
     }
 }

@@ -34,13 +34,13 @@ use user::{MAX_READS, follows_system_call};
 
 pub(super) use code_regions::{CodeRegion, MODULES, ModuleCode};
 pub use code_rules::CodeRules;
-pub(super) use image::ImageUnwinder;
+pub(super) use image::{ImageTables, ImageUnwinder};
 pub(super) use initcalls::Initcalls;
 pub use kernel::KernelUnwinder;
 pub use orc::{Base, Kind, OrcFormat, OrcTable};
 pub(super) use return_hooks::ReturnHooks;
 pub(super) use stack_memory::StackMemory;
-pub use stack_memory::{PagedMemory, StackCopy};
+pub use stack_memory::{PagedMemory, StackCopy, StackSource};
 pub use unwind_table::UnwindTable;
 pub use user::{UnwindCache, UserUnwinder};
 pub use user_registers::UserRegisters;

@@ -1,5 +1,6 @@
 //! Access to the memory of stacks.
 
+use kvmprof_recording::StackParts;
 use vm_memory::GuestAddress;
 
 use crate::PhysicalMemory;
@@ -14,6 +15,15 @@ pub struct StackCopy<'a> {
     pub address: u64,
     /// Its contents.
     pub bytes: &'a [u8],
+}
+
+/// The source of a stack.
+#[derive(Clone, Copy, Debug)]
+pub struct StackSource<'c> {
+    /// The requested parts.
+    pub parts: StackParts,
+    /// Copies of the stack of a vCPU that runs again; `None` for the stack in guest memory.
+    pub copies: Option<&'c [StackCopy<'c>]>,
 }
 
 impl StackCopy<'_> {

@@ -88,7 +88,7 @@ pub struct AttachArguments {
     #[command(flatten)]
     profiling: ProfilingOptions,
     /// The guest's kernel, a Linux bzImage or an ELF file, if it isn't to be found in the guest's memory
-    #[arg(long, value_name = "FILE", conflicts_with = "pid_at")]
+    #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
     #[command(flatten)]
     sandbox: SandboxMode,

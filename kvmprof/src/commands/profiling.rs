@@ -45,8 +45,8 @@ pub struct ProfilingOptions {
     /// How many frames a recorded call stack has at most, 16 to 1024, half of them the kernel's; each is read while the vCPU is stopped
     #[arg(long, value_name = "FRAMES", default_value_t = DEFAULT_STACK_FRAMES, value_parser = parse_max_stack)]
     max_stack: usize,
-    /// Where the guest keeps the pid of the running process, if its image doesn't say:
-    /// absolute:ADDRESS[,OFFSET...]:BYTES, gs:OFFSET[,OFFSET...]:BYTES, or none
+    /// Where the guest keeps the pid of the running process or thread, if its image doesn't say: absolute:ADDRESS[,OFFSET...]:BYTES,
+    /// gs:OFFSET[,OFFSET...]:BYTES, VARIABLE:OFFSET[,OFFSET...]:BYTES with the name of a variable in the guest's image, or none
     #[arg(long, value_name = "PLACE")]
     pid_at: Option<String>,
 }

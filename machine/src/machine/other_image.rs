@@ -46,8 +46,26 @@ pub(super) fn what_else(file: &[u8]) -> Option<&'static str> {
     if has(0, b"MZ") && usize::try_from(header).is_ok_and(|place| has(place, b"PE\0\0")) {
         return Some("an EFI program (PE), which only UEFI firmware starts");
     }
+    if is_firmware(file) {
+        return Some("a PC's firmware or an option ROM, which kvmprof doesn't run");
+    }
     // A CD's volume descriptor (ECMA-119, section 8.1), and a boot sector's signature.
     (has(0x8001, b"CD001") || has(510, b"\x55\xaa")).then_some(DISK)
+}
+
+/// Whether the file is a ROM: UEFI's firmware, which begins with a volume (UEFI Platform Initialization specification 1.8, volume 3, section 3.2.1); a BIOS,
+/// which ends with a far jump at the reset vector; or an option ROM, which begins with its number of blocks (PCI firmware specification 3.3, section 5.1.2).
+fn is_firmware(file: &[u8]) -> bool {
+    const VOLUME: usize = 40;
+    const FAR_JUMP: u8 = 0xea;
+    let is_volume = file.get(VOLUME..).is_some_and(|it| it.starts_with(b"_FVH"));
+    let vector = file.len().checked_sub(16).and_then(|at| file.get(at));
+    let is_bios = file.len().is_multiple_of(64 << 10) && vector == Some(&FAR_JUMP);
+    let is_option = match file {
+        [0x55, 0xaa, blocks, ..] => *blocks > 0 && file.len() == usize::from(*blocks) * 512,
+        _ => false,
+    };
+    is_volume || is_bios || is_option
 }
 
 /// What an ELF file is.
@@ -55,7 +73,7 @@ fn other_elf(file: &[u8]) -> Option<&'static str> {
     let endian = LittleEndian;
     if file.get(4) != Some(&ELFCLASS64.0) {
         return Some(match has_multiboot_header(file) {
-            true => MULTIBOOT,
+            true => "a 32-bit Multiboot kernel, which only a boot loader such as GRUB starts",
             false => "a 32-bit program",
         });
     }
@@ -160,7 +178,7 @@ mod tests {
             is(&multiboot(elf(2, 1), words, 0), "Multiboot");
             let mut short = multiboot(elf(2, 1), words, 0);
             short[4] = 1;
-            is(&short, "Multiboot");
+            is(&short, "32-bit Multiboot");
             assert_eq!(what_else(&multiboot(elf(2, 1), words, 1)), None);
             let cut = &multiboot(elf(2, 1), words, 0)[..0x1004];
             assert_eq!(what_else(cut), None);
@@ -179,6 +197,17 @@ mod tests {
         let mut cd = vec![0; 0x9000];
         cd[0x8001..0x8006].copy_from_slice(b"CD001");
         is(&cd, "--disk");
+        let mut volume = vec![0; 0x1000];
+        volume[40..44].copy_from_slice(b"_FVH");
+        let mut bios = vec![0; 0x2_0000];
+        bios[0x1_fff0] = 0xea;
+        // Its first sector ends as that of a disk.
+        let mut option = vec![0; 0x400];
+        option[..3].copy_from_slice(&[0x55, 0xaa, 2]);
+        option[510..512].copy_from_slice(b"\x55\xaa");
+        for rom in [&volume, &bios, &option] {
+            is(rom, "firmware");
+        }
         let mut efi = vec![0; 0x100];
         efi[..2].copy_from_slice(b"MZ");
         efi[0x3c] = 0x80;

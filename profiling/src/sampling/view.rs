@@ -130,6 +130,7 @@ impl<M: PhysicalMemory> VcpuView<M> {
         let identity =
             self.introspector
                 .identify(&self.memory, registers, halted, self.process_group);
+        (self.introspector).note_firmware(&self.memory, registers, time);
         if self.processes {
             self.follow_process(registers, time, ticks);
         }

@@ -26,6 +26,8 @@ pub struct Encoder<S: Sink> {
     module_text: u64,
     /// How much of the text of the host's functions has been taken, in bytes.
     host_text: u64,
+    /// The same of the firmware's names.
+    firmware_text: u64,
     /// Addresses of locks that samples wait for.
     locks: HashSet<u64>,
     /// The locks whose names haven't been requested yet.
@@ -42,6 +44,7 @@ impl<S: Sink> Encoder<S> {
             has_kernel: false,
             module_text: 0,
             host_text: 0,
+            firmware_text: 0,
             locks: HashSet::new(),
             unnamed: Vec::new(),
             is_over: false,
@@ -155,6 +158,17 @@ impl<S: Sink> Encoder<S> {
     /// How many bytes of the text of the host's functions it has. `None` while it can't take more.
     pub fn host_text(&self) -> Option<u64> {
         self.takes_symbols().then_some(self.host_text)
+    }
+
+    /// How many bytes of the text of the firmware's names it has. `None` while it can't take more.
+    pub fn firmware_text(&self) -> Option<u64> {
+        self.takes_symbols().then_some(self.firmware_text)
+    }
+
+    /// Takes names of the firmware's code, and how many bytes of their text it has now.
+    pub fn add_firmware(&mut self, symbols: SymbolText, firmware_text: u64) {
+        self.firmware_text = firmware_text;
+        self.add_symbols(symbols);
     }
 
     /// Takes functions of the host, and how many bytes of their text it has now.

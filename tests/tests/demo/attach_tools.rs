@@ -1,6 +1,7 @@
 //! Commands and tools with the socket of a kvmprof that is attached to a guest, and options that describe the
 //! guest.
 
+use std::fs;
 use std::path::Path;
 use std::process;
 
@@ -8,9 +9,10 @@ use kvmprof_abi::note;
 use kvmprof_abi::prf::ALL_VCPUS;
 use kvmprof_introspection::notes;
 use kvmprof_machine::virtio::GuestAccess;
-use kvmprof_recording::Mode;
+use kvmprof_recording::{Mode, Sample, StackEnd};
 use kvmprof_tests::{
-    Boot, Clock, Guest, Machine, Prf, check_demo_processes, on_kvm, recorded, sampling_rate, until,
+    Boot, Clock, Guest, Machine, Prf, check_demo_processes, on_kvm, recorded, recorded_with_frames,
+    sampling_rate, until,
 };
 
 const CAPTURES: [&str; 2] = ["ptrace", "kernel"];
@@ -96,9 +98,18 @@ fn place() -> String {
     format!("gs:{}:{}", offsets.join(","), pid.width)
 }
 
-/// An option describes a guest without a note.
+/// The demo guest's image without its note.
+fn image_without_note() -> Vec<u8> {
+    let mut image = kvmprof_demo_guest::ELF.to_vec();
+    while let Some(owner) = image.windows(8).position(|it| it == b"kvmprof\0") {
+        image[owner] = b'x';
+    }
+    image
+}
+
+/// An option and an image describe a guest without a note: its processes, functions and stacks.
 #[test]
-fn the_location_of_the_pid_suffices_to_name_processes() {
+fn the_location_of_the_pid_and_the_image_suffice() {
     on_kvm(|| {
         let machine = machine(1);
         machine.truth();
@@ -106,20 +117,33 @@ fn the_location_of_the_pid_suffices_to_name_processes() {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("recording");
             let (hz, place) = (sampling_rate(250).to_string(), place());
-            let record = path.to_str().unwrap();
+            let (record, image) = (path.to_str().unwrap(), folder.path().join("image"));
+            fs::write(&image, image_without_note()).unwrap();
             let options = ["--hz", &hz, "--capture", capture, "--record", record];
-            let options = options.into_iter().chain(["--pid-at", &place]);
+            let known = ["--pid-at", &place, "--kernel", image.to_str().unwrap()];
+            let options = options.into_iter().chain(known);
             let guest = Guest::attach(process::id(), None, options);
             until("enough is sampled", || {
                 let sampled = guest.status().clock.ledger.sampled;
                 (sampled >= 1500).then_some(())
             });
             guest.stop();
-            let (samples, _) = recorded(&path);
-            // The first ones may be taken before the location of processes is known.
-            let user = samples.iter().skip(200);
-            let user = user.filter(|sample| sample.mode == Mode::User);
-            check_demo_processes(user.map(|sample| (sample.pc, sample.pid)));
+            let (samples, contents) = recorded_with_frames(&path);
+            // The first ones may be taken before the location of processes and of the image's code is known.
+            let later = || samples.iter().skip(200).map(|(sample, _)| sample);
+            let user = || later().filter(|sample| sample.mode == Mode::User);
+            check_demo_processes(user().map(|sample| (sample.pc, sample.pid)));
+            let is_whole = |sample: &&Sample| {
+                sample.stack.user > 1 && sample.stack.user_end == StackEnd::Complete
+            };
+            let (whole, all) = (user().filter(is_whole).count(), user().count());
+            assert!(whole * 20 >= all * 19, "{capture}: {whole} of {all}");
+            let kernel = later().filter(|sample| sample.mode == Mode::Kernel);
+            let ends = kernel.map(|sample| sample.stack.kernel_end);
+            let (whole, others): (Vec<StackEnd>, _) =
+                ends.partition(|end| *end == StackEnd::Complete);
+            assert!(whole.len() >= others.len() * 10, "{capture}: {others:?}");
+            assert!(contents.symbols.contains("draw_fibres"), "{capture}");
         }
         machine.stop();
     });

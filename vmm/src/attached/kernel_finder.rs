@@ -9,6 +9,7 @@ use kvmprof_attach::remote::{Channel, RemoteVcpu};
 use kvmprof_attach::tracer::StopOutcome;
 use kvmprof_introspection::{GuestKnowledge, IntrospectionError, LinuxKnowledge, Registers};
 
+use kvmprof_profiling::clock::monotonic_ns;
 use kvmprof_profiling::sampling::Gate;
 use kvmprof_profiling::sampling::select_registers;
 
@@ -67,7 +68,9 @@ impl KernelFinder {
                 for gap in gaps {
                     log::info!("{gap}");
                 }
+                knowledge.firmware().name(&**memory);
                 knowledge.complete(found);
+                knowledge.firmware().end(monotonic_ns());
             }
         } else if let Some(linux) = knowledge.linux()
             && linux.locate(memory, &registers).is_none()
@@ -78,6 +81,7 @@ impl KernelFinder {
             self.is_other = matches!(compared, Err(IntrospectionError::OtherBuild { .. }));
             compared?;
         }
+        knowledge.locate_image(memory, &registers);
         Ok(())
     }
 
@@ -93,6 +97,9 @@ impl KernelFinder {
         while is_open() && !stopping.load(Ordering::Relaxed) {
             if self.looks > 0 {
                 thread::park_timeout(PAUSE);
+            }
+            if knowledge.is_pending() {
+                knowledge.firmware().name(&*self.memory);
             }
             match self.look(knowledge) {
                 Err(error)

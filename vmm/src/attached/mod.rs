@@ -397,17 +397,13 @@ fn known(
     kernel: Option<&KernelFile>,
 ) -> Result<GuestKnowledge, AttachedError> {
     if let Some(knowledge) = said {
-        return Ok(knowledge);
+        let image = kernel.map_or(&[][..], |kernel| &kernel.bytes);
+        return Ok(knowledge.with_image(image).map_err(VmError::from)?);
     }
     let Some(KernelFile { path, bytes }) = kernel else {
         return Ok(GuestKnowledge::pending());
     };
-    let knowledge = match GuestKnowledge::from_noted_image(bytes) {
-        Ok(Some(noted)) => Ok(noted),
-        Ok(None) => GuestKnowledge::from_kernel_image(bytes),
-        Err(error) => Err(error),
-    };
-    knowledge.map_err(|source| AttachedError::Kernel {
+    GuestKnowledge::from_running_image(bytes).map_err(|source| AttachedError::Kernel {
         path: path.clone(),
         source,
     })

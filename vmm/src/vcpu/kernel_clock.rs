@@ -392,8 +392,7 @@ impl KernelClock {
     }
 }
 
-/// Whether records with the values of `places` suffice for `setting`. With `has_stacks`, they have copies of the stacks of Linux
-/// guests, too.
+/// Whether records with the values of `places` suffice for `setting`. With `has_stacks`, they have copies of the stacks, too.
 fn can_serve(places: Option<&ProcessPlaces>, setting: &ClockSetting, has_stacks: bool) -> bool {
     let has_group = || {
         places.is_none_or(|places| {
@@ -401,7 +400,7 @@ fn can_serve(places: Option<&ProcessPlaces>, setting: &ClockSetting, has_stacks:
             values.any(|value| value.kind == ValueKind::ProcessGroup)
         })
     };
-    // Other guests have no mappings, and with this clock no stacks: users choose it so that the guest loses little time.
+    // Other guests have no mappings. Their stacks are copied if the stack pointer is in memory, and users choose this clock so that the guest loses little time.
     let is_linux = places.is_some_and(|places| places.is_linux);
     let wants_stacks = setting.processes || setting.stacks != StackParts::default();
     !setting.exits

@@ -57,7 +57,7 @@ impl KernelSampling {
 
     /// Whether samples have everything that recordings need of the guest that `knowledge` describes.
     pub fn serves_recordings(&self, knowledge: &GuestKnowledge) -> bool {
-        // For other guests than Linux the host's kernel copies no stacks (docs/limits.md), and there are no mappings.
+        // Other guests than Linux have no mappings, and are sampled only where the privilege level is known.
         self.opener.form().knows_privilege() || !knowledge.may_be_linux()
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use kvmprof_attach::HostStacksError;
 
-use kvmprof_introspection::IntrospectionError;
+use kvmprof_introspection::{IntrospectionError, PidAtError};
 use kvmprof_machine::MachineError;
 use kvmprof_machine::console::ConsoleError;
 use kvmprof_machine::disk::DiskError;
@@ -38,6 +38,9 @@ pub enum VmError {
     /// The guest's image doesn't show where its processes are, and the guest is to be profiled.
     #[error("The guest can't be profiled; --pid-at none runs it without process ids")]
     Introspection(#[from] IntrospectionError),
+    /// The place of the pid isn't in the guest's image.
+    #[error("Invalid --pid-at: {0}")]
+    PidAt(#[from] PidAtError),
     /// The recording's file can't be made.
     #[error("Cannot record to {path}", path = .path.display())]
     Record {

@@ -399,11 +399,11 @@ pub(super) fn another(stop_request: &EventFd) -> Result<EventFd, VmError> {
     another.map_err(VmError::host("a descriptor"))
 }
 
-/// The knowledge of the guest before it runs: from the configuration, or from a note in its image. Reading other images takes too long.
+/// The knowledge of the guest before it runs: from the configuration and its image, or from a note in its image. Reading other images takes too long.
 /// Guests with a note start faster than their image could be read on another thread.
 fn known_at_once(said: Option<GuestKnowledge>, image: &[u8]) -> Result<GuestKnowledge, VmError> {
     let known = match said {
-        Some(said) => Some(said),
+        Some(said) => Some(said.with_image(image)?),
         None => GuestKnowledge::from_noted_image(image)?,
     };
     Ok(known.unwrap_or_else(GuestKnowledge::pending))

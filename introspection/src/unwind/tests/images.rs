@@ -4,7 +4,8 @@ use kvmprof_recording::{StackParts, StackSummary};
 use proptest::collection::vec;
 use vm_memory::{Bytes, GuestAddress};
 
-use super::super::image::ImageUnwinder;
+use super::super::StackCopy;
+use super::super::image::{ImageTables, ImageUnwinder};
 use super::*;
 use kvmprof_introspection_fixtures::page_tables::{Memory, Tables, long_mode};
 
@@ -63,12 +64,21 @@ impl Guest {
     }
 
     fn stack(&self, registers: &Registers, parts: StackParts) -> (Vec<u64>, StackSummary) {
+        let copies = None;
+        self.stack_of(registers, StackSource { parts, copies })
+    }
+
+    fn stack_of(&self, registers: &Registers, source: StackSource<'_>) -> (Vec<u64>, StackSummary) {
         let mut stack = Stack::default();
         let mut cache = UnwindCache::default();
         self.unwinder
-            .unwind(&self.memory, registers, parts, &mut cache, &mut stack);
+            .unwind(&self.memory, registers, source, &mut cache, &mut stack);
         (stack.frames().to_vec(), stack.summary())
     }
+}
+
+fn of_demo_guest() -> ImageUnwinder {
+    ImageUnwinder::new(ImageTables::from_elf(kvmprof_demo_guest::ELF).as_ref(), 0)
 }
 
 fn registers(cpl: u8, ip: u64, sp: u64, bp: u64) -> Registers {
@@ -118,6 +128,43 @@ fn frame_pointers_cross_the_kernel_entry_into_the_program() {
     let (frames, summary) = alone(false, true);
     assert_eq!(frames, [&kernel[..1], &user].concat());
     assert_eq!(summary.user_end, StackEnd::Complete);
+}
+
+/// The vCPU runs again, and has changed its stack, of which a copy was made.
+#[test]
+fn copies_of_a_stack_are_unwound_in_its_place() {
+    let guest = Guest::new();
+    let registers = at_work(&guest, FROM_PROGRAM);
+    let mut bytes = [0; 0x800];
+    guest
+        .memory
+        .read_slice(&mut bytes, GuestAddress(0x20_1080))
+        .unwrap();
+    guest.set(KERNEL_STACK, &[0x1234; 512]);
+    let of_copy = |length: usize| {
+        let copy = StackCopy {
+            address: KERNEL_STACK + 0x80,
+            bytes: &bytes[..length],
+        };
+        let copies = Some(&[copy][..]);
+        guest.stack_of(
+            &registers,
+            StackSource {
+                parts: BOTH,
+                copies,
+            },
+        )
+    };
+    let (frames, summary) = of_copy(0x800);
+    let kernel = [KERNEL + 0x500, KERNEL + 0x104];
+    // The program's stack wasn't copied.
+    assert_eq!(frames, [&kernel[..], &[PROGRAM + 0x234]].concat());
+    assert_eq!(summary.kernel_end, StackEnd::Complete);
+    assert_eq!(summary.user_end, StackEnd::Truncated);
+    // Neither were the registers that the processor has pushed.
+    let (frames, summary) = of_copy(0xc8);
+    assert_eq!(frames, kernel);
+    assert_eq!(summary.kernel_end, StackEnd::Truncated);
 }
 
 #[test]
@@ -187,7 +234,7 @@ fn the_images_unwind_information_holds_at_each_instruction() {
     let symbol = |name| kvmprof_demo_guest::symbol(name).unwrap();
     let (callee, caller) = (symbol("compute"), symbol("add_up"));
     let guest = Guest {
-        unwinder: ImageUnwinder::from_elf(kvmprof_demo_guest::ELF),
+        unwinder: of_demo_guest(),
         memory: Memory::from_ranges(&[(GuestAddress(0), 8 << 20)]).unwrap(),
     };
     let image = object::File::parse(kvmprof_demo_guest::ELF).unwrap();
@@ -252,7 +299,7 @@ proptest! {
         let (frames, summary) = guest.stack(&registers, BOTH);
         prop_assert!(!frames.is_empty() && frames.len() <= DEFAULT_STACK_FRAMES);
         prop_assert_eq!(frames.len(), summary.frames());
-        guest.unwinder = ImageUnwinder::from_elf(kvmprof_demo_guest::ELF);
+        guest.unwinder = of_demo_guest();
         let inside = kvmprof_demo_guest::symbol("timer_entry").unwrap();
         let registers = Registers { rip: inside.address + 8, ..registers };
         let (frames, _) = guest.stack(&registers, BOTH);

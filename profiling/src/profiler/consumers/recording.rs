@@ -93,7 +93,7 @@ pub struct SymbolSources<'a> {
     pub host: Option<&'a HostStacks>,
 }
 
-/// Adds to `recording` what it lacks of the functions of the kernel, of its modules and of the host, and of the names of locks, as far as
+/// Adds to `recording` what it lacks of the functions of the kernel, of its modules, of the firmware and of the host, and of the names of locks, as far as
 /// they are known.
 pub fn add_symbols<S: Sink>(recording: &mut Encoder<S>, sources: &mut SymbolSources<'_>) {
     let SymbolSources {
@@ -105,6 +105,11 @@ pub fn add_symbols<S: Sink>(recording: &mut Encoder<S>, sources: &mut SymbolSour
         && let Some(new) = host.and_then(|host| host.functions_after(known))
     {
         recording.add_host_functions(new.text.into(), new.known);
+    }
+    while let Some(known) = recording.firmware_text()
+        && let Some(new) = knowledge.firmware().functions_after(known)
+    {
+        recording.add_firmware(new.text.into(), new.known);
     }
     if recording.wants_kernel()
         && let Some(text) = kernel_text.kernel_symbols(knowledge)

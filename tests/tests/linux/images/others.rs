@@ -41,6 +41,52 @@ fn what_starts_otherwise_is_named() {
             "usr/lib/grub/x86_64-efi/monolithic/grubx64.efi",
             "an EFI program (PE)",
         ),
+        (
+            "grub-efi-amd64-bin",
+            "usr/lib/grub/x86_64-efi/monolithic/gcdx64.efi",
+            "an EFI program (PE)",
+        ),
+        (
+            "memtest86+",
+            "boot/memtest86+ia32.efi",
+            "without a 64-bit entry point",
+        ),
+        (
+            "grub-pc-bin",
+            "usr/lib/grub/i386-pc/kernel.img",
+            "a 32-bit program",
+        ),
+        (
+            "grub-pc-bin",
+            "usr/lib/grub/i386-pc/lnxboot.img",
+            "without a 64-bit entry point",
+        ),
+        (
+            "grub-pc-bin",
+            "usr/lib/grub/i386-pc/boot.img",
+            "a disk, for --disk",
+        ),
+        (
+            "grub-coreboot-bin",
+            "usr/lib/grub/i386-coreboot/kernel.img",
+            "a 32-bit Multiboot kernel",
+        ),
+        (
+            "ipxe",
+            "usr/lib/ipxe/undionly.kpxe",
+            "is not a bzImage or an ELF file",
+        ),
+        ("ovmf", "usr/share/ovmf/OVMF.fd", "a PC's firmware"),
+        (
+            "seabios",
+            "usr/share/seabios/bios-256k.bin",
+            "a PC's firmware",
+        ),
+        (
+            "seabios",
+            "usr/share/seabios/vgabios-stdvga.bin",
+            "an option ROM",
+        ),
     ] {
         let read = Image::parse("kernel".to_owned(), file(package, path).into());
         let said = read.expect_err(path).to_string();

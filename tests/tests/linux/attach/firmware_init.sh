@@ -1,0 +1,4 @@
+( while :; do :; done ) &
+echo workload running
+read -r word
+poweroff -f
