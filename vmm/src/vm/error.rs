@@ -20,6 +20,14 @@ pub enum VmError {
     /// The machine couldn't be built.
     #[error(transparent)]
     Machine(#[from] MachineError),
+    /// The kernel in a library doesn't say where it has to be.
+    #[error("The kernel {name} can't be taken out of its library")]
+    Library {
+        /// Name of the kernel.
+        name: String,
+        /// What is wrong with the library.
+        source: IntrospectionError,
+    },
     /// The guest was reset, and couldn't be restarted.
     #[error("The guest cannot be restarted after its reset")]
     Restart(#[source] MachineError),

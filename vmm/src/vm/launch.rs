@@ -17,6 +17,7 @@ use super::contained::{as_user, limit_files, restrict_paths};
 use super::devices::virtio_devices;
 use super::event_thread::EventThread;
 use super::guest_control::MachineControl;
+use super::kernel::read_kernel;
 use super::power_button::PowerButton;
 use super::sampling::{clock_plan, host_stacks, kernel_sampling};
 use super::termination::Termination;
@@ -29,7 +30,7 @@ use kvmprof_machine::output_names::{OutputNames, listen, record};
 use kvmprof_machine::unix_socket::SocketListener;
 use kvmprof_machine::virtio::ConsolePorts;
 use kvmprof_machine::{
-    GuestMemory, HostParts, Machine, MachineDevices, VcpuState, VirtioDevices, open_kvm,
+    GuestMemory, HostParts, KernelFile, Machine, MachineDevices, VcpuState, VirtioDevices, open_kvm,
 };
 use kvmprof_profiling::RecordPlan;
 use kvmprof_profiling::binaries::{BinarySources, GuestDisks};
@@ -124,6 +125,7 @@ struct Opened {
     monitors: DeviceMonitors,
     disks: GuestDisks,
     host_stacks: Option<Arc<HostStacks>>,
+    kernel: KernelFile,
     host: HostParts,
 }
 
@@ -146,6 +148,7 @@ impl Opened {
             kernel_events::probe_all();
         }
         let host_stacks = host_stacks(&config.profiling)?;
+        let kernel = KernelFile::open(&config.kernel)?;
         let host = HostParts::open(&kvm, &config.machine)?;
         let recording = (config.profiling.record.as_ref())
             .map(|plan| as_user(|| open_recording(names, &plan.path)))
@@ -165,6 +168,7 @@ impl Opened {
             monitors,
             disks,
             host_stacks,
+            kernel,
             host,
         })
     }
@@ -183,6 +187,7 @@ impl Opened {
             &self.kvm,
             &config.machine,
             self.host,
+            read_kernel(self.kernel)?,
             self.output,
             self.virtio,
         )?;
@@ -204,7 +209,7 @@ impl Opened {
         let plan = clock_plan(profiling, &self.kvm, sampling.as_deref(), &knowledge);
         let shared: Vec<Arc<VcpuShared>> = machine.vcpus.iter().map(|_| Arc::default()).collect();
         let info = MachineInfo {
-            kernel: config.machine.kernel.name(),
+            kernel: config.kernel.name(),
             memory_bytes: config.machine.memory.bytes,
             devices: Some(Arc::clone(&machine.devices)),
             monitors: self.monitors,
