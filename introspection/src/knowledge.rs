@@ -7,7 +7,7 @@ use crate::PhysicalMemory;
 use kvmprof_abi::note::{self, GuestNote, TYPE_LOCATIONS, parse_note};
 
 use super::image::Vmlinux;
-use super::linux::LinuxKnowledge;
+use super::linux::{BuildFiles, LinuxKnowledge};
 use super::noted::{self, PidAtError};
 use super::unwind::ImageUnwinder;
 use super::{IntrospectionError, Registers, Symbols, notes};
@@ -114,8 +114,19 @@ impl GuestKnowledge {
     /// # Errors
     /// The file isn't a Linux kernel, or is damaged.
     pub fn from_kernel_image(file: &[u8]) -> Result<Self, IntrospectionError> {
+        Self::from_kernel_image_with(file, &BuildFiles::default())
+    }
+
+    /// As [`Self::from_kernel_image`], with what else the kernel's build has left behind.
+    ///
+    /// # Errors
+    /// The file isn't a Linux kernel, or is damaged, or the other files are those of another kernel.
+    pub fn from_kernel_image_with(
+        file: &[u8],
+        others: &BuildFiles,
+    ) -> Result<Self, IntrospectionError> {
         Ok(Self::new(Guest::Linux(Box::new(
-            LinuxKnowledge::from_image(file)?,
+            LinuxKnowledge::from_image_with(file, others)?,
         ))))
     }
 
@@ -132,8 +143,20 @@ impl GuestKnowledge {
         memory: &M,
         registers: &Registers,
     ) -> Result<Self, IntrospectionError> {
+        Self::from_memory_with(memory, registers, &BuildFiles::default())
+    }
+
+    /// As [`Self::from_memory`], with what the kernel's build has left behind.
+    ///
+    /// # Errors
+    /// As for [`Self::from_memory`], or the files are those of another kernel.
+    pub fn from_memory_with<M: PhysicalMemory>(
+        memory: &M,
+        registers: &Registers,
+        others: &BuildFiles,
+    ) -> Result<Self, IntrospectionError> {
         Ok(Self::new(Guest::Linux(Box::new(
-            LinuxKnowledge::from_memory(memory, registers)?,
+            LinuxKnowledge::from_memory(memory, registers, others)?,
         ))))
     }
 

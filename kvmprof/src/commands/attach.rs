@@ -87,7 +87,7 @@ pub struct AttachArguments {
     hz: u32,
     #[command(flatten)]
     profiling: ProfilingOptions,
-    /// The guest's kernel, a Linux bzImage or an ELF file, if it isn't to be found in the guest's memory
+    /// The guest's kernel, a Linux bzImage or an ELF file, if it isn't to be found in the guest's memory; or another file of its build, as for --btf and --symbols
     #[arg(long, value_name = "FILE", conflicts_with = "pid_at")]
     kernel: Option<PathBuf>,
     #[command(flatten)]

@@ -190,7 +190,9 @@ impl GuestOptions {
             ));
         }
         let mut needs = Needs::default();
-        let read = self.initrd.iter().chain(&self.profiling.sysroot);
+        let profiling = &self.profiling;
+        let read = self.initrd.iter().chain(&profiling.sysroot);
+        let read = read.chain(&profiling.btf).chain(&profiling.symbols);
         needs.inputs.extend(read.map(|path| Bind::new(path, false)));
         let disks = self.disks.iter();
         let disks = disks.map(|disk| Bind::new(&disk.path, !disk.readonly));

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use kvmprof_attach::remote::{Channel, RemoteVcpu};
 use kvmprof_attach::tracer::StopOutcome;
-use kvmprof_introspection::{GuestKnowledge, IntrospectionError, LinuxKnowledge, Registers};
+use kvmprof_introspection::{
+    BuildFiles, GuestKnowledge, IntrospectionError, LinuxKnowledge, Registers,
+};
 
 use kvmprof_profiling::sampling::Gate;
 use kvmprof_profiling::sampling::select_registers;
@@ -27,19 +29,22 @@ pub struct KernelFinder {
     has_seen: bool,
     /// Whether another kernel runs than that of the file, which has been logged.
     is_other: bool,
+    /// What the kernel's build has left behind, if it was given.
+    files: BuildFiles,
     /// What wasn't known of the kernel at the last look.
     gaps: Vec<String>,
 }
 
 impl KernelFinder {
     /// Looks at these vCPUs in turn, in the guest whose memory is `memory`: one of them may run a guest of its own, or nothing yet.
-    pub fn new(memory: Arc<Channel>, vcpus: Vec<RemoteVcpu>) -> Self {
+    pub fn new(memory: Arc<Channel>, vcpus: Vec<RemoteVcpu>, files: BuildFiles) -> Self {
         Self {
             memory,
             vcpus,
             looks: 0,
             has_seen: false,
             is_other: false,
+            files,
             gaps: Vec::new(),
         }
     }
@@ -47,7 +52,7 @@ impl KernelFinder {
     /// Completes `knowledge` if it is pending, and a kernel runs. Locates the kernel if its file is known.
     ///
     /// # Errors
-    /// The reason why the kernel can't be found now, and [`IntrospectionError::OtherBuild`] once.
+    /// The reason why the kernel can't be found now, and once that a file is another kernel's ([`IntrospectionError::is_of_other_kernel`]).
     pub fn look(&mut self, knowledge: &GuestKnowledge) -> Result<(), IntrospectionError> {
         let is_pending = knowledge.is_pending();
         if !is_pending && !knowledge.is_unlocated() {
@@ -58,7 +63,7 @@ impl KernelFinder {
         };
         let memory = &self.memory;
         if is_pending {
-            let found = GuestKnowledge::from_memory(memory, &registers)?;
+            let found = GuestKnowledge::from_memory_with(memory, &registers, &self.files)?;
             // While a kernel starts, its memory may not have everything yet.
             let gaps = found.linux().map_or(&[][..], LinuxKnowledge::gaps);
             let is_final = gaps == self.gaps;
@@ -95,10 +100,11 @@ impl KernelFinder {
                 thread::park_timeout(PAUSE);
             }
             match self.look(knowledge) {
-                Err(error)
-                    if !sampled.is_open()
-                        || matches!(error, IntrospectionError::OtherBuild { .. }) =>
-                {
+                Err(error) if error.is_of_other_kernel() && !self.files.is_empty() => {
+                    log::warn!("{error}: the kernel's own memory is read instead");
+                    self.files = BuildFiles::default();
+                }
+                Err(error) if !sampled.is_open() || error.is_of_other_kernel() => {
                     log::warn!("Samples have no processes for now: {error}");
                 }
                 Err(error) => log::debug!("{error}"),

@@ -75,6 +75,14 @@ pub enum VmError {
         /// The system's answer.
         source: io::Error,
     },
+    /// A file about the guest's kernel can't be read.
+    #[error("Cannot read {path}", path = .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
     /// The host's kernel takes no samples.
     #[error("{0}; use --clock thread")]
     KernelClock(KernelCaptureError),
