@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::PhysicalMemory;
 use kvmprof_abi::note::{self, GuestNote, TYPE_LOCATIONS, parse_note};
@@ -15,11 +16,17 @@ use super::{IntrospectionError, Registers, Symbols, notes};
 /// The knowledge about a guest, shared by all its vCPUs.
 ///
 /// The guest can run before the knowledge is complete: [`GuestKnowledge::pending`] knows nothing until
-/// [`GuestKnowledge::complete`] is called.
+/// [`GuestKnowledge::complete`] is called. A guest may also restart with another kernel ([`GuestKnowledge::succeed`]).
 #[derive(Debug, Default)]
 pub struct GuestKnowledge {
-    guest: OnceLock<Guest>,
+    /// What was found, of each kernel in turn. None is removed: threads of vCPUs use it without a lock.
+    guests: [OnceLock<Guest>; MAX_KERNELS],
+    /// The place of the present one.
+    current: AtomicUsize,
 }
+
+/// Maximum number of kernels that a guest runs in turn, each of which takes some 10 MB.
+const MAX_KERNELS: usize = 16;
 
 /// A guest by its kind: what only one kind can answer is asked of it directly.
 #[derive(Debug)]
@@ -184,26 +191,58 @@ impl GuestKnowledge {
 
     /// Completes pending knowledge with `found`. Only the first call has an effect.
     pub fn complete(&self, found: Self) {
-        if let Some(guest) = found.guest.into_inner() {
+        if let Some(guest) = found.into_guest() {
             // Existing knowledge isn't replaced, because vCPUs may have built on it.
-            let _already = self.guest.set(guest);
+            let _already = self.guests[0].set(guest);
         }
     }
 
-    fn new(guest: Guest) -> Self {
-        Self {
-            guest: OnceLock::from(guest),
+    /// Replaces the knowledge of a Linux kernel that has ended, and was forgotten by [`LinuxKnowledge::forget_running`], with what was `found` of the
+    /// kernel that runs in its place. What was borrowed before stays as it is. Only one thread may call this.
+    ///
+    /// False, without an effect, if the guest isn't Linux, or has run 16 kernels already.
+    pub fn succeed(&self, found: Self) -> bool {
+        let place = self.current.load(Ordering::Relaxed) + 1;
+        let Some((former, next)) = self.linux().zip(self.guests.get(place)) else {
+            return false;
+        };
+        let Some(Guest::Linux(linux)) = found.into_guest() else {
+            return false;
+        };
+        linux.modules().follow_those_of(former.modules());
+        if next.set(Guest::Linux(linux)).is_err() {
+            return false;
         }
+        self.current.store(place, Ordering::Release);
+        former.modules().end();
+        true
+    }
+
+    fn into_guest(self) -> Option<Guest> {
+        let current = self.current.into_inner();
+        let [first, ..] = self.guests;
+        (current == 0).then(|| first.into_inner())?
+    }
+
+    fn new(guest: Guest) -> Self {
+        let found = Self::default();
+        let _first = found.guests[0].set(guest);
+        found
+    }
+
+    /// What is known of the present guest, once that is known.
+    fn known(&self) -> Option<&Guest> {
+        self.guests.get(self.current.load(Ordering::Acquire))?.get()
     }
 
     pub(super) fn guest(&self) -> &Guest {
         const PENDING: &Guest = &Guest::Other(OtherGuest::UNKNOWN);
-        self.guest.get().unwrap_or(PENDING)
+        self.known().unwrap_or(PENDING)
     }
 
     /// A description of how processes are identified.
     pub fn describe(&self) -> String {
-        match self.guest.get() {
+        match self.known() {
             None => "not known yet: the guest's kernel is still being read".to_owned(),
             Some(Guest::Linux(linux)) => match linux.slide() {
                 Some(slide) => format!("Linux {}, slide {slide:#x}", linux.release()),
@@ -245,7 +284,7 @@ impl GuestKnowledge {
 
     /// True while the kind of the guest is unknown.
     pub fn is_pending(&self) -> bool {
-        self.guest.get().is_none()
+        self.known().is_none()
     }
 
     /// True for a Linux guest, and while the guest can still turn out to be one.
@@ -277,6 +316,7 @@ mod tests {
     use super::*;
     use crate::test_guest::LinuxGuest;
     use kvmprof_introspection_fixtures::kernel::HOT;
+    use kvmprof_introspection_fixtures::linux_guest::IMAGE;
     use kvmprof_introspection_fixtures::modules::TestModule;
 
     #[test]
@@ -313,6 +353,43 @@ mod tests {
         assert_eq!(linux.slide(), slide);
         guest.read_modules();
         assert!(!modules().is_empty());
+    }
+
+    /// What vCPUs have of the former kernel is no longer used, and recordings go on with the functions of modules.
+    #[test]
+    fn another_kernel_takes_the_place_of_one_that_has_ended() {
+        let guest = LinuxGuest::new(HOT);
+        let (knowledge, former) = (&guest.knowledge, guest.linux());
+        former.locate(&guest.memory, &guest.user());
+        guest.load(&[TestModule::new("first", 2)]);
+        guest.read_modules();
+        let log = former.modules().functions_after(0).unwrap();
+        former.forget_running();
+        let file = HOT.file();
+        let mut words = file.windows(6);
+        let place = words.position(|word| word == b"#1 SMP").unwrap();
+        let mut other = file.clone();
+        other[place..place + 6].copy_from_slice(b"#2 SMP");
+        let found = || GuestKnowledge::from_kernel_image(&other).unwrap();
+        let generation = former.modules().generation();
+        assert!(!knowledge.succeed(GuestKnowledge::unknown()));
+        assert!(knowledge.succeed(found()));
+        let linux = knowledge.linux().unwrap();
+        assert!(!std::ptr::eq(linux, former) && linux.slide().is_none());
+        assert!(linux.modules().generation() > generation);
+        // The banner in memory is the former one.
+        assert!(linux.locate(&guest.memory, &guest.user()).is_none());
+        guest.write(IMAGE + place as u64 - 4096, b"#2 SMP");
+        linux.locate(&guest.memory, &guest.user()).unwrap();
+        assert_eq!(former.locate(&guest.memory, &guest.user()), None);
+        linux.modules().read(linux, &guest.memory);
+        let more = linux.modules().functions_after(log.known).unwrap();
+        assert!(more.text.contains("first_0") && more.known > log.known);
+        for _ in 2..MAX_KERNELS {
+            assert!(knowledge.succeed(found()));
+        }
+        assert!(!knowledge.succeed(found()));
+        assert!(!GuestKnowledge::pending().succeed(found()));
     }
 
     #[test]

@@ -31,8 +31,38 @@ pub struct KernelFinder {
     is_other: bool,
     /// What the kernel's build has left behind, if it was given.
     files: BuildFiles,
-    /// What wasn't known of the kernel at the last look.
+    reading: Reading,
+}
+
+/// The reading of a running kernel, which may just have been started.
+#[derive(Default)]
+pub struct Reading {
+    /// What wasn't known of the kernel the last time.
     gaps: Vec<String>,
+}
+
+impl Reading {
+    /// Reads the kernel that a vCPU with `registers` runs. `None` if its memory may not have everything yet: it is to be read again.
+    ///
+    /// # Errors
+    /// There is no Linux kernel, or `files` are those of another one.
+    pub fn read(
+        &mut self,
+        memory: &Arc<Channel>,
+        registers: &Registers,
+        files: &BuildFiles,
+    ) -> Result<Option<GuestKnowledge>, IntrospectionError> {
+        let found = GuestKnowledge::from_memory_with(memory, registers, files)?;
+        let gaps = found.linux().map_or(&[][..], LinuxKnowledge::gaps);
+        if gaps != self.gaps {
+            self.gaps = gaps.to_vec();
+            return Ok(None);
+        }
+        for gap in gaps {
+            log::info!("{gap}");
+        }
+        Ok(Some(found))
+    }
 }
 
 impl KernelFinder {
@@ -45,7 +75,7 @@ impl KernelFinder {
             has_seen: false,
             is_other: false,
             files,
-            gaps: Vec::new(),
+            reading: Reading::default(),
         }
     }
 
@@ -63,15 +93,7 @@ impl KernelFinder {
         };
         let memory = &self.memory;
         if is_pending {
-            let found = GuestKnowledge::from_memory_with(memory, &registers, &self.files)?;
-            // While a kernel starts, its memory may not have everything yet.
-            let gaps = found.linux().map_or(&[][..], LinuxKnowledge::gaps);
-            let is_final = gaps == self.gaps;
-            self.gaps = gaps.to_vec();
-            if is_final {
-                for gap in gaps {
-                    log::info!("{gap}");
-                }
+            if let Some(found) = self.reading.read(memory, &registers, &self.files)? {
                 knowledge.complete(found);
             }
         } else if let Some(linux) = knowledge.linux()

@@ -89,7 +89,7 @@ pub enum AttachedEnd {
     Stopped,
     /// The guest or its VMM has ended.
     Guest,
-    /// The guest has rebooted, and runs another kernel now.
+    /// The guest has rebooted into more kernels than can be known.
     OtherKernel,
     /// The process that traces the VMM has ended. The VMM goes on.
     NoTracer,

@@ -1,6 +1,7 @@
 //! Running guests of other VMMs, attached to: kvmprof's own in another process, and QEMU's. Their kernels are found in their memory only. KASLR is
 //! on.
 
+mod kexec;
 mod nested;
 mod perf;
 mod programs;
