@@ -73,7 +73,45 @@ pub enum IntrospectionError {
         /// A description of the running kernel.
         running: String,
     },
+    /// A file that is to have a kernel's types has none.
+    #[error("{0} has no types: it is neither BTF nor an ELF file that has it or debug information")]
+    NoTypes(String),
+    /// A file that is to have a kernel's symbols has none.
+    #[error(
+        "{0} has no symbols: it is neither a System.map, nor a copy of /proc/kallsyms, nor an ELF file with a symbol table"
+    )]
+    NoSymbols(String),
+    /// A copy of `/proc/kallsyms` that was made without the right to see addresses.
+    #[error("The addresses in {0} are hidden: copy /proc/kallsyms as root (kernel.kptr_restrict)")]
+    HiddenAddresses(String),
+    /// The given types belong to another kernel.
+    #[error("{file} has the types of another kernel: {compared}")]
+    OtherTypes {
+        /// The file.
+        file: String,
+        /// What was compared, and how.
+        compared: String,
+    },
+    /// The given symbols belong to another kernel.
+    #[error("{file} has the symbols of another kernel: {compared}")]
+    OtherSymbols {
+        /// The file.
+        file: String,
+        /// What was compared, and how.
+        compared: String,
+    },
     /// A `kvmprof` note is malformed.
     #[error("The guest's note doesn't say where its processes are")]
     Note(#[from] NoteError),
+}
+
+impl IntrospectionError {
+    /// Whether a file that was given isn't that of the kernel that runs.
+    #[must_use]
+    pub fn is_of_other_kernel(&self) -> bool {
+        matches!(
+            self,
+            Self::OtherBuild { .. } | Self::OtherTypes { .. } | Self::OtherSymbols { .. }
+        )
+    }
 }

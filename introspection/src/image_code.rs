@@ -167,6 +167,7 @@ mod tests {
     use vm_memory::{Bytes, GuestAddress};
 
     use super::*;
+    use crate::BuildFiles;
     use crate::GuestKnowledge;
     use kvmprof_introspection_fixtures::page_tables::{Memory, Tables, long_mode};
 
@@ -214,7 +215,7 @@ mod tests {
         let (memory, registers, address) = running(&image, 0);
         let slide = MOVED.wrapping_sub(address & !0xfff);
         let (moved_memory, moved, _) = running(&image, slide);
-        let knowledge = GuestKnowledge::from_running_image(&image).unwrap();
+        let knowledge = GuestKnowledge::from_running_image(&image, &BuildFiles::default()).unwrap();
         assert!(knowledge.is_unlocated() && knowledge.kallsyms().is_none());
         assert!(knowledge.describe().contains("no vCPU was seen"));
         // Code that isn't the image's, and memory that isn't there.

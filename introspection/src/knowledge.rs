@@ -2,26 +2,33 @@
 
 use std::fmt::Write;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::PhysicalMemory;
 use kvmprof_abi::note::{self, GuestNote, TYPE_LOCATIONS, parse_note};
 
 use super::firmware::Firmware;
 use super::image_code::{ImageCode, Placed, Placement};
-use super::linux::LinuxKnowledge;
+use super::linux::{BuildFiles, LinuxKnowledge};
 use super::noted::{PidAt, PidAtError};
 use super::{IntrospectionError, Registers, notes};
 
 /// The knowledge about a guest, shared by all its vCPUs.
 ///
 /// The guest can run before the knowledge is complete: [`GuestKnowledge::pending`] knows nothing until
-/// [`GuestKnowledge::complete`] is called.
+/// [`GuestKnowledge::complete`] is called. A guest may also restart with another kernel ([`GuestKnowledge::succeed`]).
 #[derive(Debug, Default)]
 pub struct GuestKnowledge {
-    guest: OnceLock<Guest>,
+    /// What was found, of each kernel in turn. None is removed: threads of vCPUs use it without a lock.
+    guests: [OnceLock<Guest>; MAX_KERNELS],
+    /// The place of the present one.
+    current: AtomicUsize,
     /// What runs before a kernel does.
     firmware: Firmware,
 }
+
+/// Maximum number of kernels that a guest runs in turn, each of which takes some 10 MB.
+const MAX_KERNELS: usize = 16;
 
 /// A guest by its kind: what only one kind can answer is asked of it directly.
 #[derive(Debug)]
@@ -130,15 +137,20 @@ impl GuestKnowledge {
     /// Reads the image that another VMM is said to run: as [`GuestKnowledge::from_image`] does. Functions of an image that isn't Linux have names only
     /// once a vCPU was seen in its code, by [`GuestKnowledge::locate_image`] or [`VcpuIntrospector::identify`](super::VcpuIntrospector::identify).
     ///
+    /// `others` are what the build of a Linux kernel has left behind.
+    ///
     /// # Errors
-    /// The image or its note is damaged, or it is neither a kernel nor an ELF file with a note or symbols.
-    pub fn from_running_image(image: &[u8]) -> Result<Self, IntrospectionError> {
-        if let Some(note) = note_of(image)? {
+    /// The image or its note is damaged, or it is neither a kernel nor an ELF file with a note or symbols, or `others` are those of another kernel.
+    pub fn from_running_image(
+        image: &[u8],
+        others: &BuildFiles,
+    ) -> Result<Self, IntrospectionError> {
+        if let Some(note) = note_of(image)?.filter(|_| others.is_empty()) {
             let guest = OtherGuest::from_image(note, image, Placement::Unproven);
             return Ok(Self::new(Guest::Other(guest)));
         }
-        match Self::from_kernel_image(image) {
-            Err(error @ IntrospectionError::NotAKernel) => {
+        match Self::from_kernel_image_with(image, others) {
+            Err(error @ IntrospectionError::NotAKernel) if others.is_empty() => {
                 let note = GuestNote::default();
                 let guest = OtherGuest::from_image(note, image, Placement::Unproven);
                 match guest.code.is_some() {
@@ -168,8 +180,19 @@ impl GuestKnowledge {
     /// # Errors
     /// The file isn't a Linux kernel, or is damaged.
     pub fn from_kernel_image(file: &[u8]) -> Result<Self, IntrospectionError> {
+        Self::from_kernel_image_with(file, &BuildFiles::default())
+    }
+
+    /// As [`Self::from_kernel_image`], with what else the kernel's build has left behind.
+    ///
+    /// # Errors
+    /// The file isn't a Linux kernel, or is damaged, or the other files are those of another kernel.
+    pub fn from_kernel_image_with(
+        file: &[u8],
+        others: &BuildFiles,
+    ) -> Result<Self, IntrospectionError> {
         Ok(Self::new(Guest::Linux(Box::new(
-            LinuxKnowledge::from_image(file)?,
+            LinuxKnowledge::from_image_with(file, others)?,
         ))))
     }
 
@@ -186,8 +209,20 @@ impl GuestKnowledge {
         memory: &M,
         registers: &Registers,
     ) -> Result<Self, IntrospectionError> {
+        Self::from_memory_with(memory, registers, &BuildFiles::default())
+    }
+
+    /// As [`Self::from_memory`], with what the kernel's build has left behind.
+    ///
+    /// # Errors
+    /// As for [`Self::from_memory`], or the files are those of another kernel.
+    pub fn from_memory_with<M: PhysicalMemory>(
+        memory: &M,
+        registers: &Registers,
+        others: &BuildFiles,
+    ) -> Result<Self, IntrospectionError> {
         Ok(Self::new(Guest::Linux(Box::new(
-            LinuxKnowledge::from_memory(memory, registers)?,
+            LinuxKnowledge::from_memory(memory, registers, others)?,
         ))))
     }
 
@@ -215,7 +250,7 @@ impl GuestKnowledge {
     /// # Errors
     /// The image doesn't have the variable that is the pid's base.
     pub fn with_image(self, image: &[u8]) -> Result<Self, PidAtError> {
-        match self.guest.into_inner() {
+        match self.into_guest() {
             Some(Guest::Other(guest)) if guest.has_processes() && guest.code.is_none() => {
                 let mut code = ImageCode::from_elf(image, Placement::Unproven);
                 if let Some(pid_at) = &guest.named_pid {
@@ -248,17 +283,48 @@ impl GuestKnowledge {
 
     /// Completes pending knowledge with `found`. Only the first call has an effect.
     pub fn complete(&self, found: Self) {
-        if let Some(guest) = found.guest.into_inner() {
+        if let Some(guest) = found.into_guest() {
             // Existing knowledge isn't replaced, because vCPUs may have built on it.
-            let _already = self.guest.set(guest);
+            let _already = self.guests[0].set(guest);
         }
     }
 
-    fn new(guest: Guest) -> Self {
-        Self {
-            guest: OnceLock::from(guest),
-            firmware: Firmware::default(),
+    /// Replaces the knowledge of a Linux kernel that has ended, and was forgotten by [`LinuxKnowledge::forget_running`], with what was `found` of the
+    /// kernel that runs in its place. What was borrowed before stays as it is. Only one thread may call this.
+    ///
+    /// False, without an effect, if the guest isn't Linux, or has run 16 kernels already.
+    pub fn succeed(&self, found: Self) -> bool {
+        let place = self.current.load(Ordering::Relaxed) + 1;
+        let Some((former, next)) = self.linux().zip(self.guests.get(place)) else {
+            return false;
+        };
+        let Some(Guest::Linux(linux)) = found.into_guest() else {
+            return false;
+        };
+        linux.modules().follow_those_of(former.modules());
+        if next.set(Guest::Linux(linux)).is_err() {
+            return false;
         }
+        self.current.store(place, Ordering::Release);
+        former.modules().end();
+        true
+    }
+
+    fn into_guest(self) -> Option<Guest> {
+        let current = self.current.into_inner();
+        let [first, ..] = self.guests;
+        (current == 0).then(|| first.into_inner())?
+    }
+
+    fn new(guest: Guest) -> Self {
+        let found = Self::default();
+        let _first = found.guests[0].set(guest);
+        found
+    }
+
+    /// What is known of the present guest, once that is known.
+    fn known(&self) -> Option<&Guest> {
+        self.guests.get(self.current.load(Ordering::Acquire))?.get()
     }
 
     /// What is known of the firmware, while the guest's kernel is still looked for in its memory.
@@ -268,12 +334,12 @@ impl GuestKnowledge {
 
     pub(super) fn guest(&self) -> &Guest {
         const PENDING: &Guest = &Guest::Other(OtherGuest::UNKNOWN);
-        self.guest.get().unwrap_or(PENDING)
+        self.known().unwrap_or(PENDING)
     }
 
     /// A description of how processes are identified.
     pub fn describe(&self) -> String {
-        match self.guest.get() {
+        match self.known() {
             None => "not known yet: the guest's kernel is still being read".to_owned(),
             Some(Guest::Linux(linux)) => match linux.slide() {
                 Some(slide) => format!("Linux {}, slide {slide:#x}", linux.release()),
@@ -315,7 +381,7 @@ impl GuestKnowledge {
 
     /// True while the kind of the guest is unknown.
     pub fn is_pending(&self) -> bool {
-        self.guest.get().is_none()
+        self.known().is_none()
     }
 
     /// True for a Linux guest, and while the guest can still turn out to be one.
@@ -359,6 +425,7 @@ mod tests {
     use super::*;
     use crate::test_guest::LinuxGuest;
     use kvmprof_introspection_fixtures::kernel::HOT;
+    use kvmprof_introspection_fixtures::linux_guest::IMAGE;
     use kvmprof_introspection_fixtures::modules::TestModule;
 
     #[test]
@@ -398,6 +465,43 @@ mod tests {
         assert_eq!(linux.slide(), slide);
         guest.read_modules();
         assert!(!modules().is_empty());
+    }
+
+    /// What vCPUs have of the former kernel is no longer used, and recordings go on with the functions of modules.
+    #[test]
+    fn another_kernel_takes_the_place_of_one_that_has_ended() {
+        let guest = LinuxGuest::new(HOT);
+        let (knowledge, former) = (&guest.knowledge, guest.linux());
+        former.locate(&guest.memory, &guest.user());
+        guest.load(&[TestModule::new("first", 2)]);
+        guest.read_modules();
+        let log = former.modules().functions_after(0).unwrap();
+        former.forget_running();
+        let file = HOT.file();
+        let mut words = file.windows(6);
+        let place = words.position(|word| word == b"#1 SMP").unwrap();
+        let mut other = file.clone();
+        other[place..place + 6].copy_from_slice(b"#2 SMP");
+        let found = || GuestKnowledge::from_kernel_image(&other).unwrap();
+        let generation = former.modules().generation();
+        assert!(!knowledge.succeed(GuestKnowledge::unknown()));
+        assert!(knowledge.succeed(found()));
+        let linux = knowledge.linux().unwrap();
+        assert!(!std::ptr::eq(linux, former) && linux.slide().is_none());
+        assert!(linux.modules().generation() > generation);
+        // The banner in memory is the former one.
+        assert!(linux.locate(&guest.memory, &guest.user()).is_none());
+        guest.write(IMAGE + place as u64 - 4096, b"#2 SMP");
+        linux.locate(&guest.memory, &guest.user()).unwrap();
+        assert_eq!(former.locate(&guest.memory, &guest.user()), None);
+        linux.modules().read(linux, &guest.memory);
+        let more = linux.modules().functions_after(log.known).unwrap();
+        assert!(more.text.contains("first_0") && more.known > log.known);
+        for _ in 2..MAX_KERNELS {
+            assert!(knowledge.succeed(found()));
+        }
+        assert!(!knowledge.succeed(found()));
+        assert!(!GuestKnowledge::pending().succeed(found()));
     }
 
     #[test]

@@ -53,8 +53,8 @@ pub use kvmprof_paging::{
     AddressSpace, NotWritable, PhysicalMemory, Registers, SharedMemory, WritableMemory, bytes,
 };
 pub use linux::{
-    Area, Backing, FileIdentity, GuestProcesses, KernelPulse, KernelWatch, LinuxKnowledge,
-    ListedProcess, MappedFile, ModuleOmissions, Modules, NewFunctions, ProcessFate,
+    Area, Backing, BuildFiles, FileIdentity, GuestProcesses, KernelPulse, KernelWatch,
+    LinuxKnowledge, ListedProcess, MappedFile, ModuleOmissions, Modules, NewFunctions, ProcessFate,
     ProcessInstance, ProcessMap, ProcessOrigin, TaskReader, TaskScope, UnwinderSlot,
     VMCOREINFO_BYTES, VmcoreinfoSearch, release_of_file,
 };

@@ -209,15 +209,6 @@ pub enum MachineError {
         /// What is wrong.
         reason: String,
     },
-    /// The kernel in a library doesn't say where it has to be.
-    #[error("The kernel {name} can't be taken out of its library")]
-    Library {
-        /// Name of the kernel.
-        name: String,
-        /// What is wrong with the library.
-        #[source]
-        source: kvmprof_introspection::IntrospectionError,
-    },
     /// A segment of the kernel overlaps the machine's own structures.
     #[error(
         "The kernel {name} wants to be loaded at {address:#x}; below {:#x} is no place for kernels",

@@ -26,6 +26,10 @@ pub struct ProfilingConfig {
     pub prf_addresses: usize,
     /// A folder on the host with the guest's files. Programs whose stacks are recorded are searched there.
     pub sysroot: Option<PathBuf>,
+    /// The types (BTF) of the guest's kernel, if its image doesn't have them.
+    pub btf: Option<PathBuf>,
+    /// The symbols of the guest's kernel, if its image doesn't have them.
+    pub symbols: Option<PathBuf>,
     /// The knowledge of the guest; `None` to find it out.
     pub knowledge: Option<GuestKnowledge>,
     /// The path of the socket for clients; `None` for no socket.
@@ -45,6 +49,8 @@ impl Default for ProfilingConfig {
             max_stack: DEFAULT_STACK_FRAMES,
             prf_addresses: kvmprof_abi::prf::MAX_ADDRESSES,
             sysroot: None,
+            btf: None,
+            symbols: None,
             knowledge: None,
             socket: None,
             record: None,

@@ -184,7 +184,6 @@ impl Machine {
     ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let machine = MachineConfig {
-            kernel: KernelSource::Embedded(boot.image().elf()),
             initrd: None,
             command_line: boot.command_line().to_owned(),
             memory: MemoryOptions::private(MEMORY_BYTES),
@@ -198,7 +197,7 @@ impl Machine {
                 socket: Some(folder.path().join("socket")),
                 ..ProfilingConfig::default()
             },
-            ..VmConfig::new(machine)
+            ..VmConfig::new(KernelSource::Embedded(boot.image().elf()), machine)
         };
         contain_threads();
         let vm = Vm::start(with_helpers(adapt(config))).unwrap();

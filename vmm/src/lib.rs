@@ -12,6 +12,7 @@
 //! ```
 
 pub mod attached;
+mod build_files;
 #[cfg(test)]
 #[path = "../../tests/shared/not_run.rs"]
 mod not_run;

@@ -1,7 +1,7 @@
-//! Programs and kernels as files: ELF and its notes, unwind information, bzImage and its compressions.
+//! Programs and kernels as files: ELF and its notes, unwind information, debug information, lists of symbols, bzImage and its compressions.
 
 use kvmprof_introspection::{
-    Btf, GuestKnowledge, UnwindTable, join_btf, notes, unpack_archive, unpack_kernel,
+    Btf, BuildFiles, GuestKnowledge, UnwindTable, join_btf, notes, unpack_archive, unpack_kernel,
 };
 use kvmprof_recording::elf;
 
@@ -35,6 +35,9 @@ pub fn run(data: &[u8]) {
     if data.len() < 1 << 14 {
         let _no_kernel = unpack_kernel(data);
     }
+    let mut files = BuildFiles::default();
+    let _either = files.add_types("fuzzed", data);
+    let _either = files.add_symbols("fuzzed", data);
     types(data);
 }
 

@@ -1,7 +1,8 @@
 //! Kernels as the machine loads them: bzImage and ELF files, whose parts are put into guest memory.
 
 use kvmprof_introspection_fixtures::library::{Function, Library};
-use kvmprof_machine::{GuestMemory, Image, ImageKind, layout};
+use kvmprof_machine::{GuestMemory, ImageKind, layout};
+use kvmprof_vmm::vm::parse_kernel;
 use vm_memory::GuestAddress;
 
 /// Bytes of guest memory.
@@ -9,7 +10,7 @@ const MEMORY: usize = 4 << 20;
 
 /// Reads the file, and loads it if it is a kernel.
 pub fn run(data: &[u8]) {
-    let Ok(image) = Image::parse("fuzzed".to_owned(), data.into()) else {
+    let Ok(image) = parse_kernel("fuzzed".to_owned(), data.into()) else {
         return;
     };
     assert!(image.command_line_max() <= layout::COMMAND_LINE_MAX);

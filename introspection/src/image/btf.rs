@@ -24,7 +24,8 @@ const KIND_INT: u32 = 1;
 const KIND_ARRAY: u32 = 3;
 /// The kind of a `btf_type` that is a structure.
 pub const KIND_STRUCT: u32 = 4;
-const KIND_UNION: u32 = 5;
+/// The kind of a `btf_type` that is a union.
+pub const KIND_UNION: u32 = 5;
 /// The kind of a `btf_type` that is an enumeration of 32-bit numbers.
 pub const KIND_ENUM: u32 = 6;
 /// The kind of a `btf_type` that gives another type a name.
@@ -58,21 +59,24 @@ pub struct Btf<'a> {
 pub fn join(base: &[u8], split: &[u8]) -> Result<Vec<u8>, IntrospectionError> {
     let (base_types, base_strings) = parts(base)?;
     let (split_types, split_strings) = parts(split)?;
-    let length = |one: &[u8], other: &[u8]| {
-        u32::try_from(one.len() + other.len())
-            .map_err(|_| IntrospectionError::Btf("it is too long"))
-    };
-    let types = length(base_types, split_types)?;
-    let strings = length(base_strings, split_strings)?;
+    let joined = section(&[base_types, split_types], &[base_strings, split_strings]);
+    joined.ok_or(IntrospectionError::Btf("it is too long"))
+}
+
+/// A section of these types and strings. `None` if it is too long for its header.
+pub(super) fn section(types: &[&[u8]], strings: &[&[u8]]) -> Option<Vec<u8>> {
+    let length =
+        |parts: &[&[u8]]| u32::try_from(parts.iter().map(|part| part.len()).sum::<usize>()).ok();
+    let (types_length, strings_length) = (length(types)?, length(strings)?);
     let mut section = MAGIC.to_le_bytes().to_vec();
     section.extend_from_slice(&[VERSION, 0]);
-    for word in [HEADER_LENGTH, 0, types, types, strings] {
+    for word in [HEADER_LENGTH, 0, types_length, types_length, strings_length] {
         section.extend_from_slice(&word.to_le_bytes());
     }
-    for part in [base_types, split_types, base_strings, split_strings] {
+    for part in types.iter().chain(strings) {
         section.extend_from_slice(part);
     }
-    Ok(section)
+    Some(section)
 }
 
 /// The types and the strings of a section.

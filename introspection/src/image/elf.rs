@@ -1,10 +1,16 @@
 //! The parts of an ELF file that introspection needs (elf(5)).
 
+use std::borrow::Cow;
+use std::io::Read;
+
+use flate2::read::ZlibDecoder;
 use object::elf::{
-    ET_DYN, FileHeader64, PF_X, PT_LOAD, ProgramHeader64, SHF_EXECINSTR, SHT_DYNSYM, SHT_NOBITS,
-    SHT_SYMTAB, SectionType, SymbolSection,
+    ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD, ET_DYN, FileHeader64, PF_X, PT_LOAD, ProgramHeader64,
+    SHF_EXECINSTR, SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB, SectionType, SymbolSection,
 };
-use object::read::elf::{FileHeader, NoteIterator, ProgramHeader, SectionHeader};
+use object::read::elf::{
+    CompressionHeader, FileHeader, NoteIterator, ProgramHeader, SectionHeader,
+};
 use object::{LittleEndian, SectionIndex, read};
 
 use super::super::IntrospectionError;
@@ -14,6 +20,8 @@ type Program = ProgramHeader64<LittleEndian>;
 
 /// Maximum number of segments; a kernel has about five.
 const MAX_SEGMENTS: usize = 64;
+/// Maximum size of an unpacked section, in bytes. The debug information of a distribution's kernel has some 200 MB.
+const MAX_SECTION: u64 = 1 << 30;
 /// Maximum number of notes.
 const MAX_NOTES: usize = 1024;
 
@@ -115,6 +123,33 @@ impl<'a> Vmlinux<'a> {
             section.sh_addr(endian),
             section.data(endian, self.file).ok()?,
         ))
+    }
+
+    /// The data of the section `name`, unpacked if it is packed (`SHF_COMPRESSED`, elf(5)). `None` if there is no such section, or it is damaged or
+    /// unpacks to more than [`MAX_SECTION`] bytes.
+    pub fn unpacked_section(&self, name: &[u8]) -> Option<Cow<'a, [u8]>> {
+        let endian = self.header.endian().ok()?;
+        let sections = self.header.sections(endian, self.file).ok()?;
+        let (_, section) = sections.section_by_name(endian, name)?;
+        let data = section.data(endian, self.file).ok()?;
+        let Some((header, offset, size)) = section.compression(endian, self.file).ok()? else {
+            return Some(Cow::Borrowed(data));
+        };
+        let (start, size) = (usize::try_from(offset).ok()?, usize::try_from(size).ok()?);
+        let packed = self.file.get(start..start.checked_add(size)?)?;
+        let mut unpacked = Vec::new();
+        match header.ch_type(endian) {
+            ELFCOMPRESS_ZLIB => ZlibDecoder::new(packed)
+                .take(MAX_SECTION + 1)
+                .read_to_end(&mut unpacked),
+            ELFCOMPRESS_ZSTD => zstd::Decoder::new(packed)
+                .ok()?
+                .take(MAX_SECTION + 1)
+                .read_to_end(&mut unpacked),
+            _ => return None,
+        }
+        .ok()?;
+        (unpacked.len() as u64 <= MAX_SECTION).then_some(Cow::Owned(unpacked))
     }
 
     /// The defined symbols of `.symtab`, which stripped kernels lack.

@@ -10,6 +10,8 @@ pub struct KernelImage<'a> {
     /// The file, if it is an ELF file, which may have sections and a symbol table.
     file: Option<Vmlinux<'a>>,
     is_running: bool,
+    /// BTF that was made of the file's debug information.
+    types: Option<&'a [u8]>,
     /// How far above its link-time addresses a running kernel is, once the segments have these.
     slide: u64,
 }
@@ -21,8 +23,20 @@ impl<'a> KernelImage<'a> {
             segments: file.segments().to_vec(),
             file: Some(file),
             is_running: false,
+            types: None,
             slide: 0,
         }
+    }
+
+    /// The same with these types, in BTF, which aren't in the image itself.
+    pub fn with_types(self, types: Option<&'a [u8]>) -> Self {
+        Self { types, ..self }
+    }
+
+    /// The BTF in the image, or made of the file's debug information.
+    pub fn types(&self, symbols: &Symbols) -> Option<&'a [u8]> {
+        let own = || self.part(".BTF", symbols, ["__start_BTF", "__stop_BTF"]);
+        self.types.or_else(|| own().map(|(_, section)| section))
     }
 
     /// The image of a kernel that doesn't run yet, laid out as in memory, from this link-time address on.
@@ -35,6 +49,7 @@ impl<'a> KernelImage<'a> {
             }],
             file: None,
             is_running: false,
+            types: None,
             slide: 0,
         }
     }
@@ -45,6 +60,7 @@ impl<'a> KernelImage<'a> {
             segments,
             file: None,
             is_running: true,
+            types: None,
             slide: 0,
         }
     }

@@ -3,6 +3,7 @@
 pub(crate) mod btf;
 mod bzimage;
 mod decompress;
+pub(crate) mod dwarf;
 pub(crate) mod elf;
 pub(crate) mod kallsyms;
 mod kernel_image;

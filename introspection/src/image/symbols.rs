@@ -26,7 +26,7 @@ pub(crate) struct Symbol {
 }
 
 /// A kernel's symbols.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Symbols {
     /// Sorted by address.
     symbols: Vec<Symbol>,

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use kvmprof_recording::elf::hex;
 
+use super::build_files::BuildFiles;
 use super::gaps::Gaps;
 use super::locks::LockLoops;
 use super::modules::Modules;
@@ -14,18 +15,17 @@ use super::processes::{InstanceLayout, MapBudget, ProcessLayout};
 use super::running::RunningImage;
 use super::task_layout::{Addresses, TaskLayout};
 use super::tasks::TaskListLayout;
-use super::{KERNEL_MAP, KERNEL_MAP_LENGTH, LinuxKnowledge, MAX_BANNER, stacks};
+use super::{BANNER_START, KERNEL_MAP, KERNEL_MAP_LENGTH, LinuxKnowledge, MAX_BANNER, stacks};
 use crate::bundle::KernelBundle;
 use crate::code::Code;
 use crate::image::btf::Btf;
+use crate::image::dwarf::to_btf;
 use crate::image::kallsyms::{self, Anchor, Budget, Stretch};
 use crate::image::types::{Members, Missing, Types};
 use crate::image::{self, KernelImage, Vmlinux};
 use crate::unwind::{CodeRules, ReturnHooks};
 use crate::{IntrospectionError, PhysicalMemory, Registers, Symbols};
 
-/// The start of the kernel's banner (`init/version-timestamp.c`).
-const BANNER_START: &[u8] = b"Linux version ";
 /// Maximum number of bytes of a banner, with the builder's name and the compiler's version.
 const LONGEST_BANNER: usize = 512;
 /// The note with an ELF file's build id (elf(5)).
@@ -42,26 +42,39 @@ impl LinuxKnowledge {
     /// # Errors
     /// The file isn't a Linux kernel, or is damaged.
     pub fn from_image(file: &[u8]) -> Result<Self, IntrospectionError> {
+        Self::from_image_with(file, &BuildFiles::default())
+    }
+
+    /// As [`Self::from_image`], with what else the kernel's build has left behind.
+    ///
+    /// # Errors
+    /// The file isn't a Linux kernel, or is damaged, or the other files are those of another kernel.
+    pub fn from_image_with(file: &[u8], others: &BuildFiles) -> Result<Self, IntrospectionError> {
         if let Some(bundle) = KernelBundle::find(file)? {
-            let (found, _) = Self::read_image(bundle_image(&bundle))?;
+            let (found, _) = Self::read_image(bundle_image(&bundle), others)?;
             return Ok(found);
         }
         let unpacked = image::unpack(file)?;
-        let image = KernelImage::from_file(Vmlinux::parse(&unpacked)?);
-        let (found, _) = Self::read_image(image)?;
+        let vmlinux = Vmlinux::parse(&unpacked)?;
+        let own = vmlinux.section(b".BTF");
+        let has_types = own.is_some_and(|(_, section)| Btf::parse(section).is_ok());
+        let types = if has_types { None } else { to_btf(&vmlinux) };
+        let image = KernelImage::from_file(vmlinux).with_types(types.as_deref());
+        let (found, _) = Self::read_image(image, others)?;
         Ok(found)
     }
 
-    /// Reads the kernel that runs in `memory`, where a vCPU has `registers`.
+    /// Reads the kernel that runs in `memory`, where a vCPU has `registers`, with what its build has left behind.
     ///
     /// # Errors
-    /// No Linux kernel runs yet, or another kernel runs.
+    /// No Linux kernel runs yet, or another kernel runs, or the files are those of another one.
     pub fn from_memory<M: PhysicalMemory>(
         memory: &M,
         registers: &Registers,
+        others: &BuildFiles,
     ) -> Result<Self, IntrospectionError> {
         let running = RunningImage::read(memory, registers)?;
-        let (found, slide) = Self::read_image(running.image())?;
+        let (found, slide) = Self::read_image(running.image(), others)?;
         found.locate_at(memory, registers, slide);
         Ok(found)
     }
@@ -99,7 +112,10 @@ impl LinuxKnowledge {
     }
 
     /// Reads `image`. Also returns the slide: that of a running kernel, 0 for a file.
-    fn read_image(mut image: KernelImage<'_>) -> Result<(Self, u64), IntrospectionError> {
+    fn read_image<'a>(
+        mut image: KernelImage<'a>,
+        others: &'a BuildFiles,
+    ) -> Result<(Self, u64), IntrospectionError> {
         let kernel = release(&image).ok_or(IntrospectionError::NotAKernel)?;
         let mut symbols = kernel_symbols(&image);
         let mut slide = 0;
@@ -110,9 +126,12 @@ impl LinuxKnowledge {
             symbols = symbols.moved_down(KERNEL_MAP + slide, slide);
             image.move_down(slide);
         }
+        if let Some(listed) = others.symbols_of(&image, &symbols)? {
+            symbols = listed;
+        }
         let (types, without_types) = types(&image, &symbols);
-        let (symbols, types) = completed(&image, symbols, types);
-        let mut gaps = Gaps::new(without_types);
+        let (symbols, types) = completed(&image, symbols, types, others)?;
+        let mut gaps = Gaps::new(without_types.filter(|_| matches!(types, Types::Code(_))));
         let (banner_address, banner) =
             banner(&image, &symbols).ok_or(IntrospectionError::NotAKernel)?;
         let is_smp = memchr::memmem::find(banner, b" SMP").is_some();
@@ -185,8 +204,7 @@ impl LinuxKnowledge {
 
 /// The kernel's types, and why they aren't from BTF if they aren't.
 fn types<'a>(image: &KernelImage<'a>, symbols: &Symbols) -> (Types<'a>, Option<String>) {
-    let section = image.part(".BTF", symbols, ["__start_BTF", "__stop_BTF"]);
-    let reason = match section.map(|(_, section)| Btf::parse(section)) {
+    let reason = match image.types(symbols).map(Btf::parse) {
         Some(Ok(btf)) => return (Types::Btf(btf), None),
         Some(Err(_)) => "the kernel's BTF is damaged".to_owned(),
         None => "the kernel has no BTF".to_owned(),
@@ -194,26 +212,34 @@ fn types<'a>(image: &KernelImage<'a>, symbols: &Symbols) -> (Types<'a>, Option<S
     (Types::Code(Members::new()), Some(reason))
 }
 
-/// Adds what the kernel's code tells to `symbols` and `types`, if these lack something that all kernels have.
+/// Adds what the kernel's code tells to `symbols` and `types`, if these lack something that all kernels have. The types of another file come before the
+/// code's, which they are compared with.
 fn completed<'a>(
     image: &KernelImage<'_>,
     symbols: Symbols,
     types: Types<'a>,
-) -> (Symbols, Types<'a>) {
+    others: &'a BuildFiles,
+) -> Result<(Symbols, Types<'a>), IntrospectionError> {
     let [offsets] = symbols.addresses_of(["__per_cpu_offset"]);
     let has_types = matches!(types, Types::Btf(_));
-    if offsets.is_some() && has_types {
-        return (symbols, types);
+    if offsets.is_some() && has_types && !others.has_types() {
+        return Ok((symbols, types));
     }
     let findings = Code::new(image, &symbols).findings();
     let variables = findings.variables();
     let missing = variables.filter(|(name, _)| symbols.address_of(name).is_none());
     let missing: Vec<_> = missing.collect();
+    let members = findings.members();
     let types = match types {
         Types::Btf(_) => types,
-        Types::Code(_) => Types::Code(findings.members()),
+        Types::Code(_) => Types::Code(members.clone()),
     };
-    (symbols.with_variables(&missing), types)
+    let described = others.types_of(&types, &members)?;
+    let types = match (types, described) {
+        (Types::Code(_), Some(described)) => described,
+        (types, _) => types,
+    };
+    Ok((symbols.with_variables(&missing), types))
 }
 
 /// The release of the kernel in a file that isn't compressed: an ELF vmlinux, or a library with a kernel. `None` if there is none.

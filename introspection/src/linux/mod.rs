@@ -1,5 +1,6 @@
 //! Linux guests: the knowledge from the kernel's image, and the place of the running kernel.
 
+mod build_files;
 mod cpu;
 mod cpu_places;
 mod from_kernel_image;
@@ -43,6 +44,7 @@ use processes::{InstanceLayout, MapBudget, ProcessLayout};
 use task_layout::{Addresses, TaskLayout};
 use tasks::TaskListLayout;
 
+pub use build_files::BuildFiles;
 pub use cpu::Cpu;
 pub use from_kernel_image::{kernel_symbols, release as kernel_release, release_of_file};
 pub use kernel_watch::{KernelPulse, KernelWatch};
@@ -64,6 +66,8 @@ const KERNEL_MAP_LENGTH: u64 = 1 << 30;
 const FIXED_DIRECT_MAPS: [u64; 2] = [0xffff_8880_0000_0000, 0xff11_0000_0000_0000];
 /// `PANIC_CPU_INVALID` (`include/linux/panic.h`).
 const NO_PANIC_CPU: i32 = -1;
+/// The start of the kernel's banner (`init/version-timestamp.c`).
+const BANNER_START: &[u8] = b"Linux version ";
 /// Maximum number of bytes of the banner that are compared.
 const MAX_BANNER: usize = 128;
 

@@ -93,7 +93,6 @@ impl Guest {
         let folder = tempfile::tempdir().context("Cannot make a folder for the socket")?;
         let socket: PathBuf = folder.path().join("socket");
         let machine = MachineConfig {
-            kernel: KernelSource::Embedded(IMAGE.elf()),
             initrd: None,
             command_line: format!("workload={workload}"),
             memory: MemoryOptions::private(64 << 20),
@@ -111,7 +110,7 @@ impl Guest {
                 socket: Some(socket.clone()),
                 ..ProfilingConfig::default()
             },
-            ..VmConfig::new(machine)
+            ..VmConfig::new(KernelSource::Embedded(IMAGE.elf()), machine)
         })?;
         let mut guest = Self {
             vm,

@@ -48,7 +48,7 @@ enum CaptureWay {
 /// on when kvmprof ends, however it does.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 when the guest has ended or rebooted into another kernel, or a signal has ended kvmprof; 1 for an error; 2 for wrong options.\n\n\
+    after_help = "Exit status: 0 when the guest has ended or rebooted into a 17th kernel, or a signal has ended kvmprof; 1 for an error; 2 for wrong options.\n\n\
     Examples:\n  \
       kvmprof attach 1234 --record guest.kvmprof\n  \
       kvmprof attach debian12 --socket /run/debian12.sock"
@@ -87,7 +87,7 @@ pub struct AttachArguments {
     hz: u32,
     #[command(flatten)]
     profiling: ProfilingOptions,
-    /// The guest's kernel, a Linux bzImage or an ELF file, if it isn't to be found in the guest's memory
+    /// The guest's kernel, a Linux bzImage or an ELF file, if it isn't to be found in the guest's memory; or another file of its build, as for --btf and --symbols
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
     #[command(flatten)]
@@ -143,7 +143,7 @@ impl Command for AttachArguments {
         match end {
             AttachedEnd::Guest => eprintln!("The guest of process {pid} has ended."),
             AttachedEnd::OtherKernel => eprintln!(
-                "The guest of process {pid} has rebooted into another kernel: attach again."
+                "The guest of process {pid} has rebooted into another kernel once too often: attach again."
             ),
             AttachedEnd::NoTracer => bail!(
                 "kvmprof's process that traces process {pid} has ended: the guest goes on; attach again"

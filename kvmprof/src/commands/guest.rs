@@ -22,12 +22,12 @@ use kvmprof_machine::share::{ShareOptions, ShareSource};
 use kvmprof_machine::virtio::GuestAccess;
 use kvmprof_machine::vsock::VsockConfig;
 use kvmprof_machine::{
-    Image, KernelPart, KernelSource, MachineConfig, MachineError, MemoryBacking, MemoryOptions,
+    Image, KernelFile, KernelPart, KernelSource, MachineConfig, MemoryBacking, MemoryOptions,
 };
 use kvmprof_profiling::clock::{DEFAULT_HZ, MAXIMUM_HZ};
 use kvmprof_profiling::{ProfilingConfig, RecordPlan};
 use kvmprof_sandbox::user::User;
-use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, block_signals, catch_signals};
+use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, VmError, block_signals, catch_signals, read_kernel};
 
 /// Maximum length of a text to find on a console, in bytes.
 const CONSOLE_TEXT_MAX: usize = 1024;
@@ -140,7 +140,6 @@ impl GuestOptions {
             )));
         }
         let machine = MachineConfig {
-            kernel: KernelSource::Path(kernel.to_owned()),
             initrd: self.initrd.clone(),
             command_line: self.cmdline.clone().unwrap_or_default(),
             memory: self.memory.clone(),
@@ -164,7 +163,7 @@ impl GuestOptions {
             },
             on_reset: self.on_reset.into(),
             restrict_paths: self.sandbox.restricts_paths(),
-            ..VmConfig::new(machine)
+            ..VmConfig::new(KernelSource::Path(kernel.to_owned()), machine)
         })
     }
 
@@ -191,7 +190,9 @@ impl GuestOptions {
             ));
         }
         let mut needs = Needs::default();
-        let read = self.initrd.iter().chain(&self.profiling.sysroot);
+        let profiling = &self.profiling;
+        let read = self.initrd.iter().chain(&profiling.sysroot);
+        let read = read.chain(&profiling.btf).chain(&profiling.symbols);
         needs.inputs.extend(read.map(|path| Bind::new(path, false)));
         let disks = self.disks.iter();
         let disks = disks.map(|disk| Bind::new(&disk.path, !disk.readonly));
@@ -242,12 +243,12 @@ impl GuestOptions {
     pub fn run(&self, mut config: VmConfig, interrupt: Interrupt) -> anyhow::Result<ExitStatus> {
         let user = self.user.as_ref();
         let helpers = self.sandbox.start(&mut config, user)?;
-        let unpacked = self.unpacked_kernel(&config);
-        self.choose_console(&mut config, unpacked.as_ref().ok().and_then(Option::as_ref));
-        let disk = match self.root.folder() {
-            Some(_) => self.root.make_disk(&config, unpacked?.as_ref())?,
-            None => None,
-        };
+        let unpacked = self.unpacked_kernel(&config).map_err(start_error)?;
+        self.choose_console(&mut config, unpacked.as_deref());
+        let disk = self.root.make_disk(&config, unpacked.as_deref())?;
+        if let Some(image) = unpacked {
+            config.kernel = KernelSource::Image(image);
+        }
         if let Some(disk) = &disk {
             disk.give_to(&mut config);
         }
@@ -273,19 +274,16 @@ impl GuestOptions {
     }
 
     /// The kernel of `config`, if it isn't packed and something depends on the parts that it has.
-    fn unpacked_kernel(&self, config: &VmConfig) -> Result<Option<Image>, MachineError> {
-        match &config.machine.kernel {
-            KernelSource::Path(kernel)
-                if self.console.is_none() || self.root.folder().is_some() =>
-            {
-                Image::open_unpacked(kernel)
-            }
-            _ => Ok(None),
+    fn unpacked_kernel(&self, config: &VmConfig) -> Result<Option<Arc<Image>>, VmError> {
+        if self.console.is_some() && self.root.folder().is_none() {
+            return Ok(None);
         }
+        let file = KernelFile::open(&config.kernel)?;
+        file.is_elf().then(|| read_kernel(file)).transpose()
     }
 
     /// Chooses the console of `config` if none was asked for, and the command line by it. A kernel that certainly has no driver for the serial port has the
-    /// virtio console. A kernel that can't be used is left to the machine, which says why.
+    /// virtio console.
     fn choose_console(&self, config: &mut VmConfig, unpacked: Option<&Image>) {
         let lacks_port = unpacked.is_some_and(|image| image.lacks(KernelPart::SerialPort));
         if self.console.is_none() && lacks_port {

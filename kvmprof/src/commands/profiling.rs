@@ -45,6 +45,14 @@ pub struct ProfilingOptions {
     /// How many frames a recorded call stack has at most, 16 to 1024, half of them the kernel's; each is read while the vCPU is stopped
     #[arg(long, value_name = "FRAMES", default_value_t = DEFAULT_STACK_FRAMES, value_parser = parse_max_stack)]
     max_stack: usize,
+    /// The types of the guest's kernel, if its image lacks them: BTF, such as a copy of /sys/kernel/btf/vmlinux, or an ELF file of the
+    /// same build
+    #[arg(long, value_name = "FILE", conflicts_with = "pid_at")]
+    pub btf: Option<PathBuf>,
+    /// The symbols of the guest's kernel, if its image lacks them: its System.map, a copy of its /proc/kallsyms, or an ELF file of the
+    /// same build
+    #[arg(long, value_name = "FILE", conflicts_with = "pid_at")]
+    pub symbols: Option<PathBuf>,
     /// Where the guest keeps the pid of the running process or thread, if its image doesn't say: absolute:ADDRESS[,OFFSET...]:BYTES,
     /// gs:OFFSET[,OFFSET...]:BYTES, VARIABLE:OFFSET[,OFFSET...]:BYTES with the name of a variable in the guest's image, or none
     #[arg(long, value_name = "PLACE")]
@@ -87,6 +95,8 @@ impl ProfilingOptions {
         let knowledge = self.pid_at.as_deref().map(pid_at).transpose();
         Ok(ProfilingConfig {
             sysroot: self.sysroot.clone(),
+            btf: self.btf.clone(),
+            symbols: self.symbols.clone(),
             max_stack: self.max_stack,
             knowledge: knowledge.map_err(usage)?,
             ..self.samples.config(source, hz)?

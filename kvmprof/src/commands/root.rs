@@ -169,7 +169,7 @@ impl RootOptions {
         config: &VmConfig,
         unpacked: Option<&Image>,
     ) -> anyhow::Result<Option<RootDisk>> {
-        let (Some(root), KernelSource::Path(path)) = (&self.root, &config.machine.kernel) else {
+        let (Some(root), KernelSource::Path(path)) = (&self.root, &config.kernel) else {
             return Ok(None);
         };
         let lacks = |part| unpacked.is_some_and(|image| image.lacks(part));
@@ -287,13 +287,14 @@ mod tests {
     use super::*;
 
     fn config() -> VmConfig {
-        let mut config = VmConfig::new(MachineConfig {
-            kernel: KernelSource::Path("libkrunfw.so".into()),
+        let kernel = KernelSource::Path("libkrunfw.so".into());
+        let machine = MachineConfig {
             initrd: None,
             command_line: "quiet -- one".to_owned(),
             memory: MemoryOptions::private(64 << 20),
             cpus: 1,
-        });
+        };
+        let mut config = VmConfig::new(kernel, machine);
         config.on_reset = OnReset::Restart;
         config.disks.push("own.raw".parse().unwrap());
         config

@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::image::{Image, ImageKind, LoadedKernel};
-use super::kernel_file::{KernelFile, open_file};
+use super::kernel_file::open_file;
 use super::kernel_part::KernelPart;
 use super::{MachineConfig, acpi, boot_parameters, command_line, firmware, mp_table, registers};
 use crate::error::MachineError;
@@ -13,35 +14,26 @@ use crate::layout;
 use crate::memory::GuestMemory;
 use crate::virtio::VirtioSlot;
 
-/// The files of a guest that are loaded, open.
+/// The initial RAM disk of a guest, open.
 #[derive(Debug)]
-pub(super) struct BootFiles {
-    kernel: KernelFile,
-    initrd: Option<(PathBuf, File)>,
-}
+pub(super) struct Initrd(PathBuf, File);
 
-impl BootFiles {
-    /// Opens those of `config`.
+impl Initrd {
+    /// Opens the one at `path`.
     ///
     /// # Errors
-    /// One of them can't be opened, or isn't a regular file.
-    pub fn open(config: &MachineConfig) -> Result<Self, MachineError> {
-        let initrd = config.initrd.clone().map(|path| {
-            let (file, _) = open_file("initrd", &path)?;
-            Ok::<_, MachineError>((path, file))
-        });
-        Ok(Self {
-            kernel: KernelFile::open(&config.kernel)?,
-            initrd: initrd.transpose()?,
-        })
+    /// It can't be opened, or isn't a regular file.
+    pub fn open(path: PathBuf) -> Result<Self, MachineError> {
+        let (file, _) = open_file("initrd", &path)?;
+        Ok(Self(path, file))
     }
 }
 
 /// Everything that is loaded. Files were read, or opened, once: files that replace them under their names later aren't used.
 #[derive(Debug)]
 pub struct Boot {
-    image: Image,
-    initrd: Option<(PathBuf, File)>,
+    image: Arc<Image>,
+    initrd: Option<Initrd>,
     command_line: String,
     memory_bytes: u64,
     cpus: u8,
@@ -49,22 +41,22 @@ pub struct Boot {
 }
 
 impl Boot {
-    /// The contents for `config`, of these files, on a machine with this many vCPUs and virtio devices in these slots.
+    /// The contents for `config`, of this kernel and this initial RAM disk, on a machine with this many vCPUs and virtio devices in these slots.
     ///
     /// # Errors
-    /// A file can't be read, or isn't a kernel, or the kernel takes no initial RAM disk.
+    /// The kernel takes no initial RAM disk.
     pub(super) fn new(
         config: &MachineConfig,
-        files: BootFiles,
+        image: Arc<Image>,
+        initrd: Option<Initrd>,
         cpus: u8,
         virtio: Vec<VirtioSlot>,
     ) -> Result<Self, MachineError> {
-        let image = Image::read(files.kernel)?;
-        if let Some((path, _)) = &files.initrd
+        if let Some(Initrd(path, _)) = &initrd
             && image.lacks(KernelPart::InitialRamDisk)
         {
             return Err(MachineError::NoInitrd {
-                kernel: config.kernel.name(),
+                kernel: image.name().to_owned(),
                 initrd: path.clone(),
             });
         }
@@ -72,7 +64,7 @@ impl Boot {
         Ok(Self {
             command_line: command_line(&config.command_line, has_acpi, &virtio),
             image,
-            initrd: files.initrd,
+            initrd,
             memory_bytes: config.memory.bytes,
             cpus,
             virtio,
@@ -90,7 +82,7 @@ impl Boot {
     /// The host has no descriptor left.
     pub fn initrd(&self) -> io::Result<Option<File>> {
         let initrd = self.initrd.as_ref();
-        initrd.map(|(_, file)| file.try_clone()).transpose()
+        initrd.map(|Initrd(_, file)| file.try_clone()).transpose()
     }
 
     /// The way in which the kernel is entered.
@@ -108,7 +100,7 @@ impl Boot {
         let kernel = image.load(memory, low_end)?;
         boot_parameters::load_command_line(memory, image, &self.command_line)?;
         let initrd = match &self.initrd {
-            Some((path, file)) => Some(boot_parameters::load_initrd(
+            Some(Initrd(path, file)) => Some(boot_parameters::load_initrd(
                 memory, image, path, file, low_end,
             )?),
             None => None,

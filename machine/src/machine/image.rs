@@ -2,19 +2,16 @@
 
 use std::io::{Cursor, Read};
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 
-use kvmprof_abi::note;
-use kvmprof_introspection::KernelBundle;
 use linux_loader::bootparam::setup_header;
 use linux_loader::loader::{BzImage, Elf, KernelLoader};
 use object::LittleEndian;
-use object::elf::{EM_X86_64, FileHeader64, PT_LOAD, PT_NOTE, ProgramHeader64};
+use object::elf::{EM_X86_64, FileHeader64, PT_LOAD, ProgramHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
 use vm_memory::{Bytes, GuestAddress};
 
-use super::kernel_file::{KernelFile, KernelSource};
+use super::kernel_notes::KernelNotes;
 use super::kernel_part::KernelPart;
 use super::other_image::what_else;
 use crate::error::MachineError;
@@ -32,23 +29,12 @@ pub enum ImageKind {
     /// An ELF file that has the Xen note `PHYS32_ENTRY`, entered there in 32-bit protected mode
     /// (Xen: docs/misc/pvh.pandoc).
     Pvh,
-    /// An ELF file that has a `kvmprof` note of type [`note::TYPE_START_ALL`]: every vCPU starts at
+    /// An ELF file that has a `kvmprof` note of type [`TYPE_START_ALL`](kvmprof_abi::note::TYPE_START_ALL): every vCPU starts at
     /// `e_entry` in 64-bit mode with the first 4 GiB mapped one to one, `rdi` = index of the vCPU,
     /// `rsi` = guest-physical address of the Linux boot parameters, `rdx` = number of vCPUs.
     /// All vCPUs have the same initial stack: each has to set up its own.
     StartAll,
 }
-
-/// Owner of the notes with a guest's options.
-const NOTE_OWNER: &[u8] = note::OWNER.as_bytes();
-
-/// Owner of the note that makes an ELF file a PVH kernel.
-pub(super) const XEN_NOTE_OWNER: &[u8] = b"Xen";
-/// `XEN_ELFNOTE_PHYS32_ENTRY`: its descriptor is the physical address of the entry point.
-pub(super) const XEN_NOTE_PHYS32_ENTRY: u32 = 18;
-
-/// Owner of notes that every Linux since 4.19 has (kernel: include/linux/build-salt.h).
-const LINUX_NOTE_OWNER: &[u8] = b"Linux";
 
 /// The start of the banner of every Linux (kernel: init/version-timestamp.c).
 const LINUX_BANNER: &[u8] = b"Linux version ";
@@ -64,7 +50,7 @@ pub struct Image {
     entry: u64,
     /// The guest-physical addresses of the file's parts, with their lengths in bytes.
     places: Vec<(u64, u64)>,
-    /// The kernel in a library, which is the only part that is loaded.
+    /// The kernel within the file, which is the only part that is loaded.
     bundled: Option<Range<usize>>,
     /// End address of the highest segment, or of the memory that a bzImage needs to unpack itself.
     memory_end: u64,
@@ -72,6 +58,17 @@ pub struct Image {
     command_line_max: usize,
     /// Highest address that the initial RAM disk may have.
     initrd_address_max: u64,
+}
+
+/// A kernel within a file of another kind, laid out as in memory. Its variables without a value come after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BundledKernel {
+    /// The guest-physical address of its first byte.
+    pub load: u64,
+    /// The guest-physical address of its first instruction, entered by the 64-bit boot protocol.
+    pub entry: u64,
+    /// Where it is in the file, in bytes.
+    pub contents: Range<usize>,
 }
 
 /// A kernel in guest memory.
@@ -84,27 +81,6 @@ pub struct LoadedKernel {
 }
 
 impl Image {
-    /// Reads and checks a kernel.
-    ///
-    /// # Errors
-    /// The kernel can't be read, isn't for x86-64, or is damaged.
-    pub(super) fn read(kernel: KernelFile) -> Result<Self, MachineError> {
-        let (name, bytes) = kernel.read()?;
-        Self::parse(name, bytes)
-    }
-
-    /// Reads and checks the kernel at `path` if it isn't packed: an ELF file, or a library. `None` for other files.
-    ///
-    /// # Errors
-    /// As for a machine that is built with it.
-    pub fn open_unpacked(path: &Path) -> Result<Option<Self>, MachineError> {
-        let file = KernelFile::open(&KernelSource::Path(path.to_owned()))?;
-        match file.is_elf() {
-            true => Self::read(file).map(Some),
-            false => Ok(None),
-        }
-    }
-
     /// Checks a kernel in the `bytes` of a file with this name.
     ///
     /// # Errors
@@ -114,14 +90,17 @@ impl Image {
         if !is_elf && let Some(header) = read_setup_header(&bytes) {
             return Self::parse_bzimage(name, bytes, &header);
         }
-        if let Some(library) = Self::parse_library(&name, &bytes)? {
-            return Ok(library);
-        }
         match what_else(&bytes) {
             Some(what) => Err(MachineError::OtherImage { name, what }),
             None if is_elf => Self::parse_elf(name, bytes),
             None => Err(MachineError::NotAKernel(name)),
         }
+    }
+
+    /// The kernel's name in messages and reports.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// The whole file.
@@ -213,35 +192,46 @@ impl Image {
         })
     }
 
-    /// The kernel in a library; `None` if the file isn't one.
-    fn parse_library(name: &str, bytes: &Arc<[u8]>) -> Result<Option<Self>, MachineError> {
-        let found = KernelBundle::find(bytes).map_err(|source| MachineError::Library {
-            name: name.to_owned(),
-            source,
-        })?;
-        let Some(bundle) = found else {
-            return Ok(None);
+    /// A kernel within the `bytes` of a file with this name.
+    ///
+    /// # Errors
+    /// It isn't in the file, or has to be where no kernel may be.
+    pub fn bundled(
+        name: String,
+        bytes: Arc<[u8]>,
+        kernel: BundledKernel,
+    ) -> Result<Self, MachineError> {
+        let BundledKernel {
+            load,
+            entry,
+            contents,
+        } = kernel;
+        let Some(found) = bytes.get(contents.clone()) else {
+            return Err(MachineError::Truncated {
+                name,
+                expected: contents.end as u64,
+                actual: bytes.len() as u64,
+            });
         };
-        if bundle.load < layout::HIGH_MEMORY {
+        if load < layout::HIGH_MEMORY {
             return Err(MachineError::KernelTooLow {
-                name: name.to_owned(),
-                address: bundle.load,
+                name,
+                address: load,
             });
         }
-        let start = bundle.contents.as_ptr().addr() - bytes.as_ptr().addr();
-        let length = bundle.contents.len() as u64;
-        Ok(Some(Self {
-            name: name.to_owned(),
+        let length = found.len() as u64;
+        Ok(Self {
+            name,
             kind: ImageKind::ElfLinux,
-            linux: memchr::memmem::find(bundle.contents, LINUX_BANNER).is_some(),
-            entry: bundle.entry,
-            places: vec![(bundle.load, length)],
-            bundled: Some(start..start + bundle.contents.len()),
-            memory_end: bundle.load.saturating_add(length),
+            linux: memchr::memmem::find(found, LINUX_BANNER).is_some(),
+            entry,
+            places: vec![(load, length)],
+            bundled: Some(contents),
+            memory_end: load.saturating_add(length),
             command_line_max: layout::COMMAND_LINE_MAX,
             initrd_address_max: layout::GAP_START - 1,
-            bytes: Arc::clone(bytes),
-        }))
+            bytes,
+        })
     }
 
     /// Whether the kernel is a Linux that certainly has no such part. A bzImage is packed: what it lacks isn't known.
@@ -409,42 +399,6 @@ fn check_segments(
         });
     }
     Ok(memory_end)
-}
-
-/// The notes of an ELF file that determine how to start it.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct KernelNotes {
-    start_all: bool,
-    pvh_entry: Option<u32>,
-    linux: bool,
-}
-
-impl KernelNotes {
-    fn read(segments: &[ProgramHeader64<LittleEndian>], file: &[u8]) -> Result<Self, String> {
-        let endian = LittleEndian;
-        let mut found = Self::default();
-        for segment in segments.iter().filter(|s| s.p_type(endian) == PT_NOTE) {
-            let notes = segment
-                .notes(endian, file)
-                .map_err(|error| error.to_string())?;
-            let Some(mut notes) = notes else { continue };
-            while let Some(found_note) = notes.next().map_err(|error| error.to_string())? {
-                found.linux |= found_note.name() == LINUX_NOTE_OWNER;
-                match (found_note.name(), found_note.n_type(endian).0) {
-                    (NOTE_OWNER, note::TYPE_START_ALL) => found.start_all = true,
-                    (XEN_NOTE_OWNER, XEN_NOTE_PHYS32_ENTRY) => {
-                        let entry = found_note
-                            .desc()
-                            .first_chunk()
-                            .ok_or("its PVH note is too short")?;
-                        found.pvh_entry = Some(u32::from_le_bytes(*entry));
-                    }
-                    _ => {}
-                }
-            }
-        }
-        Ok(found)
-    }
 }
 
 #[cfg(test)]

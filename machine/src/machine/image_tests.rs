@@ -1,10 +1,10 @@
 //! Tests of `image`: the formats that it detects, and the messages about files that it refuses.
 
-use object::elf::{ELFMAG, EM_386};
+use object::elf::{ELFMAG, EM_386, PT_NOTE};
 
-use super::super::kernel_file::{open_checked, open_file};
+use super::super::kernel_file::{KernelFile, KernelSource, open_checked, open_file};
 use super::*;
-use kvmprof_introspection_fixtures::library::{Function, Library};
+use kvmprof_abi::note;
 
 const PAGE: u64 = 0x1000;
 
@@ -236,15 +236,15 @@ fn a_path_that_becomes_a_pipe_is_refused_without_blocking() {
     assert_eq!(error.to_string(), refused);
 }
 
-fn library(contents: &[u8]) -> Vec<u8> {
-    Library {
-        function: Function::Framed,
-        load: 0x100_0000,
-        entry: 0x100_0123,
-        length: u32::try_from(contents.len()).unwrap(),
-        contents,
-    }
-    .file()
+/// A file that has this kernel after its first bytes, to be loaded at `load`.
+fn bundle(contents: &[u8], load: u64) -> Result<Image, MachineError> {
+    let file = [&b"file"[..], contents].concat();
+    let kernel = BundledKernel {
+        load,
+        entry: load + 0x123,
+        contents: 4..file.len(),
+    };
+    Image::bundled("test".to_owned(), file.into(), kernel)
 }
 
 /// A kernel that has these words.
@@ -255,9 +255,9 @@ fn kernel(words: &str) -> Vec<u8> {
 }
 
 #[test]
-fn the_kernel_in_a_library_is_loaded_and_entered() {
+fn the_kernel_within_a_file_is_loaded_and_entered() {
     let contents = kernel("");
-    let image = parse(&library(&contents)).unwrap();
+    let image = bundle(&contents, 0x100_0000).unwrap();
     assert_eq!(image.kind(), ImageKind::ElfLinux);
     assert!(image.is_linux());
     assert_eq!(image.memory_end(), 0x100_1000);
@@ -269,44 +269,54 @@ fn the_kernel_in_a_library_is_loaded_and_entered() {
         .read_slice(&mut bytes, GuestAddress(0x100_0000))
         .unwrap();
     assert_eq!(bytes, contents);
-    // Nothing else of the library is loaded.
+    // Nothing else of the file is loaded.
     let before: u64 = memory.read_obj(GuestAddress(0x100_0000 - 8)).unwrap();
     assert_eq!(before, 0);
 }
 
 #[test]
-fn a_library_whose_kernel_has_no_place_is_refused() {
-    let mut library = Library {
-        function: Function::Empty,
+fn a_kernel_within_a_file_has_its_place_and_its_contents() {
+    let low = bundle(&kernel(""), 0x8000).unwrap_err().to_string();
+    assert!(low.contains("wants to be loaded at 0x8000"), "{low}");
+    let kernel = BundledKernel {
         load: 0x100_0000,
         entry: 0x100_0000,
-        length: 16,
-        contents: &[0x90; 16],
+        contents: 2..10,
     };
-    let unknown = message(&library.file());
-    assert_eq!(unknown, "The kernel test can't be taken out of its library");
-    library.function = Function::Plain;
-    library.load = 0x8000;
-    library.entry = 0x8000;
-    let low = message(&library.file());
-    assert!(low.contains("wants to be loaded at 0x8000"), "{low}");
+    let short = Image::bundled("test".to_owned(), (*b"contents").into(), kernel).unwrap_err();
+    assert_eq!(
+        short.to_string(),
+        "The kernel test is truncated: it should have 10 bytes, but has 8"
+    );
 }
 
 #[test]
 fn what_a_kernel_lacks_is_known_if_it_is_not_packed() {
     use KernelPart::{Acpi, InitialRamDisk, SerialPort};
-    let lacks = |file: &[u8]| {
-        let image = parse(file).unwrap();
-        [Acpi, SerialPort, InitialRamDisk].map(|part| image.lacks(part))
-    };
-    assert_eq!(lacks(&library(&kernel(""))), [true; 3]);
-    let one = library(&kernel("serial8250"));
-    assert_eq!(lacks(&one), [true, false, true]);
-    let two = library(&kernel("RSD PTR  TRAILER!!!"));
-    assert_eq!(lacks(&two), [false, true, false]);
+    let of = |image: Image| [Acpi, SerialPort, InitialRamDisk].map(|part| image.lacks(part));
+    let bundled = |contents: &[u8]| of(bundle(contents, 0x100_0000).unwrap());
+    let lacks = |file: &[u8]| of(parse(file).unwrap());
+    assert_eq!(bundled(&kernel("")), [true; 3]);
+    assert_eq!(bundled(&kernel("serial8250")), [true, false, true]);
+    let two = kernel("RSD PTR  TRAILER!!!");
+    assert_eq!(bundled(&two), [false, true, false]);
     // Another system, and a packed one.
-    assert_eq!(lacks(&library(&[0; 0x1000])), [false; 3]);
+    assert_eq!(bundled(&[0; 0x1000]), [false; 3]);
     assert_eq!(lacks(&elf(0x10_0000, &[])), [false; 3]);
     assert_eq!(lacks(&bzimage(4096)), [false; 3]);
     assert_eq!(lacks(&elf(0x10_0000, &[(b"Linux", 0x100, b"")])), [true; 3]);
+}
+
+/// Each segment may have all notes of the file.
+#[test]
+fn notes_are_bounded() {
+    let mut file = elf(0x10_0000, &[]);
+    let place = file.len() as u64;
+    // A note without an owner and contents is twelve bytes long.
+    let many = [0; 12 * 5000];
+    let at = 64 + 56 + 8;
+    file[at..at + 8].copy_from_slice(&place.to_le_bytes());
+    file[at + 24..at + 32].copy_from_slice(&(many.len() as u64).to_le_bytes());
+    file.extend(many);
+    assert!(message(&file).contains("it has too many notes"));
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use object::elf::ELFMAG;
 
+use super::image::Image;
 use crate::error::MachineError;
 use crate::memory::populate;
 use crate::no_wait::open_without_waiting;
@@ -18,6 +19,8 @@ use crate::no_wait::open_without_waiting;
 pub enum KernelSource {
     /// A bzImage or ELF file.
     Path(PathBuf),
+    /// One that was read already.
+    Image(Arc<Image>),
     /// An image built into the program.
     Embedded(&'static [u8]),
 }
@@ -28,17 +31,21 @@ impl KernelSource {
     pub fn name(&self) -> String {
         match self {
             Self::Path(path) => path.display().to_string(),
+            Self::Image(image) => image.name().to_owned(),
             Self::Embedded(_) => "built into the program".to_owned(),
         }
     }
 }
 
-/// A kernel that is open, and hasn't been read yet.
+/// A kernel that is open.
 #[derive(Debug)]
-pub(super) enum KernelFile {
-    /// Its path, the file, and its size in bytes.
+pub enum KernelFile {
+    /// Its path, the file, which hasn't been read yet, and its size in bytes.
     Open(PathBuf, File, u64),
+    /// An image built into the program.
     Embedded(&'static [u8]),
+    /// One that was read already.
+    Image(Arc<Image>),
 }
 
 impl KernelFile {
@@ -53,30 +60,38 @@ impl KernelFile {
                 Self::Open(path.clone(), file, size)
             }
             KernelSource::Embedded(bytes) => Self::Embedded(bytes),
+            KernelSource::Image(image) => Self::Image(Arc::clone(image)),
         })
     }
 
     /// Whether it begins as an ELF file does.
+    #[must_use]
     pub fn is_elf(&self) -> bool {
         let mut start = [0; ELFMAG.len()];
         match self {
+            Self::Image(image) => image.bytes().starts_with(&ELFMAG),
             Self::Open(_, file, _) => file.read_exact_at(&mut start, 0).is_ok() && start == ELFMAG,
             Self::Embedded(bytes) => bytes.starts_with(&ELFMAG),
         }
     }
 
-    /// Reads it: its name, and its bytes.
+    /// Reads it, unless it was read already. `parse` makes an image of its name and its bytes.
     ///
     /// # Errors
-    /// It can't be read, or is too large.
-    pub fn read(self) -> Result<(String, Arc<[u8]>), MachineError> {
-        Ok(match self {
+    /// It can't be read, is too large, or `parse` refuses it.
+    pub fn read<E: From<MachineError>>(
+        self,
+        parse: impl FnOnce(String, Arc<[u8]>) -> Result<Image, E>,
+    ) -> Result<Arc<Image>, E> {
+        let (name, bytes) = match self {
             Self::Open(path, file, size) => {
                 let bytes = read_kernel(&path, &file, size)?;
                 (path.display().to_string(), bytes)
             }
             Self::Embedded(bytes) => (KernelSource::Embedded(bytes).name(), Arc::from(bytes)),
-        })
+            Self::Image(image) => return Ok(image),
+        };
+        parse(name, bytes).map(Arc::new)
     }
 }
 

@@ -11,6 +11,7 @@ mod host;
 mod image;
 mod initial_state;
 mod kernel_file;
+mod kernel_notes;
 mod kernel_part;
 mod mp_table;
 mod other_image;
@@ -28,9 +29,9 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 pub use devices::{MachineDevices, UnclaimedAccesses};
 pub use host::{has_hardware_virtualization, open_kvm};
-pub use image::{Image, ImageKind, LoadedKernel};
+pub use image::{BundledKernel, Image, ImageKind, LoadedKernel};
 pub use initial_state::VcpuState;
-pub use kernel_file::KernelSource;
+pub use kernel_file::{KernelFile, KernelSource};
 pub use kernel_part::KernelPart;
 pub use kvmprof_devices::legacy::power::PowerRequest;
 
@@ -43,15 +44,13 @@ use crate::virtio::{
     Assembled, ConsoleDevice, ConsolePorts, DeviceThread, MmioRegisters, VirtioParts, VirtioSlot,
     slots,
 };
-use boot::{Boot, BootFiles};
+use boot::{Boot, Initrd};
 use cpuid::CpuidTemplate;
 use initial_state::ChipState;
 
 /// The configuration of a machine.
 #[derive(Clone, Debug)]
 pub struct MachineConfig {
-    /// The guest's kernel.
-    pub kernel: KernelSource,
     /// The guest's initial RAM disk, if it has one.
     pub initrd: Option<PathBuf>,
     /// The kernel's command line: printable ASCII, at most [`layout::COMMAND_LINE_MAX`] bytes.
@@ -94,12 +93,12 @@ pub struct VirtioDevices {
     pub others: Vec<Box<dyn VirtioParts>>,
 }
 
-/// What a machine has of the host besides KVM and devices: its memory, and the files that are loaded into it. They are open, and none has been read. No more
+/// What a machine has of the host besides KVM, its kernel and devices: its memory, and its initial RAM disk, which is open and hasn't been read. No more
 /// files are opened to build the machine, or to restart it.
 pub struct HostParts {
     cpus: u8,
     memory: GuestMemory,
-    files: BootFiles,
+    initrd: Option<Initrd>,
 }
 
 impl HostParts {
@@ -111,13 +110,13 @@ impl HostParts {
         Ok(Self {
             cpus: host::check_cpus(kvm, config.cpus)?,
             memory: memory::allocate(&config.memory)?,
-            files: BootFiles::open(config)?,
+            initrd: config.initrd.clone().map(Initrd::open).transpose()?,
         })
     }
 }
 
 impl Machine {
-    /// Builds the machine that `config` describes of these parts, with these `virtio` devices. Its serial port's output goes to `console`.
+    /// Builds the machine that `config` describes of these parts, with the kernel `image` and these `virtio` devices. Its serial port's output goes to `console`.
     ///
     /// # Errors
     /// The configuration can't be met: a file, a size or a number isn't usable, or the host lacks something. The message says which.
@@ -125,17 +124,18 @@ impl Machine {
         kvm: &Kvm,
         config: &MachineConfig,
         host: HostParts,
+        image: Arc<Image>,
         console: ConsoleOutput,
         virtio: VirtioDevices,
     ) -> Result<Self, MachineError> {
         let HostParts {
             cpus,
-            files,
+            initrd,
             memory,
         } = host;
         let virtio = virtio.assemble(&memory)?;
         let slots = slots(virtio.registers.len())?;
-        let boot = Boot::new(config, files, cpus, slots.clone())?;
+        let boot = Boot::new(config, image, initrd, cpus, slots.clone())?;
         let kernel = boot.load(&memory)?;
         memory::started(&memory);
 
@@ -317,7 +317,6 @@ fn create_vcpus(
 
 #[cfg(test)]
 mod tests {
-    use super::kernel_file::KernelFile;
     use super::*;
 
     const WORD: &str = "virtio_mmio.device=4K@0xd0000000:5";
@@ -351,7 +350,8 @@ mod tests {
 
     #[test]
     fn the_embedded_guest_is_not_linux() {
-        let image = Image::read(KernelFile::Embedded(kvmprof_demo_guest::ELF)).unwrap();
+        let file = KernelFile::Embedded(kvmprof_demo_guest::ELF);
+        let image = file.read(Image::parse).unwrap();
         assert!(!image.is_linux());
     }
 }

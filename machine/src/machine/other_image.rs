@@ -1,14 +1,10 @@
 //! What a file is that this machine doesn't start as a kernel.
 
-use kvmprof_abi::note;
-use kvmprof_introspection::notes;
 use object::LittleEndian;
-use object::elf::{
-    ELFCLASS64, ELFMAG, EM_X86_64, ET_CORE, ET_REL, FileHeader64, NT_GNU_ABI_TAG, PT_INTERP,
-};
+use object::elf::{ELFCLASS64, ELFMAG, EM_X86_64, ET_CORE, ET_REL, FileHeader64, PT_INTERP};
 use object::read::elf::{FileHeader, ProgramHeader};
 
-use super::image::{XEN_NOTE_OWNER, XEN_NOTE_PHYS32_ENTRY};
+use super::kernel_notes::KernelNotes;
 
 /// The files that are known by their first bytes.
 const BY_START: [(&[u8], &str); 9] = [
@@ -86,15 +82,14 @@ fn other_elf(file: &[u8]) -> Option<&'static str> {
         ET_CORE => return Some("a core dump"),
         _ => {}
     }
-    let says = |owner: &[u8], kind: u32| notes(file, owner).iter().any(|note| note.0 == kind);
-    let is_kernel = says(note::OWNER.as_bytes(), note::TYPE_START_ALL)
-        || says(XEN_NOTE_OWNER, XEN_NOTE_PHYS32_ENTRY);
-    if is_kernel {
+    let segments = header.program_headers(endian, file).unwrap_or_default();
+    // Damaged notes say nothing here: who loads the file says what is wrong with them.
+    let notes = KernelNotes::read(segments, file).unwrap_or_default();
+    if notes.start_all || notes.pvh_entry.is_some() {
         return None;
     }
-    let segments = header.program_headers(endian, file).unwrap_or_default();
     let is_linked = (segments.iter()).any(|segment| segment.p_type(endian) == PT_INTERP);
-    if is_linked || says(b"GNU", NT_GNU_ABI_TAG.0) {
+    if is_linked || notes.program {
         return Some("a program that an operating system starts (as linux.uml is), not a kernel");
     }
     has_multiboot_header(file).then_some(MULTIBOOT)

@@ -11,7 +11,6 @@ use kvmprof_recording::file::ResetInfo;
 use super::Profiler;
 use super::clocks::Flush;
 use super::consumers::{Reply, Request};
-use super::kernel_text::KernelText;
 use super::names::Names;
 
 /// Maximum time that SIGTERM waits for vCPUs to locate the kernel.
@@ -103,7 +102,7 @@ impl Profiler {
             }
             self.resets += 1;
             self.names = Names::default();
-            self.kernel_text = KernelText::default();
+            self.kernel_text.restart(time);
             self.processes.forget_spaces();
             self.task_looks.forget();
             if let Some(block) = (ResetInfo { time }).to_block() {

@@ -1,18 +1,28 @@
 //! The guest kernel's symbols in the form that clients read.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::ops::Range;
 use std::sync::Arc;
 
+use kvmprof_abi::kallsyms::KernelSymbol;
 use kvmprof_introspection::{GuestKnowledge, LinuxKnowledge};
 use kvmprof_recording::file::SymbolText;
 
 /// Maximum number of bytes of modules' functions that are kept for the next recording.
 const MAX_KEPT: usize = 32 << 20;
 
-/// The texts, which have some MB. The text of the kernel itself doesn't change, but its modules come and go.
+/// The texts, which have some MB. The text of the kernel itself changes only at a restart, but its modules come and go.
 #[derive(Debug, Default)]
 pub struct KernelText {
-    kernel: Option<SymbolText>,
+    /// The kernel's functions.
+    kernel: Option<Arc<[u8]>>,
+    /// The same for recordings, with the time since when they hold, and where those of the last kernel were.
+    recorded: Option<SymbolText>,
+    /// The time of the last restart, in ns.
+    since: Option<u64>,
+    /// The addresses of a kernel that was known, and when it ended.
+    gone: Option<(Range<u64>, u64)>,
     whole: Option<WholeText>,
     /// Functions of modules in the form of recordings, and the number of bytes that are known with them, by the number of bytes that were
     /// known before.
@@ -30,16 +40,41 @@ struct WholeText {
 impl KernelText {
     /// The functions of the kernel's own image, once the kernel is located.
     pub fn kernel(&mut self, knowledge: &GuestKnowledge) -> Option<Arc<[u8]>> {
-        let symbols = self.kernel_symbols(knowledge)?;
-        Some(Arc::clone(symbols.text()))
+        if self.kernel.is_none() {
+            self.kernel = Some(knowledge.kallsyms()?.into_bytes().into());
+        }
+        self.kernel.clone()
+    }
+
+    /// Forgets the texts of the kernel that has ended at `time`, in ns. Addresses mean something else from then on, also if the next kernel has the same ones.
+    pub fn restart(&mut self, time: u64) {
+        let former = self.kernel.as_deref().and_then(addresses);
+        *self = Self {
+            since: Some(time),
+            gone: former.map(|former| (former, time)).or(self.gone.take()),
+            ..Self::default()
+        };
     }
 
     /// The same functions for recordings.
     pub fn kernel_symbols(&mut self, knowledge: &GuestKnowledge) -> Option<SymbolText> {
-        if self.kernel.is_none() {
-            self.kernel = Some(knowledge.kallsyms()?.into());
+        if self.recorded.is_none() {
+            let kernel = self.kernel(knowledge)?;
+            let Some(since) = self.since else {
+                self.recorded = Some(SymbolText::new(kernel));
+                return self.recorded.clone();
+            };
+            let mut text = String::new();
+            // Writing to a String cannot fail.
+            if let Some((former, end)) = &self.gone {
+                let Range { start, end: last } = former;
+                let _ = write!(text, "since {end} {end}\ngone {start:016x} {last:016x}\n");
+            }
+            let _ = writeln!(text, "since {since} {since}");
+            text += std::str::from_utf8(&kernel).ok()?;
+            self.recorded = Some(text.into());
         }
-        self.kernel.clone()
+        self.recorded.clone()
     }
 
     /// Functions of modules after the first `known` bytes of them, and the number of bytes that are known with them. Recordings share the
@@ -86,6 +121,17 @@ impl KernelText {
     }
 }
 
+/// The addresses from the first line of a text to the last one.
+fn addresses(text: &[u8]) -> Option<Range<u64>> {
+    let address = |line: &[u8]| KernelSymbol::parse(line).map(|symbol| symbol.address);
+    let mut lines = text
+        .split(|byte| *byte == b'\n')
+        .filter(|line| !line.is_empty());
+    let first = address(lines.next()?)?;
+    let last = address(lines.next_back()?)?;
+    (first < last).then_some(first..last)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,6 +165,37 @@ mod tests {
         let whole = texts.whole(knowledge).unwrap();
         assert!(whole.ends_with(b"_1\t[first]\nffffffffc0402000 ? [end]\t[first]\n"));
         assert!(Arc::ptr_eq(&kernel, &texts.kernel(knowledge).unwrap()));
+    }
+
+    /// A kernel without KASLR is followed by another one at the same addresses.
+    #[test]
+    fn functions_hold_since_the_kernels_start() {
+        let guest = LinuxGuest::new(HOT);
+        let knowledge = &GuestKnowledge::from_kernel_image(&HOT.file()).unwrap();
+        let linux = knowledge.linux().unwrap();
+        linux.locate(&guest.memory, &guest.user());
+        let mut texts = KernelText::default();
+        let kernel = texts.kernel(knowledge).unwrap();
+        let first = texts.kernel_symbols(knowledge).unwrap();
+        assert_eq!(**first.text(), *kernel);
+        let line = |line: &[u8]| String::from_utf8_lossy(&line[..16]).into_owned();
+        let lines: Vec<&[u8]> = kernel.split(|byte| *byte == b'\n').collect();
+        let (begin, end) = (line(lines[0]), line(lines[lines.len() - 2]));
+        let gone = format!("since 70 70\ngone {begin} {end}\n");
+        texts.restart(70);
+        let recorded = |texts: &mut KernelText| {
+            let symbols = texts.kernel_symbols(knowledge).unwrap();
+            String::from_utf8(symbols.text().to_vec()).unwrap()
+        };
+        let own = String::from_utf8(kernel.to_vec()).unwrap();
+        assert_eq!(recorded(&mut texts), format!("{gone}since 70 70\n{own}"));
+        // Clients get the functions of the present alone.
+        assert_eq!(texts.kernel(knowledge).as_deref(), Some(&*kernel));
+        texts.restart(80);
+        // A kernel that was never found.
+        texts.restart(90);
+        let gone = gone.replace("70", "80");
+        assert_eq!(recorded(&mut texts), format!("{gone}since 90 90\n{own}"));
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub use programs::{Program, SharedProgram, guest_program, shared_library, shared
 pub use running_guest::RunningGuest;
 pub use scenario::{Finished, Scenario, guest_builder, guest_init};
 pub use stream::{Stream, pcs_kind, print_losses};
+pub use undescribed::patched;
 
 /// Makes each check a test for each kernel on which all tests of guests run. The check gets the result of the test program's function `run`
 /// for the series.

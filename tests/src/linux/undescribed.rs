@@ -34,10 +34,15 @@ pub fn undescribed(elf: &[u8]) -> Option<Vec<u8>> {
 pub fn with_return_at(elf: &[u8], address: u64) -> Option<Vec<u8>> {
     /// RET.
     const RETURN: u8 = 0xc3;
+    patched(elf, address, &[RETURN])
+}
+
+/// `elf`, a kernel's file, with these bytes at link-time address `address`. `None` if nothing of it is there.
+pub fn patched(elf: &[u8], address: u64, bytes: &[u8]) -> Option<Vec<u8>> {
     let image = KernelImage::from_file(Vmlinux::parse(elf).ok()?);
     let code = image.bytes_from(address)?;
     let place = (code.as_ptr() as usize).checked_sub(elf.as_ptr() as usize)?;
     let mut changed = elf.to_vec();
-    *changed.get_mut(place)? = RETURN;
+    (changed.get_mut(place..place + bytes.len())?).copy_from_slice(bytes);
     Some(changed)
 }

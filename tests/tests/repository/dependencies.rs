@@ -82,7 +82,7 @@ fn crates_have_no_forbidden_dependencies() {
     let metadata = metadata();
     for (name, unknown) in [
         ("kvmprof-vmm", &["ratatui", "inferno", "prost"][..]),
-        ("kvmprof-machine", &["kvmprof-profiling"]),
+        ("kvmprof-machine", &["kvmprof-introspection"]),
         ("kvmprof-profiling", &["kvmprof-vmm"]),
         (
             "kvmprof-report",

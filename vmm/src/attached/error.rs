@@ -1,6 +1,5 @@
 //! Errors of attaching to a guest of another program.
 
-use std::io;
 use std::path::PathBuf;
 
 use kvmprof_attach::tracer::{CodeError, TraceError};
@@ -47,14 +46,9 @@ pub enum AttachedError {
         /// The error in the file.
         source: IntrospectionError,
     },
-    /// The file of `--kernel` can't be read.
-    #[error("Cannot read {path}", path = .path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
+    /// A file of the kernel's build can't be used.
+    #[error(transparent)]
+    Files(IntrospectionError),
     /// The socket couldn't be served.
     #[error(transparent)]
     Socket(#[from] SocketFileError),

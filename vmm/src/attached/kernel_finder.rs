@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use kvmprof_attach::remote::{Channel, RemoteVcpu};
 use kvmprof_attach::tracer::StopOutcome;
-use kvmprof_introspection::{GuestKnowledge, IntrospectionError, LinuxKnowledge, Registers};
+use kvmprof_introspection::{
+    BuildFiles, GuestKnowledge, IntrospectionError, LinuxKnowledge, Registers,
+};
 
 use kvmprof_profiling::clock::monotonic_ns;
 use kvmprof_profiling::sampling::Gate;
@@ -28,27 +30,60 @@ pub struct KernelFinder {
     has_seen: bool,
     /// Whether another kernel runs than that of the file, which has been logged.
     is_other: bool,
-    /// What wasn't known of the kernel at the last look.
+    /// What the kernel's build has left behind, if it was given.
+    files: BuildFiles,
+    reading: Reading,
+}
+
+/// The reading of a running kernel, which may just have been started.
+#[derive(Default)]
+pub struct Reading {
+    /// What wasn't known of the kernel the last time.
     gaps: Vec<String>,
+}
+
+impl Reading {
+    /// Reads the kernel that a vCPU with `registers` runs. `None` if its memory may not have everything yet: it is to be read again.
+    ///
+    /// # Errors
+    /// There is no Linux kernel, or `files` are those of another one.
+    pub fn read(
+        &mut self,
+        memory: &Arc<Channel>,
+        registers: &Registers,
+        files: &BuildFiles,
+    ) -> Result<Option<GuestKnowledge>, IntrospectionError> {
+        let found = GuestKnowledge::from_memory_with(memory, registers, files)?;
+        let gaps = found.linux().map_or(&[][..], LinuxKnowledge::gaps);
+        if gaps != self.gaps {
+            self.gaps = gaps.to_vec();
+            return Ok(None);
+        }
+        for gap in gaps {
+            log::info!("{gap}");
+        }
+        Ok(Some(found))
+    }
 }
 
 impl KernelFinder {
     /// Looks at these vCPUs in turn, in the guest whose memory is `memory`: one of them may run a guest of its own, or nothing yet.
-    pub fn new(memory: Arc<Channel>, vcpus: Vec<RemoteVcpu>) -> Self {
+    pub fn new(memory: Arc<Channel>, vcpus: Vec<RemoteVcpu>, files: BuildFiles) -> Self {
         Self {
             memory,
             vcpus,
             looks: 0,
             has_seen: false,
             is_other: false,
-            gaps: Vec::new(),
+            files,
+            reading: Reading::default(),
         }
     }
 
     /// Completes `knowledge` if it is pending, and a kernel runs. Locates the kernel if its file is known.
     ///
     /// # Errors
-    /// The reason why the kernel can't be found now, and [`IntrospectionError::OtherBuild`] once.
+    /// The reason why the kernel can't be found now, and once that a file is another kernel's ([`IntrospectionError::is_of_other_kernel`]).
     pub fn look(&mut self, knowledge: &GuestKnowledge) -> Result<(), IntrospectionError> {
         let is_pending = knowledge.is_pending();
         if !is_pending && !knowledge.is_unlocated() {
@@ -59,15 +94,7 @@ impl KernelFinder {
         };
         let memory = &self.memory;
         if is_pending {
-            let found = GuestKnowledge::from_memory(memory, &registers)?;
-            // While a kernel starts, its memory may not have everything yet.
-            let gaps = found.linux().map_or(&[][..], LinuxKnowledge::gaps);
-            let is_final = gaps == self.gaps;
-            self.gaps = gaps.to_vec();
-            if is_final {
-                for gap in gaps {
-                    log::info!("{gap}");
-                }
+            if let Some(found) = self.reading.read(memory, &registers, &self.files)? {
                 knowledge.firmware().name(&**memory);
                 knowledge.complete(found);
                 knowledge.firmware().end(monotonic_ns());
@@ -102,10 +129,11 @@ impl KernelFinder {
                 knowledge.firmware().name(&*self.memory);
             }
             match self.look(knowledge) {
-                Err(error)
-                    if !sampled.is_open()
-                        || matches!(error, IntrospectionError::OtherBuild { .. }) =>
-                {
+                Err(error) if error.is_of_other_kernel() && !self.files.is_empty() => {
+                    log::warn!("{error}: the kernel's own memory is read instead");
+                    self.files = BuildFiles::default();
+                }
+                Err(error) if !sampled.is_open() || error.is_of_other_kernel() => {
                     log::warn!("Samples have no processes for now: {error}");
                 }
                 Err(error) => log::debug!("{error}"),

@@ -13,7 +13,7 @@ mod threads;
 mod vcpu;
 
 use std::cell::RefCell;
-use std::fs;
+use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -28,7 +28,7 @@ use kvmprof_attach::sampling::RecordForm;
 use kvmprof_attach::tracer::{StopOutcome, TraceError};
 use kvmprof_attach::{AttachError, HostStacks, Machine};
 use kvmprof_devices::endpoint::{Backend, HelloInfo};
-use kvmprof_introspection::{GuestKnowledge, IntrospectionError};
+use kvmprof_introspection::{BuildFiles, GuestKnowledge, IntrospectionError};
 use kvmprof_machine::helper::Helper;
 use kvmprof_machine::output_names::{OutputNames, listen};
 use kvmprof_machine::unix_socket::SocketListener;
@@ -47,6 +47,7 @@ use kvmprof_profiling::{ProfilingConfig, RecordPlan};
 use kvmprof_recording::Sysroot;
 use kvmprof_sandbox::Thread;
 
+use crate::build_files::{ReadFile, ReadFiles};
 use crate::vm::{
     EventLoop, Profiled, RecordingOutput, Services, Termination, TimeLimit, VmError,
     open_recording, open_sysroot, restrict_paths, set_unheard, start_recorder,
@@ -69,7 +70,7 @@ const MAX_TRIES: u32 = 25;
 pub struct AttachConfig {
     /// The guest.
     pub attachment: Attachment,
-    /// The guest's kernel file; `None` to find the kernel in the guest's memory.
+    /// The guest's kernel file, or another file of its build; `None` to find the kernel in the guest's memory.
     pub kernel: Option<PathBuf>,
     /// How long to profile it at most; `None` for no limit.
     pub time_limit: Option<Duration>,
@@ -88,7 +89,7 @@ pub enum AttachedEnd {
     Stopped,
     /// The guest or its VMM has ended.
     Guest,
-    /// The guest has rebooted, and runs another kernel now.
+    /// The guest has rebooted into more kernels than can be known.
     OtherKernel,
     /// The process that traces the VMM has ended. The VMM goes on.
     NoTracer,
@@ -131,7 +132,8 @@ struct Opened {
     time_limit: Option<Duration>,
     listener: Option<SocketListener>,
     recording: Option<RecordingOutput>,
-    kernel: Option<KernelFile>,
+    kernel: Option<ReadFile>,
+    files: ReadFiles,
     sysroot: Option<Sysroot>,
 }
 
@@ -155,7 +157,8 @@ impl Opened {
         let recording = record
             .map(|record| open_recording(names, &record.path))
             .transpose()?;
-        let kernel = kernel.map(KernelFile::read).transpose()?;
+        let kernel = kernel.as_deref().map(ReadFile::read).transpose()?;
+        let files = ReadFiles::read(&profiling)?;
         let sysroot = profiling.sysroot.as_deref();
         let sysroot = sysroot.map(open_sysroot).transpose()?;
         Ok(Self {
@@ -166,6 +169,7 @@ impl Opened {
             listener,
             recording,
             kernel,
+            files,
             sysroot,
         })
     }
@@ -193,16 +197,18 @@ impl Opened {
             host_stacks,
         } = self.attachment;
         let host_stacks = host_stacks.map(|open| Arc::new(open.read()));
-        let knowledge = known(self.profiling.knowledge.take(), self.kernel.as_ref())?;
+        let (kernel, build) = sorted(self.kernel, self.files)?;
+        let knowledge = known(self.profiling.knowledge.take(), kernel.as_ref(), &build)?;
         let knowledge = Arc::new(knowledge);
         let records = records.map(|form| form.with_host_stacks(host_stacks.clone()));
         let sampling = sampling_opener(records, &helper, &guest, &knowledge)?;
         let schedstat = files.iter().map(|files| another(files.schedstat.as_ref()));
         let schedstat = schedstat.collect();
         let sampled_at_once = !knowledge.is_pending();
-        let mut finder = KernelFinder::new(guest.watching, guest.watched);
-        if sampled_at_once {
-            look_once(&mut finder, self.kernel, &knowledge)?;
+        let is_compared = sampled_at_once || !build.is_empty();
+        let mut finder = KernelFinder::new(guest.watching, guest.watched, build);
+        if is_compared {
+            look_once(&mut finder, kernel, &knowledge)?;
         }
         let (plan, record) = plan(self.profiling);
         let is_only = self.listener.is_none();
@@ -277,29 +283,28 @@ fn plan(mut profiling: ProfilingConfig) -> (ClockPlan, Option<RecordPlan>) {
     (plan, record)
 }
 
-/// The file of `--kernel`.
-struct KernelFile {
-    path: PathBuf,
-    bytes: Vec<u8>,
+/// The kernel's image, and the other files of its build. What `--kernel` names may be either.
+fn sorted(
+    kernel: Option<ReadFile>,
+    files: ReadFiles,
+) -> Result<(Option<ReadFile>, BuildFiles), AttachedError> {
+    let mut files = files.parse().map_err(AttachedError::Files)?;
+    let Some(file) = kernel else {
+        return Ok((None, files));
+    };
+    let was_added = files.add(&file.name(), &file.bytes);
+    let was_added = was_added.map_err(AttachedError::Files)?;
+    Ok(((!was_added).then_some(file), files))
 }
 
-impl KernelFile {
-    fn read(path: PathBuf) -> Result<Self, AttachedError> {
-        match fs::read(&path) {
-            Ok(bytes) => Ok(Self { path, bytes }),
-            Err(source) => Err(AttachedError::Read { path, source }),
-        }
-    }
-}
-
-fn another(file: Option<&fs::File>) -> Option<fs::File> {
+fn another(file: Option<&File>) -> Option<File> {
     file.and_then(|file| file.try_clone().ok())
 }
 
-/// Compares the guest's kernel with that of the file: an error is better reported now than at the first tick.
+/// Compares the guest's kernel with the files: an error is better reported now than at the first tick.
 fn look_once(
     finder: &mut KernelFinder,
-    kernel: Option<KernelFile>,
+    kernel: Option<ReadFile>,
     knowledge: &GuestKnowledge,
 ) -> Result<(), AttachedError> {
     match finder.look(knowledge) {
@@ -308,6 +313,7 @@ fn look_once(
             let path = kernel.map(|kernel| kernel.path).unwrap_or_default();
             return Err(AttachedError::Kernel { path, source });
         }
+        Err(source) if source.is_of_other_kernel() => return Err(AttachedError::Files(source)),
         Err(error) => log::warn!("Samples have no processes for now: {error}"),
     }
     Ok(())
@@ -394,16 +400,17 @@ fn sampling_opener(
 /// What is known of the guest before its memory is looked through.
 fn known(
     said: Option<GuestKnowledge>,
-    kernel: Option<&KernelFile>,
+    kernel: Option<&ReadFile>,
+    files: &BuildFiles,
 ) -> Result<GuestKnowledge, AttachedError> {
     if let Some(knowledge) = said {
         let image = kernel.map_or(&[][..], |kernel| &kernel.bytes);
         return Ok(knowledge.with_image(image).map_err(VmError::from)?);
     }
-    let Some(KernelFile { path, bytes }) = kernel else {
+    let Some(ReadFile { path, bytes }) = kernel else {
         return Ok(GuestKnowledge::pending());
     };
-    GuestKnowledge::from_running_image(bytes).map_err(|source| AttachedError::Kernel {
+    GuestKnowledge::from_running_image(bytes, files).map_err(|source| AttachedError::Kernel {
         path: path.clone(),
         source,
     })

@@ -1,4 +1,5 @@
-//! Detects that a guest has rebooted. From then on, what was found of its kernel is wrong: it is forgotten, and the kernel is looked for again.
+//! Detects that a guest has rebooted. From then on, what was found of its kernel is wrong: it is forgotten, and the kernel is looked for again. If another
+//! kernel runs, that one is read.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -9,9 +10,11 @@ use std::time::Duration;
 use kvmprof_attach::remote::{Channel, RemoteVcpu};
 use kvmprof_attach::tracer::StopOutcome;
 use kvmprof_introspection::{
-    IntrospectionError, KernelPulse, KernelWatch, LinuxKnowledge, Registers,
+    BuildFiles, GuestKnowledge, IntrospectionError, KernelPulse, KernelWatch, LinuxKnowledge,
+    Registers,
 };
 
+use super::kernel_finder::Reading;
 use super::vcpu::{AttachedCommon, REFRESH_NS};
 use kvmprof_profiling::clock::{ThreadTimes, monotonic_ns};
 use kvmprof_profiling::sampling::{VcpuShared, has_started, select_registers};
@@ -68,6 +71,17 @@ impl WatchedVcpu {
     }
 }
 
+/// What a look for the kernel has led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// It isn't known yet which one runs.
+    Nothing,
+    /// Its place, or another kernel.
+    Kernel,
+    /// One kernel too many.
+    TooMany,
+}
+
 /// Watches the kernel of a Linux guest.
 pub struct RebootWatch<'a> {
     vcpus: Vec<WatchedVcpu>,
@@ -80,6 +94,7 @@ pub struct RebootWatch<'a> {
     rounds: u32,
     /// The number of looks since a restart that have found another kernel.
     others: u8,
+    reading: Reading,
 }
 
 impl<'a> RebootWatch<'a> {
@@ -105,14 +120,15 @@ impl<'a> RebootWatch<'a> {
             watch: KernelWatch::default(),
             rounds: 0,
             others: 0,
+            reading: Reading::default(),
         }
     }
 
-    /// Watches until the end, or until the guest has rebooted into another kernel: true then. While it may have rebooted, no samples are taken.
+    /// Watches until the end, or until the guest has rebooted into more kernels than can be known: true then. While it may have rebooted, no samples are taken.
     pub fn watch(mut self) -> bool {
         while !self.common.stopping.load(Ordering::Relaxed) {
             if self.linux.slide().is_none() {
-                if self.runs_other_kernel() {
+                if self.look_for_kernel() == Found::TooMany {
                     return true;
                 }
             } else if self.round() {
@@ -139,24 +155,59 @@ impl<'a> RebootWatch<'a> {
         self.others = 0;
     }
 
-    /// Looks for the kernel on the vCPUs in turn. True once another one has been found there often enough.
-    fn runs_other_kernel(&mut self) -> bool {
+    /// Looks for the kernel on the vCPUs in turn, and reads another one that was found there often enough.
+    fn look_for_kernel(&mut self) -> Found {
         self.rounds = self.rounds.wrapping_add(1);
         let refreshed = (self.common).refresh_memory(monotonic_ns(), REFRESH_NS);
         let turn = (self.rounds as usize).checked_rem(self.vcpus.len());
         let vcpu = turn.and_then(|turn| self.vcpus.get_mut(turn));
         let registers = refreshed.and(vcpu).and_then(WatchedVcpu::registers);
         let Some(registers) = registers else {
-            return false;
+            return Found::Nothing;
         };
         if self.linux.locate(&self.memory, &registers).is_some() {
             log::info!("The guest's kernel was found again");
-            return false;
+            return Found::Kernel;
         }
         let compared = (self.linux).compare_with_running(&self.memory, &registers);
         let is_other = matches!(compared, Err(IntrospectionError::OtherBuild { .. }));
-        self.others = if is_other { self.others + 1 } else { 0 };
-        self.others >= MAX_OTHERS
+        self.others = if is_other {
+            self.others.saturating_add(1)
+        } else {
+            0
+        };
+        if self.others < MAX_OTHERS {
+            return Found::Nothing;
+        }
+        let read = self
+            .reading
+            .read(&self.memory, &registers, &BuildFiles::default());
+        match read {
+            Ok(Some(found)) => self.succeed(found),
+            Ok(None) => Found::Nothing,
+            Err(error) => {
+                log::debug!("The guest's other kernel can't be read now: {error}");
+                Found::Nothing
+            }
+        }
+    }
+
+    /// Goes on with the kernel that was `found`.
+    fn succeed(&mut self, found: GuestKnowledge) -> Found {
+        let knowledge = &self.common.knowledge;
+        if !knowledge.succeed(found) {
+            return Found::TooMany;
+        }
+        if let Some(linux) = knowledge.linux() {
+            log::warn!(
+                "The guest runs another kernel now: Linux {}",
+                linux.release().escape_default()
+            );
+            self.linux = linux;
+        }
+        self.others = 0;
+        self.reading = Reading::default();
+        Found::Kernel
     }
 
     /// Makes a round of looks. True once they show that the guest has rebooted.

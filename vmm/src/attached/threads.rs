@@ -67,7 +67,7 @@ impl AttachedThreads {
     }
 
     /// Starts the thread on which `finder` searches for the guest's kernel. That thread then watches the kernel, by the `schedstat` of each vCPU's thread, until
-    /// the end. Another one then reads its modules out of `memory`. The doorbell rings when the guest has rebooted, and if it runs another kernel then.
+    /// the end. Another one then reads its modules out of `memory`. The doorbell rings when the guest has rebooted, and if it has run too many kernels then.
     ///
     /// # Errors
     /// When the host gives no thread.
@@ -83,7 +83,11 @@ impl AttachedThreads {
         let modules = thread::Builder::new().name("modules".into());
         self.threads.push(modules.spawn(move || {
             kvmprof_sandbox::enter(kvmprof_sandbox::Thread::Introspection);
-            if is_found.recv().is_ok()
+            if is_found.recv().is_err() {
+                return;
+            }
+            // Another kernel may take the place of one that has ended.
+            while !common.stopping.load(Ordering::SeqCst)
                 && let Some(linux) = common.knowledge.linux()
             {
                 (linux.modules()).serve(linux, &memory, &common.stopping, monotonic_ns);

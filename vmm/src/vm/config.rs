@@ -7,7 +7,6 @@ use std::time::Duration;
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::vcpu::OnReset;
-use kvmprof_machine::MachineConfig;
 use kvmprof_machine::connector::{PortConnector, SocketConnector};
 use kvmprof_machine::console::Console;
 use kvmprof_machine::disk::DiskOptions;
@@ -16,12 +15,15 @@ use kvmprof_machine::output_names::OutputNames;
 use kvmprof_machine::share::{ShareHelper, ShareOptions};
 use kvmprof_machine::virtio::GuestAccess;
 use kvmprof_machine::vsock::VsockConfig;
+use kvmprof_machine::{KernelSource, MachineConfig};
 use kvmprof_profiling::ProfilingConfig;
 use kvmprof_profiling::kernel_capture::CaptureHelper;
 
 /// The guest to run, and how to profile it.
 #[derive(Debug)]
 pub struct VmConfig {
+    /// The guest's kernel.
+    pub kernel: KernelSource,
     /// The machine.
     pub machine: MachineConfig,
     /// Its disks, at most [`kvmprof_machine::disk::DISKS_MAX`].
@@ -68,11 +70,12 @@ pub struct VmConfig {
 }
 
 impl VmConfig {
-    /// A configuration of `machine` without further devices and without a console. A reset ends the guest. The guest has no ports, clients
+    /// A configuration of `machine` with this kernel, without further devices and without a console. A reset ends the guest. The guest has no ports, clients
     /// can't connect to it, and its clock runs at the default rate.
     #[must_use]
-    pub fn new(machine: MachineConfig) -> Self {
+    pub fn new(kernel: KernelSource, machine: MachineConfig) -> Self {
         Self {
+            kernel,
             machine,
             disks: Vec::new(),
             console: Console::None,

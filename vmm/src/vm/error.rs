@@ -20,6 +20,14 @@ pub enum VmError {
     /// The machine couldn't be built.
     #[error(transparent)]
     Machine(#[from] MachineError),
+    /// The kernel in a library doesn't say where it has to be.
+    #[error("The kernel {name} can't be taken out of its library")]
+    Library {
+        /// Name of the kernel.
+        name: String,
+        /// What is wrong with the library.
+        source: IntrospectionError,
+    },
     /// The guest was reset, and couldn't be restarted.
     #[error("The guest cannot be restarted after its reset")]
     Restart(#[source] MachineError),
@@ -66,6 +74,14 @@ pub enum VmError {
     #[error("Cannot open the guest's files in {path}", path = .path.display())]
     Sysroot {
         /// The folder.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A file about the guest's kernel can't be read.
+    #[error("Cannot read {path}", path = .path.display())]
+    Read {
+        /// The file.
         path: PathBuf,
         /// The system's answer.
         source: io::Error,

@@ -96,13 +96,12 @@ mod tests {
         let image = folder.path().join("disk");
         fs::write(&image, [0; 1 << 13]).unwrap();
         let machine = MachineConfig {
-            kernel: KernelSource::Path("/nowhere".into()),
             initrd: None,
             command_line: String::new(),
             memory: MemoryOptions::private(64 << 20),
             cpus: 1,
         };
-        let mut config = VmConfig::new(machine);
+        let mut config = VmConfig::new(KernelSource::Path("/nowhere".into()), machine);
         config.console = Console::None;
         assert_eq!(longest_file(&config), Some(0));
         config.console = Console::File(folder.path().join("console"));

@@ -17,11 +17,13 @@ use super::contained::{as_user, limit_files, restrict_paths};
 use super::devices::virtio_devices;
 use super::event_thread::EventThread;
 use super::guest_control::MachineControl;
+use super::kernel::read_kernel;
 use super::power_button::PowerButton;
 use super::sampling::{clock_plan, host_stacks, kernel_sampling};
 use super::termination::Termination;
 use super::threads::{Profiled, VcpuThreads};
 use super::{VmConfig, VmEnd, VmError};
+use crate::build_files::ReadFiles;
 use crate::vcpu::{Ending, KernelSampling, Restart, VcpuCommon};
 use kvmprof_introspection::{GuestKnowledge, TaskScope};
 use kvmprof_machine::console::{ConsoleOutput, HvcConsole};
@@ -29,7 +31,7 @@ use kvmprof_machine::output_names::{OutputNames, listen, record};
 use kvmprof_machine::unix_socket::SocketListener;
 use kvmprof_machine::virtio::ConsolePorts;
 use kvmprof_machine::{
-    GuestMemory, HostParts, Machine, MachineDevices, VcpuState, VirtioDevices, open_kvm,
+    GuestMemory, HostParts, KernelFile, Machine, MachineDevices, VcpuState, VirtioDevices, open_kvm,
 };
 use kvmprof_profiling::RecordPlan;
 use kvmprof_profiling::binaries::{BinarySources, GuestDisks};
@@ -124,6 +126,8 @@ struct Opened {
     monitors: DeviceMonitors,
     disks: GuestDisks,
     host_stacks: Option<Arc<HostStacks>>,
+    kernel: KernelFile,
+    files: ReadFiles,
     host: HostParts,
 }
 
@@ -146,6 +150,8 @@ impl Opened {
             kernel_events::probe_all();
         }
         let host_stacks = host_stacks(&config.profiling)?;
+        let kernel = KernelFile::open(&config.kernel)?;
+        let files = ReadFiles::read(&config.profiling)?;
         let host = HostParts::open(&kvm, &config.machine)?;
         let recording = (config.profiling.record.as_ref())
             .map(|plan| as_user(|| open_recording(names, &plan.path)))
@@ -165,6 +171,8 @@ impl Opened {
             monitors,
             disks,
             host_stacks,
+            kernel,
+            files,
             host,
         })
     }
@@ -183,6 +191,7 @@ impl Opened {
             &self.kvm,
             &config.machine,
             self.host,
+            read_kernel(self.kernel)?,
             self.output,
             self.virtio,
         )?;
@@ -191,7 +200,8 @@ impl Opened {
         }
         let mut profiling = std::mem::take(&mut config.profiling);
         let record = profiling.record.take();
-        let knowledge = Arc::new(known_at_once(profiling.knowledge.take(), &machine.image)?);
+        let knowledge = known_at_once(profiling.knowledge.take(), &machine.image, &self.files)?;
+        let knowledge = Arc::new(knowledge);
         let profiling = Arc::new(profiling);
         let helper = config.capture_helper.clone();
         let sampling = kernel_sampling(
@@ -204,7 +214,7 @@ impl Opened {
         let plan = clock_plan(profiling, &self.kvm, sampling.as_deref(), &knowledge);
         let shared: Vec<Arc<VcpuShared>> = machine.vcpus.iter().map(|_| Arc::default()).collect();
         let info = MachineInfo {
-            kernel: config.machine.kernel.name(),
+            kernel: config.kernel.name(),
             memory_bytes: config.machine.memory.bytes,
             devices: Some(Arc::clone(&machine.devices)),
             monitors: self.monitors,
@@ -222,6 +232,7 @@ impl Opened {
             machine: Arc::new(machine),
             config: self.config,
             listener: self.listener,
+            files: self.files,
             stop_request: self.stop_request,
             disks: self.disks,
             hvc,
@@ -240,6 +251,7 @@ impl Opened {
 struct Built {
     config: VmConfig,
     listener: Option<SocketListener>,
+    files: ReadFiles,
     stop_request: EventFd,
     disks: GuestDisks,
     hvc: Option<Arc<HvcConsole>>,
@@ -362,7 +374,9 @@ impl Built {
         let (vcpus, rings) = started.map_err(VmError::host("a thread"))?;
         if knowledge.is_pending() {
             let image = Arc::clone(&machine.image);
-            let read = vcpus.read_image(image, Arc::clone(knowledge), Arc::clone(doorbell));
+            let files = std::mem::take(&mut self.files);
+            let (knowledge, doorbell) = (Arc::clone(knowledge), Arc::clone(doorbell));
+            let read = vcpus.read_image(image, files, knowledge, doorbell);
             read.map_err(VmError::host("a thread"))?;
         }
         Ok((vcpus, rings))
@@ -400,11 +414,16 @@ pub(super) fn another(stop_request: &EventFd) -> Result<EventFd, VmError> {
 }
 
 /// The knowledge of the guest before it runs: from the configuration and its image, or from a note in its image. Reading other images takes too long.
-/// Guests with a note start faster than their image could be read on another thread.
-fn known_at_once(said: Option<GuestKnowledge>, image: &[u8]) -> Result<GuestKnowledge, VmError> {
+/// Guests with a note start faster than their image could be read on another thread. Other `files` are for Linux guests.
+fn known_at_once(
+    said: Option<GuestKnowledge>,
+    image: &[u8],
+    files: &ReadFiles,
+) -> Result<GuestKnowledge, VmError> {
     let known = match said {
         Some(said) => Some(said.with_image(image)?),
-        None => GuestKnowledge::from_noted_image(image)?,
+        None if files.is_empty() => GuestKnowledge::from_noted_image(image)?,
+        None => None,
     };
     Ok(known.unwrap_or_else(GuestKnowledge::pending))
 }

@@ -9,8 +9,9 @@ use std::thread::JoinHandle;
 use kvm_ioctls::VcpuFd;
 
 use super::event_loop::GuestThreads;
+use crate::build_files::ReadFiles;
 use crate::vcpu::{Ending, Restart, VcpuCommon, VcpuThread};
-use kvmprof_introspection::GuestKnowledge;
+use kvmprof_introspection::{GuestKnowledge, IntrospectionError};
 use kvmprof_machine::{Machine, VcpuState};
 use kvmprof_profiling::clock::monotonic_ns;
 use kvmprof_profiling::counters::VcpuCounting;
@@ -104,6 +105,7 @@ impl VcpuThreads {
     pub fn read_image(
         &self,
         image: Arc<[u8]>,
+        files: ReadFiles,
         knowledge: Arc<GuestKnowledge>,
         doorbell: Arc<Doorbell>,
     ) -> io::Result<()> {
@@ -115,7 +117,7 @@ impl VcpuThreads {
             .name("introspection".into())
             .spawn(move || {
                 kvmprof_sandbox::enter(kvmprof_sandbox::Thread::Introspection);
-                match GuestKnowledge::from_image(&image) {
+                match knowledge_of(&image, files) {
                     Ok(found) => {
                         drop(image);
                         knowledge.complete(found);
@@ -135,6 +137,14 @@ impl VcpuThreads {
                 }
             })?;
         Ok(())
+    }
+}
+
+/// What is known of the kernel with this image, and these files of its build.
+fn knowledge_of(image: &[u8], files: ReadFiles) -> Result<GuestKnowledge, IntrospectionError> {
+    match files.is_empty() {
+        true => GuestKnowledge::from_image(image),
+        false => GuestKnowledge::from_kernel_image_with(image, &files.parse()?),
     }
 }
 

@@ -138,6 +138,16 @@ impl ModuleLog {
         }
     }
 
+    /// The number of bytes of text until now.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Counts bytes of text from `end` on, where the log of another kernel has ended. Nothing may be in the log yet.
+    pub fn begin_at(&mut self, end: u64) {
+        self.end = end;
+    }
+
     /// What limits have cost until now.
     pub fn omissions(&self) -> ModuleOmissions {
         self.omissions

@@ -256,6 +256,17 @@ impl Modules {
         Some(false)
     }
 
+    /// Begins where `former`, the modules of a kernel that has ended, ends: those who follow them see a change, and read on.
+    pub(crate) fn follow_those_of(&self, former: &Self) {
+        let end = former.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let end = end.end();
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        log.begin_at(end);
+        drop(log);
+        let generation = former.generation().wrapping_add(1);
+        self.generation.store(generation, Ordering::Release);
+    }
+
     /// Forgets the loaded modules, because the kernel restarts. Functions of former modules can still be requested.
     pub(crate) fn forget(&self) {
         let before = self.loaded();

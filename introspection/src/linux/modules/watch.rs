@@ -25,6 +25,8 @@ pub struct Watch {
     /// The number of such requests that have been answered.
     answered: AtomicU64,
     worker: OnceLock<Thread>,
+    /// Whether the kernel has ended, and another one runs.
+    has_ended: AtomicBool,
 }
 
 impl Watch {
@@ -53,7 +55,7 @@ impl Watch {
 }
 
 impl Modules {
-    /// Reads the list on request, until `stopping` is set and [`Modules::wake`] is called. `clock` tells the time of samples.
+    /// Reads the list on request, until `stopping` is set and [`Modules::wake`] is called, or another kernel runs. `clock` tells the time of samples.
     pub fn serve<M: PhysicalMemory>(
         &self,
         linux: &LinuxKnowledge,
@@ -64,10 +66,11 @@ impl Modules {
         let watch = &self.watch;
         // The first one stays, as the thread does.
         let _already = self.clock.set(clock);
-        if !self.can_be_found() || watch.worker.set(thread::current()).is_err() {
+        if watch.worker.set(thread::current()).is_err() {
             return;
         }
-        while !stopping.load(Ordering::SeqCst) {
+        let is_over = || stopping.load(Ordering::SeqCst) || watch.has_ended.load(Ordering::SeqCst);
+        while !is_over() {
             let asked = watch.asked.load(Ordering::Acquire);
             let is_wanted = watch.wanted.swap(false, Ordering::AcqRel);
             if !is_wanted && !watch.is_waited_for() {
@@ -78,7 +81,7 @@ impl Modules {
             self.read(linux, memory);
             watch.answered.store(asked, Ordering::Release);
             let end = Instant::now() + (begun.elapsed() * PAUSES).max(MIN_PAUSE);
-            let goes_on = || stopping.load(Ordering::SeqCst) || watch.is_waited_for();
+            let goes_on = || is_over() || watch.is_waited_for();
             while !goes_on() && Instant::now() < end {
                 thread::park_timeout(end.saturating_duration_since(Instant::now()));
             }
@@ -97,6 +100,12 @@ impl Modules {
     /// Whether the list has been read since [`Modules::refresh`] returned `number`.
     pub fn is_refreshed(&self, number: u64) -> bool {
         self.watch.answered.load(Ordering::Acquire) >= number
+    }
+
+    /// Ends the work of the thread: another kernel runs.
+    pub(crate) fn end(&self) {
+        self.watch.has_ended.store(true, Ordering::SeqCst);
+        self.watch.wake();
     }
 
     /// Makes the thread check whether to stop.

@@ -125,7 +125,6 @@ impl DemoArguments {
     /// The embedded guest, with its socket at `socket`. If `held`, it waits for the first client that samples it.
     fn config(&self, profiling: ProfilingConfig, socket: Option<PathBuf>, held: bool) -> VmConfig {
         let machine = MachineConfig {
-            kernel: KernelSource::Embedded(kvmprof_demo_guest::ELF),
             initrd: None,
             command_line: "workload=mixed".to_owned(),
             memory: MemoryOptions::private(MEMORY_BYTES),
@@ -137,7 +136,7 @@ impl DemoArguments {
                 ..profiling
             },
             hold: held,
-            ..VmConfig::new(machine)
+            ..VmConfig::new(KernelSource::Embedded(kvmprof_demo_guest::ELF), machine)
         }
     }
 

@@ -243,16 +243,22 @@ fn a_guest_that_reboots_is_known_again() {
     });
 }
 
-/// Another kernel isn't taken for the known one.
+/// Another kernel isn't taken for the known one: between both, samples have no process.
 #[test]
-fn another_kernel_after_a_reboot_ends_it() {
+fn another_kernel_after_a_reboot_is_known() {
     on_kvm(|| {
         for capture in CAPTURES {
-            let (mut vmm, mut attached) = sampled(capture);
+            let (mut vmm, attached) = sampled(capture);
             vmm.tell("reset");
             vmm.tell("boot-other");
-            let (ran, samples, contents) = attached.wait_whole();
-            assert!(ran.stderr.contains("into another kernel"), "{ran:?}");
+            until("the other kernel is known", || {
+                let status = attached.guest.status().machine;
+                let slide = status.linux.and_then(|linux| linux.slide);
+                (status.resets == 1).then_some(slide)?
+            });
+            attached.until_sampled(200);
+            let (ran, samples, contents) = attached.stop_whole();
+            assert!(ran.stderr.contains("runs another kernel now"), "{ran:?}");
             let [reset] = contents.resets.as_slice() else {
                 panic!("{:?}", contents.resets);
             };
@@ -260,7 +266,14 @@ fn another_kernel_after_a_reboot_ends_it() {
                 .into_iter()
                 .partition(|sample| sample.time < reset.time);
             check_samples(&before);
-            assert!(after.iter().all(|sample| sample.pid == -1), "{after:?}");
+            let unknown = after.iter().take_while(|sample| sample.pid == -1).count();
+            let known = &after[unknown..];
+            let right = known.iter().filter(|sample| sample.pid == PID).count();
+            println!(
+                "{capture}: {unknown} without a process, then {right} of {}",
+                known.len()
+            );
+            assert!(unknown >= 20 && known.len() >= 50 && right * 100 >= known.len() * 95);
             assert!(vmm.is_running());
         }
     });

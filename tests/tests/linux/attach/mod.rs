@@ -2,6 +2,7 @@
 //! on.
 
 mod firmware;
+mod kexec;
 mod nested;
 mod perf;
 mod programs;

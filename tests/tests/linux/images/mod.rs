@@ -1,6 +1,7 @@
 //! The facts that kvmprof gets from Debian's kernel images before they run, and from damaged ones.
 
 mod code;
+mod files;
 mod others;
 mod running;
 

@@ -69,7 +69,7 @@ fn agree(memory: &LinuxKnowledge, image: &LinuxKnowledge, what: &str) {
 }
 
 /// The addresses of variables and the offsets in structures, as text.
-fn layouts(linux: &LinuxKnowledge) -> String {
+pub(super) fn layouts(linux: &LinuxKnowledge) -> String {
     let text = format!("{linux:?}");
     let mut found = String::new();
     for fields in [" addresses: "..", orc: ", ", processes: "..", build_id: "] {
