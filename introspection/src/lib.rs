@@ -52,8 +52,9 @@ pub use kvmprof_paging::{
 pub use linux::{
     Area, Backing, FileIdentity, GuestProcesses, KernelPulse, KernelWatch, LinuxKnowledge,
     ListedProcess, MappedFile, ModuleOmissions, Modules, NewFunctions, ProcessFate,
-    ProcessInstance, ProcessMap, ProcessOrigin, TaskReader, TaskScope, UnwinderSlot,
-    VMCOREINFO_BYTES, VmcoreinfoSearch, release_of_file,
+    ProcessInstance, ProcessMap, ProcessOrigin, ProcessRuntime, ProgramFile, Runtime, TaskReader,
+    TaskScope, UnwinderSlot, VMCOREINFO_BYTES, VmcoreinfoSearch, recognize_runtime,
+    release_of_file,
 };
 pub use noted::{PidAtError, parse as parse_pid_at};
 pub use process_places::{LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace};

@@ -27,6 +27,7 @@ fn source(guest: &Guest, path: &Path, sysroot: bool) -> Source {
     let sources = Sources {
         vmlinux: None,
         sysroot: sysroot.then(|| guest.root()),
+        native: false,
     };
     let resolver = Resolver::new(&recording.contents().unwrap(), &sources).unwrap();
     Source::read(recording, Selection::default(), resolver, None, &Unobserved).unwrap()

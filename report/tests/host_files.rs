@@ -45,6 +45,7 @@ fn profile(path: &Path, root: PathBuf) -> Profile {
     let sources = Sources {
         vmlinux: None,
         sysroot: Some(root),
+        native: false,
     };
     let resolver = Resolver::new(&recording.contents().unwrap(), &sources).unwrap();
     Profile::read(&recording, Selection::default(), resolver, &Unobserved).unwrap()

@@ -340,6 +340,7 @@ fn page_with_code(guest: &Guest, there: bool) -> String {
     let sources = Sources {
         vmlinux: None,
         sysroot: there.then(|| guest.root()),
+        native: false,
     };
     let resolver = Resolver::new(&recording.contents().unwrap(), &sources).unwrap();
     let mut counts = Counts::default();

@@ -12,7 +12,11 @@ use kvmprof_report::profile::{Profile, Selection, SortBy, folded, functions, lin
 use kvmprof_report::symbolize::{CodeAddress, Resolver, Sources, SymbolError};
 
 fn sources(vmlinux: Option<PathBuf>, sysroot: Option<PathBuf>) -> Sources {
-    Sources { vmlinux, sysroot }
+    Sources {
+        vmlinux,
+        sysroot,
+        native: false,
+    }
 }
 
 fn profile(path: &Path, sources: &Sources) -> Result<Profile, SymbolError> {

@@ -15,6 +15,7 @@ mod processes;
 mod running;
 #[cfg(test)]
 mod running_tests;
+mod runtimes;
 mod stacks;
 mod task_layout;
 mod tasks;
@@ -51,6 +52,7 @@ pub use processes::{
     Area, Backing, FileIdentity, GuestProcesses, ListedProcess, MappedFile, ProcessFate,
     ProcessInstance, ProcessMap, ProcessOrigin, UnwinderSlot,
 };
+pub use runtimes::{ProcessRuntime, ProgramFile, Runtime, recognize as recognize_runtime};
 pub use stacks::{StackSource, find as kernel_orc};
 pub use tasks::{TaskReader, TaskScope};
 pub use vmcoreinfo::{VMCOREINFO_BYTES, VmcoreinfoSearch};

@@ -62,6 +62,7 @@ impl Process {
         let sources = Sources {
             vmlinux: None,
             sysroot: sysroot.map(Path::to_owned),
+            native: false,
         };
         Ok(Self {
             pid,

@@ -33,6 +33,9 @@ pub struct InputArguments {
     /// does not use a file whose build id isn't the recorded one.
     #[arg(long, value_name = "DIR")]
     sysroot: Option<PathBuf>,
+    /// Also show the frames of interpreters, beside the functions of the language that they execute
+    #[arg(long)]
+    native: bool,
 }
 
 /// A recording, and the sums of the selected part.
@@ -76,7 +79,9 @@ impl InputArguments {
                 "This format cannot use --vmlinux and --sysroot: leave them out",
             ));
         }
-        Ok(self.selection.words())
+        let mut words = self.selection.words();
+        words.extend(self.native.then(|| "--native".into()));
+        Ok(words)
     }
 
     /// The given times.
@@ -242,6 +247,7 @@ impl InputArguments {
         let sources = Sources {
             vmlinux: self.vmlinux.clone(),
             sysroot: self.sysroot.clone(),
+            native: self.native,
         };
         let contents = recording.contents()?;
         let resolver = Resolver::new(&contents, &sources)?;

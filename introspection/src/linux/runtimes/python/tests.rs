@@ -1,0 +1,1 @@
+//! Walks of interpreters of this host, and of memory made by hand.
