@@ -68,9 +68,12 @@ pub mod parts {
     pub use crate::image::elf::{FileSymbol, Segment, SymbolKind};
     pub use crate::image::kallsyms::names_of_variables;
     pub use crate::image::{KernelImage, Vmlinux};
-    pub use crate::linux::{kernel_orc, kernel_release, kernel_symbols};
+    pub use crate::linux::{
+        ProcessMemory, kernel_orc, kernel_release, kernel_symbols, python_of_version,
+    };
     pub use crate::unwind::{
-        Base, CodeRules, KernelUnwinder, Kind, OrcFormat, PagedMemory, UserRegisters,
+        Base, CodeRules, KernelUnwinder, Kind, LanguageFrames, OrcFormat, PagedMemory,
+        UserRegisters,
     };
 }
 

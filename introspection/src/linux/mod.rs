@@ -52,7 +52,10 @@ pub use processes::{
     Area, Backing, FileIdentity, GuestProcesses, ListedProcess, MappedFile, ProcessFate,
     ProcessInstance, ProcessMap, ProcessOrigin, UnwinderSlot,
 };
-pub use runtimes::{ProcessRuntime, ProgramFile, Runtime, recognize as recognize_runtime};
+pub use runtimes::{
+    ProcessMemory, ProcessRuntime, ProgramFile, Runtime, python_of_version,
+    recognize as recognize_runtime,
+};
 pub use stacks::{StackSource, find as kernel_orc};
 pub use tasks::{TaskReader, TaskScope};
 pub use vmcoreinfo::{VMCOREINFO_BYTES, VmcoreinfoSearch};

@@ -65,13 +65,17 @@ impl LanguageFrames {
         true
     }
 
+    /// The number of frames.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
     /// Notes that further frames couldn't be found.
     pub fn cut(&mut self) {
         self.is_broken = true;
     }
 
     /// The runs: the anchor of each, and its frames.
-    #[cfg(test)]
     pub fn runs(&self) -> Vec<(u64, Vec<u64>)> {
         let mut begin = 0;
         let mut runs = Vec::new();
@@ -83,7 +87,6 @@ impl LanguageFrames {
     }
 
     /// Whether further frames couldn't be found.
-    #[cfg(test)]
     pub fn is_cut(&self) -> bool {
         self.is_broken
     }

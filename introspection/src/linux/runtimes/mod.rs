@@ -28,6 +28,7 @@ use memory::SpaceMemory;
 use super::LinuxKnowledge;
 
 pub use memory::ProcessMemory;
+pub use python::of_version as python_of_version;
 
 /// How each language is recognized.
 const RUNTIMES: [fn(&ProgramFile<'_>) -> Option<Arc<dyn Runtime>>; 1] = [python::recognize];
@@ -152,7 +153,14 @@ impl ProcessRuntime {
         self.walk_in(registers.fs_base, &mut memory, frames);
     }
 
-    fn walk_in(&self, pointer: u64, memory: &mut dyn ProcessMemory, frames: &mut LanguageFrames) {
+    /// As [`Self::walk`], of the thread with the FS base `pointer`.
+    #[doc(hidden)]
+    pub fn walk_in(
+        &self,
+        pointer: u64,
+        memory: &mut dyn ProcessMemory,
+        frames: &mut LanguageFrames,
+    ) {
         let bias = self.bias;
         let process = self;
         let mut sink = Sink { process, frames };
@@ -177,7 +185,9 @@ impl ProcessRuntime {
         self.read_new(&mut SpaceMemory::new(memory, &space))
     }
 
-    fn read_new(&self, memory: &mut dyn ProcessMemory) -> Vec<LanguageFunction> {
+    /// As [`Self::new_functions`], in the process's `memory`.
+    #[doc(hidden)]
+    pub fn read_new(&self, memory: &mut dyn ProcessMemory) -> Vec<LanguageFunction> {
         let new = std::iter::from_fn(|| self.new.take()).take(MAX_READ);
         new.filter_map(|new| self.describe(new, memory)).collect()
     }

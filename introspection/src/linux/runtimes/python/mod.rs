@@ -5,6 +5,8 @@
 //! thread's `PyThreadState`. The list has structures on the thread's stack, one for each call of the interpreter: these show which frame
 //! of C has executed which frames of Python.
 
+#[cfg(test)]
+mod hostile_tests;
 mod layout;
 mod names;
 #[cfg(test)]
@@ -49,6 +51,13 @@ pub fn recognize(file: &ProgramFile<'_>) -> Option<Arc<dyn Runtime>> {
     let version = version.map(|version| version.contents);
     let layout = Layout::find(runtime.contents, version)?;
     let runtime = runtime.address;
+    Some(Arc::new(Python { layout, runtime }))
+}
+
+/// The interpreter of this version (`PY_VERSION_HEX`), whose `_PyRuntime` is at `runtime`, for benchmarks, tests and fuzz targets. `None` if its
+/// layout is in no table.
+pub fn of_version(version: u32, runtime: u64) -> Option<Arc<dyn Runtime>> {
+    let layout = Layout::find(&[], Some(&version.to_le_bytes()))?;
     Some(Arc::new(Python { layout, runtime }))
 }
 
