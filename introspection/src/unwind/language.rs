@@ -12,6 +12,8 @@ pub struct LanguageFrames {
     /// The words that stand for frames (`kvmprof_recording::LanguageFrame`), innermost first.
     words: [u64; MAX_STACK_FRAMES],
     length: usize,
+    /// Maximum number of frames.
+    limit: usize,
     runs: [Run; MAX_RUNS],
     run_count: usize,
     is_broken: bool,
@@ -27,18 +29,25 @@ struct Run {
 }
 
 impl Default for LanguageFrames {
+    /// Room for as many frames as a stack can have.
     fn default() -> Self {
+        Self::with_limit(MAX_STACK_FRAMES)
+    }
+}
+
+impl LanguageFrames {
+    /// Room for `limit` frames, at most [`MAX_STACK_FRAMES`].
+    pub fn with_limit(limit: usize) -> Self {
         Self {
             words: [0; MAX_STACK_FRAMES],
             length: 0,
+            limit,
             runs: [Run::default(); MAX_RUNS],
             run_count: 0,
             is_broken: false,
         }
     }
-}
 
-impl LanguageFrames {
     /// Begins a new stack.
     pub fn clear(&mut self) {
         (self.length, self.run_count, self.is_broken) = (0, 0, false);
@@ -46,7 +55,8 @@ impl LanguageFrames {
 
     /// Adds a frame to the run that isn't ended yet. False if there is no more room.
     pub fn push(&mut self, word: u64) -> bool {
-        let Some(place) = self.words.get_mut(self.length) else {
+        let is_full = self.length >= self.limit;
+        let Some(place) = self.words.get_mut(self.length).filter(|_| !is_full) else {
             return false;
         };
         *place = word;

@@ -73,7 +73,7 @@ impl Stack {
             frames: [0; MAX_STACK_FRAMES],
             limit: limit.clamp(2, MAX_STACK_FRAMES),
             summary: StackSummary::default(),
-            language: LanguageFrames::default(),
+            language: LanguageFrames::with_limit(limit.clamp(2, MAX_STACK_FRAMES)),
         }
     }
 

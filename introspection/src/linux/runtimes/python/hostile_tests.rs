@@ -20,6 +20,8 @@ const TABLE: u64 = 0x6_2000;
 /// The thread's FS base.
 const POINTER: u64 = 0x7fff_1000;
 const SIZE_OF_FRAME: u64 = 0x100;
+/// Frames of a deep recursion.
+const DEEP: u64 = 0x100_0000;
 
 /// Words by their addresses; those between are 0 on pages that have any, and other pages aren't there.
 #[derive(Clone, Default)]
@@ -240,6 +242,40 @@ fn wild_pointers_end_the_walk() {
             let is_end = place == CALLS + 16 && wild == 0;
             assert!(walked.is_cut || is_end, "{place:#x}: {wild:#x}");
         }
+    }
+}
+
+/// More frames than a stack has room for: the innermost ones are there, with the call that executes them.
+#[test]
+fn deep_recursion_keeps_its_innermost_frames() {
+    for (version, first) in [(0x030b_02f0, 48), (0x030c_01f0, 8)] {
+        let mut memory = memory();
+        if version == 0x030c_01f0 {
+            memory.put(INTERPRETER + 72, THREAD);
+            memory.put(THREAD + 136, POINTER);
+            memory.put(CALLS, DEEP);
+        }
+        memory.put(CALLS + 8, DEEP);
+        for number in 0..400 {
+            let at = DEEP + number * SIZE_OF_FRAME;
+            let is_last = number == 399;
+            memory.put(at + if first == 48 { 32 } else { 0 }, CODE);
+            memory.put(at + first, at + SIZE_OF_FRAME);
+            memory.put(at + 56, CODE + 200);
+            memory.put(at + 64, if is_last { 3 << 48 | 1 << 32 } else { 0 });
+        }
+        let process = process(version);
+        let mut frames = LanguageFrames::with_limit(128);
+        process.walk_in(POINTER, &mut memory, &mut frames);
+        let runs = frames.runs();
+        assert_eq!(runs.len(), 1, "{version:#x}");
+        assert_eq!((runs[0].1.len(), frames.is_cut()), (128, true));
+        let anchor = if first == 48 {
+            CALLS
+        } else {
+            DEEP + 399 * SIZE_OF_FRAME
+        };
+        assert_eq!(runs[0].0, anchor);
     }
 }
 

@@ -21,9 +21,9 @@ use super::{FunctionIdentity, ProcessMemory, ProgramFile, Runtime, Sink, Thread}
 use crate::bytes::{u32_at, u64_at};
 use layout::{Calls, Layout, MAX_FIELD};
 
-/// Maximum number of interpreters of a process, and of threads, that are searched for the running one.
+/// Maximum number of interpreters of a process, and of threads of all of them, that are searched for the running one.
 const MAX_INTERPRETERS: usize = 8;
-const MAX_THREADS: usize = 256;
+const MAX_THREADS: usize = 128;
 /// Maximum number of frames that are visited for one stack, those of calls of the interpreter included.
 const MAX_FRAMES: usize = 1536;
 /// `FRAME_OWNED_BY_CSTACK` (3.12, 3.13; `Include/internal/pycore_frame.h`): the first frame of a call of the interpreter, which has no
@@ -141,15 +141,14 @@ impl Python {
         let layout = &self.layout;
         let runtime = self.runtime.wrapping_add(thread.bias);
         let mut interpreter = memory.word(runtime.wrapping_add(layout.interpreters))?;
+        let mut left = MAX_THREADS;
         for _ in 0..MAX_INTERPRETERS {
             if interpreter == 0 {
                 return None;
             }
             let mut state = memory.word(interpreter.wrapping_add(layout.threads))?;
-            for _ in 0..MAX_THREADS {
-                if state == 0 {
-                    break;
-                }
+            while state != 0 {
+                left = left.checked_sub(1)?;
                 if memory.word(state.wrapping_add(layout.thread_id))? == thread.pointer {
                     return Some(state);
                 }
@@ -200,7 +199,10 @@ impl Python {
             loop {
                 left = left.checked_sub(1)?;
                 let frame = self.frame(at, memory)?;
-                self.add(&frame, memory, sink)?;
+                if !self.add(&frame, memory, sink)? {
+                    sink.end_run(call);
+                    return None;
+                }
                 if frame.owner != 0 {
                     // The first frame of a call continues that of the call before.
                     (frame.caller == outer_frame).then_some(())?;
@@ -220,7 +222,7 @@ impl Python {
         memory: &mut dyn ProcessMemory,
         sink: &mut Sink<'_>,
     ) -> Option<()> {
-        let mut is_in_call = false;
+        let (mut is_in_call, mut is_full) = (false, false);
         for _ in 0..MAX_FRAMES {
             if at == 0 {
                 return (!is_in_call).then_some(());
@@ -229,21 +231,23 @@ impl Python {
             is_in_call = frame.owner != OF_CALL;
             if !is_in_call {
                 sink.end_run(at).then_some(())?;
-            } else {
-                self.add(&frame, memory, sink)?;
+                // Further calls have no room.
+                (!is_full).then_some(())?;
+            } else if !is_full {
+                is_full = !self.add(&frame, memory, sink)?;
             }
             at = frame.caller;
         }
         None
     }
 
-    /// Hands `frame` to `sink`. `None` if it has no function, or there is no more room.
+    /// Hands `frame` to `sink`. False if there is no more room; `None` if the frame has no function.
     fn add(
         &self,
         frame: &Frame,
         memory: &mut dyn ProcessMemory,
         sink: &mut Sink<'_>,
-    ) -> Option<()> {
+    ) -> Option<bool> {
         let identity = self.identity(frame.code, memory)?;
         let begin = frame.code.wrapping_add(self.layout.function.instructions);
         // The instruction before the first one is that of a frame that has executed nothing.
@@ -252,6 +256,6 @@ impl Python {
         let offset = (distance < units)
             .then(|| u32::try_from(distance).ok())
             .flatten();
-        sink.frame(frame.code, &identity, offset).then_some(())
+        Some(sink.frame(frame.code, &identity, offset))
     }
 }
