@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Command;
 
 use kvmprof_lab::debian_package;
 use kvmprof_recording::{LanguageFrame, Sample, StackEnd};
@@ -49,6 +48,8 @@ const CALLERS: [(&str, &[&str]); 5] = [
         ],
     ),
 ];
+/// Stands for callers that are missing.
+const CUT_SHORT: &str = "[cut short]";
 /// Percentage of the program's stacks that must be whole, once its files have been read.
 const WHOLE: u64 = 98;
 /// The distance of a function's share from the program's own count, beside four standard errors: see `LAB_BLUR`.
@@ -124,8 +125,8 @@ fn functions_have_the_shares_that_the_program_counts() {
         }
     }
     let console = finished.console("guest");
-    let spent: BTreeMap<&str, u64> = console
-        .text()
+    let text = console.text();
+    let spent: BTreeMap<&str, u64> = text
         .lines()
         .filter_map(|line| {
             let words: Vec<&str> = line.split_whitespace().collect();
@@ -164,10 +165,7 @@ fn functions_have_their_callers_and_lines() {
                 assert_eq!(begins[own], *line, "{name}");
             }
         }
-        if stack
-            .iter()
-            .any(|frame| frame == kvmprof_report::profile::CUT_SHORT)
-        {
+        if stack.iter().any(|frame| frame == CUT_SHORT) {
             continue;
         }
         let names: Vec<&str> = functions.iter().map(|(name, ..)| *name).collect();

@@ -61,8 +61,11 @@ impl ProcessMemory for Words {
 }
 
 fn python(version: u32) -> Arc<dyn Runtime> {
+    let bytes = version.to_le_bytes();
+    // 3.10 is known by its name.
+    let bytes = Some(&bytes[..]).filter(|_| version >> 16 != 0x030a);
     Arc::new(Python {
-        layout: Layout::find(&[], Some(&version.to_le_bytes())).unwrap(),
+        layout: Layout::find(&[], bytes, "/usr/bin/python3.10").unwrap(),
         runtime: RUNTIME - 0x1000,
     })
 }
@@ -151,11 +154,11 @@ fn walk(process: &ProcessRuntime, memory: &mut Words) -> Walked {
 /// The walk of `memory` by each version whose layout is in a table. The memory is that of 3.11; for others it has any contents.
 fn walk_all(memory: &mut Words) -> Walked {
     let walked = walk(&process(0x030b_02f0), memory);
-    for version in [0x030b_02f0, 0x030c_01f0] {
+    for version in [0x030a_00f0, 0x030b_02f0, 0x030c_01f0] {
         let walked = walk(&process(version), memory);
         let frames: usize = walked.runs.iter().map(|(_, frames)| frames.len()).sum();
         assert!(
-            frames <= MAX_STACK_FRAMES && walked.reads < 5000,
+            frames <= MAX_STACK_FRAMES && walked.reads < 8000,
             "{}",
             walked.reads
         );

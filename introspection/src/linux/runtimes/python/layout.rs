@@ -15,6 +15,9 @@ pub const MAX_FIELD: u64 = 256;
 /// How the frames of calls of the interpreter are told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
+    /// Each call has a `CFrame` on its stack, with the call before at `before`, and executes one frame, by the list that begins at `frame` of
+    /// the thread's state (3.10).
+    Single { frame: u64, before: u64 },
     /// Each call has a `_PyCFrame` on its stack, with the current frame and the call before, at these offsets; the frame that it began
     /// with has a byte that isn't 0 (3.11).
     Linked { current: u64, before: u64 },
@@ -32,8 +35,8 @@ pub struct CodeLayout {
     pub name: u64,
     pub qualified_name: u64,
     pub lines: u64,
-    /// Its instructions.
-    pub instructions: u64,
+    /// Its instructions; `None` if they are elsewhere, and frames have the index of their instruction (3.10).
+    pub instructions: Option<u64>,
 }
 
 /// Offsets in bytes, each from the start of its structure.
@@ -63,6 +66,37 @@ pub struct Layout {
     pub compact: u64,
 }
 
+const PYTHON_3_10: Layout = Layout {
+    version: 0x030a,
+    interpreters: 32,
+    next_interpreter: 0,
+    threads: 8,
+    before_thread: 0,
+    next_thread: 8,
+    thread_id: 176,
+    top: 48,
+    calls: Calls::Single {
+        frame: 24,
+        before: 8,
+    },
+    // `PyFrameObject`.
+    code: 32,
+    caller: 24,
+    instruction: 96,
+    // There is none: what is there doesn't matter.
+    owner: 0,
+    function: CodeLayout {
+        first_line: 40,
+        file: 104,
+        name: 112,
+        qualified_name: 112,
+        lines: 120,
+        instructions: None,
+    },
+    ascii: 48,
+    compact: 72,
+};
+
 const PYTHON_3_11: Layout = Layout {
     version: 0x030b,
     interpreters: 40,
@@ -87,7 +121,7 @@ const PYTHON_3_11: Layout = Layout {
         name: 120,
         qualified_name: 128,
         lines: 136,
-        instructions: 184,
+        instructions: Some(184),
     },
     ascii: 48,
     compact: 72,
@@ -113,20 +147,25 @@ const PYTHON_3_12: Layout = Layout {
         name: 120,
         qualified_name: 128,
         lines: 136,
-        instructions: 192,
+        instructions: Some(192),
     },
     ascii: 40,
     compact: 56,
 };
 
 impl Layout {
-    /// The layout of the program whose `_PyRuntime` begins with the bytes `runtime`, and whose `Py_Version` with `version`, if it has that.
-    /// `None` if it is of a version that isn't known, or of a build without the GIL.
-    pub fn find(runtime: &[u8], version: Option<&[u8]>) -> Option<Self> {
+    /// The layout of the program whose `_PyRuntime` begins with the bytes `runtime`, and whose `Py_Version` with `version`; before 3.11 it has none, and
+    /// the name of its file, at `path`, tells. `None` if it is of a version that isn't known, or of a build without the GIL.
+    pub fn find(runtime: &[u8], version: Option<&[u8]>, path: &str) -> Option<Self> {
         if runtime.starts_with(COOKIE) {
             return Self::described(runtime);
         }
-        let version = u64::from(u32_at(version?, 0)?);
+        let Some(version) = version else {
+            let name = path.rsplit('/').next().unwrap_or(path);
+            let is_3_10 = name == "python3.10" || name.starts_with("libpython3.10.so");
+            return is_3_10.then_some(PYTHON_3_10);
+        };
+        let version = u64::from(u32_at(version, 0)?);
         match version >> 16 {
             0x030b => Some(PYTHON_3_11),
             0x030c => Some(PYTHON_3_12),
@@ -164,7 +203,7 @@ impl Layout {
                 qualified_name: field(37)?,
                 lines: field(38)?,
                 first_line: field(39)?,
-                instructions: field(43)?,
+                instructions: Some(field(43)?),
             },
             ascii: field(70)?,
             // Two words follow in `PyCompactUnicodeObject`: `utf8_length` and `utf8`.
@@ -179,7 +218,8 @@ mod tests {
 
     #[test]
     fn versions_have_their_tables() {
-        let layout = |version: u32| Layout::find(&[], Some(&version.to_le_bytes()));
+        let layout =
+            |version: u32| Layout::find(&[], Some(&version.to_le_bytes()), "/usr/bin/python3.10");
         assert_eq!(layout(0x030b_02f0), Some(PYTHON_3_11));
         assert_eq!(layout(0x030c_01f0), Some(PYTHON_3_12));
         for version in [
@@ -192,8 +232,12 @@ mod tests {
         ] {
             assert_eq!(layout(version), None, "{version:#x}");
         }
-        assert_eq!(Layout::find(&[0; 64], None), None);
-        assert_eq!(Layout::find(&[], Some(&[0xf0, 2])), None);
+        assert_eq!(Layout::find(&[0; 64], None, "/bin/python3.9"), None);
+        assert_eq!(Layout::find(&[], Some(&[0xf0, 2]), ""), None);
+        let named = |path| Layout::find(&[], None, path);
+        assert_eq!(named("/usr/bin/python3.10"), Some(PYTHON_3_10));
+        assert_eq!(named("/opt/libpython3.10.so.1.0"), Some(PYTHON_3_10));
+        assert_eq!(named("/opt/python3.10/bin/python3"), None);
     }
 
     #[test]
@@ -203,7 +247,7 @@ mod tests {
             let words = words.chain(std::iter::repeat_n(offset, 80));
             let words = words.flat_map(u64::to_le_bytes);
             let bytes: Vec<u8> = COOKIE.iter().copied().chain(words).collect();
-            Layout::find(&bytes, None)
+            Layout::find(&bytes, None, "")
         };
         let found = describe(0x030d_00f0, 0, 48).unwrap();
         assert_eq!((found.version, found.compact), (0x030d, 64));
@@ -216,6 +260,6 @@ mod tests {
         assert_eq!(describe(0x030e_00f0, 0, 48), None);
         assert_eq!(describe(0x030d_00f0, 0, MAX_FIELD), None);
         assert_eq!(describe(0x030d_00f0, 0, u64::MAX), None);
-        assert_eq!(Layout::find(COOKIE, None), None, "cut off");
+        assert_eq!(Layout::find(COOKIE, None, ""), None, "cut off");
     }
 }

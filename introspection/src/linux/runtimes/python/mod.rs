@@ -49,7 +49,7 @@ pub fn recognize(file: &ProgramFile<'_>) -> Option<Arc<dyn Runtime>> {
     let runtime = elf::variable(file.contents, "_PyRuntime")?;
     let version = elf::variable(file.contents, "Py_Version");
     let version = version.map(|version| version.contents);
-    let layout = Layout::find(runtime.contents, version)?;
+    let layout = Layout::find(runtime.contents, version, file.path)?;
     let runtime = runtime.address;
     Some(Arc::new(Python { layout, runtime }))
 }
@@ -57,7 +57,7 @@ pub fn recognize(file: &ProgramFile<'_>) -> Option<Arc<dyn Runtime>> {
 /// The interpreter of this version (`PY_VERSION_HEX`), whose `_PyRuntime` is at `runtime`, for benchmarks, tests and fuzz targets. `None` if its
 /// layout is in no table.
 pub fn of_version(version: u32, runtime: u64) -> Option<Arc<dyn Runtime>> {
-    let layout = Layout::find(&[], Some(&version.to_le_bytes()))?;
+    let layout = Layout::find(&[], Some(&version.to_le_bytes()), "")?;
     Some(Arc::new(Python { layout, runtime }))
 }
 
@@ -82,6 +82,7 @@ impl Runtime for Python {
             return;
         };
         let walked = match self.layout.calls {
+            Calls::Single { frame, before } => self.walk_single(state, frame, before, memory, sink),
             Calls::Linked { current, before } => {
                 self.walk_linked(state, current, before, memory, sink)
             }
@@ -215,6 +216,43 @@ impl Python {
         }
     }
 
+    /// Walks the list of the calls of the interpreter and that of the frames side by side. `None` if they can't be walked to their ends, or
+    /// have different lengths, as at the begin and end of a call.
+    fn walk_single(
+        &self,
+        state: u64,
+        frame: u64,
+        before: u64,
+        memory: &mut dyn ProcessMemory,
+        sink: &mut Sink<'_>,
+    ) -> Option<()> {
+        let first = memory.word(state.wrapping_add(self.layout.top))?;
+        let top = memory.word(state.wrapping_add(frame))?;
+        let (mut call, mut at) = (first, top);
+        let mut count = 0;
+        // The outermost call is a part of the thread's state, and executes nothing.
+        loop {
+            let outer = memory.word(call.wrapping_add(before))?;
+            if outer == 0 || at == 0 {
+                (outer == 0 && at == 0).then_some(())?;
+                break;
+            }
+            count += 1;
+            (count <= MAX_FRAMES).then_some(())?;
+            at = memory.word(at.wrapping_add(self.layout.caller))?;
+            call = outer;
+        }
+        (call, at) = (first, top);
+        for _ in 0..count {
+            let frame = self.frame(at, memory)?;
+            let has_room = self.add(&frame, memory, sink)? && sink.end_run(call);
+            has_room.then_some(())?;
+            at = frame.caller;
+            call = memory.word(call.wrapping_add(before))?;
+        }
+        Some(())
+    }
+
     /// Walks the frames from the one at `at` on. `None` if they can't be walked to the end.
     fn walk_shimmed(
         &self,
@@ -249,13 +287,23 @@ impl Python {
         sink: &mut Sink<'_>,
     ) -> Option<bool> {
         let identity = self.identity(frame.code, memory)?;
-        let begin = frame.code.wrapping_add(self.layout.function.instructions);
-        // The instruction before the first one is that of a frame that has executed nothing.
-        let [units, ..] = identity;
-        let distance = frame.instruction.wrapping_sub(begin) / UNIT;
-        let offset = (distance < units)
-            .then(|| u32::try_from(distance).ok())
-            .flatten();
+        let offset = match self.layout.function.instructions {
+            Some(instructions) => {
+                let begin = frame.code.wrapping_add(instructions);
+                // The instruction before the first one is that of a frame that has executed nothing.
+                let [units, ..] = identity;
+                let distance = frame.instruction.wrapping_sub(begin) / UNIT;
+                Some(distance).filter(|distance| *distance < units)
+            }
+            None => u64::try_from(low_number(frame.instruction)).ok(),
+        };
+        let offset = offset.and_then(|offset| u32::try_from(offset).ok());
         Some(sink.frame(frame.code, &identity, offset))
     }
+}
+
+/// The signed number in the lower half of `word`.
+fn low_number(word: u64) -> i32 {
+    let [a, b, c, d, ..] = word.to_le_bytes();
+    i32::from_le_bytes([a, b, c, d])
 }

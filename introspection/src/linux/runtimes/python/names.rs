@@ -42,7 +42,12 @@ pub fn describe(
         name,
         file: text(layout, file, memory)?,
         line: first,
-        lines: bytes(table, memory).map_or_else(Vec::new, |table| lines(first, &table)),
+        lines: bytes(table, memory).map_or_else(Vec::new, |table| {
+            match layout.function.instructions {
+                Some(_) => lines(first, &table),
+                None => paired_lines(first, &table),
+            }
+        }),
     })
 }
 
@@ -127,6 +132,31 @@ fn lines(first: u32, table: &[u8]) -> Vec<(u32, u32)> {
     lines
 }
 
+/// The lines by the table of 3.10 (PEP 626, `Objects/lnotab_notes.txt`): pairs of a number of bytes of code and the distance of their line
+/// from the one before, -128 for none.
+fn paired_lines(first: u32, table: &[u8]) -> Vec<(u32, u32)> {
+    let mut lines: Vec<(u32, u32)> = Vec::new();
+    let mut line = i64::from(first);
+    let mut byte = 0_u32;
+    for pair in table.chunks_exact(2).take(MAX_LINES) {
+        let [length, distance] = [pair[0], pair[1]];
+        let distance = i8::from_le_bytes([distance]);
+        let now = if distance == i8::MIN {
+            0
+        } else {
+            line = line.saturating_add(distance.into());
+            u32::try_from(line).unwrap_or(0)
+        };
+        if length > 0 && lines.last().is_none_or(|(_, before)| *before != now) {
+            lines.push((byte / 2, now));
+        }
+        byte = byte.saturating_add(length.into());
+    }
+    // Nothing is known behind the end.
+    lines.push((byte / 2, 0));
+    lines
+}
+
 /// The signed number at the start of `bytes`: 6 bits a byte, the lowest first, bit 6 set in all but the last; the sign is the lowest bit.
 fn signed(bytes: &[u8]) -> i64 {
     let mut number = 0_u64;
@@ -165,6 +195,17 @@ mod tests {
         ];
         let expected = [(0, 10), (2, 11), (3, 0), (6, 8), (7, 56), (15, 0)];
         assert_eq!(lines(10, &table), expected);
+    }
+
+    #[test]
+    fn lines_are_those_of_the_pairs() {
+        let table = [4, 0, 0, 3, 6, 1, 2, 0x80, 8, 0xfe, 7];
+        let expected = [(0, 10), (2, 14), (5, 0), (6, 12), (10, 0)];
+        assert_eq!(paired_lines(10, &table), expected);
+        assert_eq!(paired_lines(10, &[]), [(0, 0)]);
+        let back = paired_lines(1, &[2, 0x90]);
+        assert_eq!(back, [(0, 0), (1, 0)], "before the first line");
+        assert_eq!(paired_lines(1, &[2, 1].repeat(20_000)).len(), MAX_LINES + 1);
     }
 
     #[test]
