@@ -205,7 +205,7 @@ impl Gather {
     fn take(&mut self, block: Block, now: WindowClock) -> Result<bool, ReadError> {
         if matches!(
             block.kind,
-            Some(Kind::Symbols | Kind::Mappings | Kind::Binary)
+            Some(Kind::Symbols | Kind::Mappings | Kind::Binary | Kind::Functions)
         ) {
             let room = self.room.checked_sub(block.contents.len());
             let (Some(room), true) = (room, self.budget.take(&block)) else {
@@ -223,7 +223,10 @@ impl Gather {
             Some(Piece::Reset(_)) => (self.is_stale, self.was_reset) = (true, true),
             Some(piece) => {
                 // A function that was shown by its address may have a name now. New mappings don't concern stacks that are known.
-                if matches!(piece, Piece::Symbols(_) | Piece::Binary(_)) {
+                if matches!(
+                    piece,
+                    Piece::Symbols(_) | Piece::Binary(_) | Piece::Functions(_)
+                ) {
                     self.stacks.forget_names();
                 }
                 self.resolver.add_piece(piece);

@@ -53,6 +53,7 @@ macro_rules! for_each_target {
             guest_memory 200,
             initrd 30_000,
             recording 300,
+            runtimes 3_000,
             symbols 500,
             streams 15_000,
             options 3_000,

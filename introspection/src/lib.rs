@@ -55,8 +55,9 @@ pub use kvmprof_paging::{
 pub use linux::{
     Area, Backing, BuildFiles, FileIdentity, GuestProcesses, KernelPulse, KernelWatch,
     LinuxKnowledge, ListedProcess, MappedFile, ModuleOmissions, Modules, NewFunctions, ProcessFate,
-    ProcessInstance, ProcessMap, ProcessOrigin, TaskReader, TaskScope, UnwinderSlot,
-    VMCOREINFO_BYTES, VmcoreinfoSearch, release_of_file,
+    ProcessInstance, ProcessMap, ProcessOrigin, ProcessRuntime, ProgramFile, Runtime, TaskReader,
+    TaskScope, UnwinderSlot, VMCOREINFO_BYTES, VmcoreinfoSearch, recognize_runtime,
+    release_of_file,
 };
 pub use noted::{PidAt, PidAtError};
 pub use process_places::{LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace};
@@ -70,9 +71,12 @@ pub mod parts {
     pub use crate::image::elf::{FileSymbol, Segment, SymbolKind};
     pub use crate::image::kallsyms::names_of_variables;
     pub use crate::image::{KernelImage, Vmlinux};
-    pub use crate::linux::{kernel_orc, kernel_release, kernel_symbols};
+    pub use crate::linux::{
+        ProcessMemory, kernel_orc, kernel_release, kernel_symbols, python_of_version,
+    };
     pub use crate::unwind::{
-        Base, CodeRules, KernelUnwinder, Kind, OrcFormat, PagedMemory, UserRegisters,
+        Base, CodeRules, KernelUnwinder, Kind, LanguageFrames, OrcFormat, PagedMemory,
+        UserRegisters,
     };
 }
 

@@ -40,6 +40,7 @@ pub mod counters;
 pub mod elf;
 mod event;
 pub mod file;
+mod language;
 mod ledger;
 mod loss;
 #[cfg(test)]
@@ -54,6 +55,7 @@ pub mod tasks;
 
 pub use event::{EventError, EventKind, SamplingEvent};
 pub use kvmprof_abi::pcs::Ledger as ConsumerLedger;
+pub use language::{Language, LanguageFrame};
 pub use ledger::ClockLedger;
 pub use loss::{loss_warning, misleads, without_sample};
 pub use period::least_common_multiple;

@@ -12,6 +12,7 @@ mod host_files;
 mod html;
 mod html_chromium;
 mod labels;
+mod language;
 mod merge;
 mod page_data;
 mod page_filters;

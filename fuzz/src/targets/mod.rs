@@ -17,6 +17,7 @@ mod profil;
 mod profiler;
 mod qcow2;
 mod recording;
+mod runtimes;
 mod small_devices;
 mod streams;
 mod symbol_server;

@@ -33,7 +33,7 @@ use crate::input::{Input, block};
 #[path = "../../../report/tests/exports/recording.rs"]
 pub mod example;
 
-const KINDS: [Kind; 12] = [
+const KINDS: [Kind; 13] = [
     Kind::Info,
     Kind::Symbols,
     Kind::Samples,
@@ -46,6 +46,7 @@ const KINDS: [Kind; 12] = [
     Kind::Details,
     Kind::Times,
     Kind::Labels,
+    Kind::Functions,
 ];
 
 /// The file that an input stands for.

@@ -2,6 +2,7 @@
 //! synthetic; the unwind table is as large as a distribution kernel's.
 #![expect(clippy::unwrap_used, reason = "a benchmark fails like a test")]
 
+mod python;
 mod stacks;
 
 use std::hint::black_box;
@@ -16,6 +17,7 @@ use kvmprof_introspection_fixtures::linux_guest::{
 };
 use kvmprof_introspection_fixtures::modules::{START, TestModule};
 
+use python::PythonFrames;
 use stacks::DeepStacks;
 
 const ROUNDS: usize = 301;
@@ -60,10 +62,17 @@ fn main() -> anyhow::Result<()> {
         stacks.unwind_user(&mut stack);
         stack.frames().len()
     })?;
-    measure("user stack by .eh_frame", 10.0, || {
+    let frameless = measure("user stack by .eh_frame", 10.0, || {
         stacks.unwind_frameless(&mut stack);
         stack.frames().len()
     })?;
+    let mut python = PythonFrames::new(FRAMES);
+    let python = measure("functions of Python", 3.0, || python.walk())?;
+    println!(
+        "  {:<30} {:>6.2}",
+        "those to the stack by .eh_frame",
+        python / frameless
+    );
     measure_modules()?;
     measure_looks()
 }

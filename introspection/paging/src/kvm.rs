@@ -40,6 +40,7 @@ pub fn select_registers(regs: &kvm_regs, sregs: &kvm_sregs) -> Registers {
         cr4: sregs.cr4,
         cr8: sregs.cr8,
         efer: sregs.efer,
+        fs_base: sregs.fs.base,
         gs_base: sregs.gs.base,
         idt_base: sregs.idt.base,
         cpl: if real_mode {

@@ -51,6 +51,8 @@ pub struct Registers {
     pub cr8: u64,
     /// The extended features: enable long mode.
     pub efer: u64,
+    /// The FS base: that of the running thread, also while it is in the kernel; 0 if unknown.
+    pub fs_base: u64,
     /// The active GS base: the kernel's or a user's.
     pub gs_base: u64,
     /// The address of the interrupt descriptor table.

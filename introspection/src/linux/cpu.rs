@@ -128,10 +128,12 @@ impl Cpu {
     ) {
         linux.modules.follow(&mut self.modules);
         let process = self.follower.current();
+        let process = process.map(|(map, cache)| (&map.unwinder, cache));
         let code = KnownCode {
             task: self.seen.map(|seen| seen.task),
             modules: self.modules.loaded(),
-            user: process.and_then(|(map, cache)| Some((map.unwinder.get()?, cache))),
+            runtime: process.as_ref().and_then(|(slot, _)| slot.runtime()),
+            user: process.and_then(|(slot, cache)| Some((slot.get()?, cache))),
         };
         linux.unwind(memory, registers, source, code, stack);
     }

@@ -16,6 +16,7 @@ mod processes;
 mod running;
 #[cfg(test)]
 mod running_tests;
+mod runtimes;
 mod stacks;
 mod task_layout;
 mod tasks;
@@ -52,6 +53,10 @@ pub use modules::{ModuleOmissions, Modules, NewFunctions};
 pub use processes::{
     Area, Backing, FileIdentity, GuestProcesses, ListedProcess, MappedFile, ProcessFate,
     ProcessInstance, ProcessMap, ProcessOrigin, UnwinderSlot,
+};
+pub use runtimes::{
+    ProcessMemory, ProcessRuntime, ProgramFile, Runtime, python_of_version,
+    recognize as recognize_runtime,
 };
 pub use stacks::find as kernel_orc;
 pub use tasks::{TaskReader, TaskScope};

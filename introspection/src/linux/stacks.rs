@@ -6,6 +6,7 @@ use kvmprof_recording::StackEnd;
 use super::LinuxKnowledge;
 use super::modules::LoadedModules;
 use super::processes::UserMemory;
+use super::runtimes::ProcessRuntime;
 use super::view::KernelView;
 use crate::Registers;
 use crate::Symbols;
@@ -56,6 +57,8 @@ pub struct KnownCode<'c> {
     pub modules: &'c LoadedModules,
     /// The programs and libraries of the process.
     pub user: Option<(&'c UserUnwinder, &'c mut UnwindCache)>,
+    /// The runtime of the process's language, if it has one that is known.
+    pub runtime: Option<&'c ProcessRuntime>,
 }
 
 /// A task that isn't on a CPU.
@@ -95,6 +98,10 @@ impl LinuxKnowledge {
         };
         match user {
             Some(user) if parts.user => {
+                // Stacks alone are copied.
+                if let Some(runtime) = code.runtime.filter(|_| copies.is_none()) {
+                    runtime.walk(memory, registers, stack.language());
+                }
                 let space = AddressSpace::new(memory, registers);
                 let mut memory = PagedMemory::new(memory, |address| space.translate(address))
                     .with_copies(copies);

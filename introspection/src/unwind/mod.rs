@@ -13,6 +13,7 @@ mod go_frames;
 mod image;
 mod initcalls;
 mod kernel;
+mod language;
 mod orc;
 mod retpoline;
 mod return_hooks;
@@ -30,6 +31,7 @@ mod user_tests;
 
 use kvmprof_recording::{DEFAULT_STACK_FRAMES, MAX_STACK_FRAMES, StackEnd, StackSummary};
 
+use language::Placer;
 use user::{MAX_READS, follows_system_call};
 
 pub(super) use code_regions::{CodeRegion, MODULES, ModuleCode};
@@ -37,6 +39,7 @@ pub use code_rules::CodeRules;
 pub(super) use image::{ImageTables, ImageUnwinder};
 pub(super) use initcalls::Initcalls;
 pub use kernel::KernelUnwinder;
+pub use language::LanguageFrames;
 pub use orc::{Base, Kind, OrcFormat, OrcTable};
 pub(super) use return_hooks::ReturnHooks;
 pub(super) use stack_memory::StackMemory;
@@ -52,6 +55,8 @@ pub struct Stack {
     /// The number of usable frames, from 2 to [`MAX_STACK_FRAMES`].
     limit: usize,
     summary: StackSummary,
+    /// The frames of a language on the same thread, which are put among the user's.
+    language: LanguageFrames,
 }
 
 impl Default for Stack {
@@ -69,6 +74,7 @@ impl Stack {
             frames: [0; MAX_STACK_FRAMES],
             limit: limit.clamp(2, MAX_STACK_FRAMES),
             summary: StackSummary::default(),
+            language: LanguageFrames::with_limit(limit.clamp(2, MAX_STACK_FRAMES)),
         }
     }
 
@@ -88,6 +94,12 @@ impl Stack {
     /// Begins a new stack.
     pub fn clear(&mut self) {
         self.summary = StackSummary::default();
+        self.language.clear();
+    }
+
+    /// The frames of a language that are put among the user's by the next [`Self::walk_user`].
+    pub fn language(&mut self) -> &mut LanguageFrames {
+        &mut self.language
     }
 
     /// Adds a kernel frame. False if there is no more room.
@@ -103,13 +115,7 @@ impl Stack {
 
     /// Adds a user frame, after all kernel frames. False if there is no more room.
     fn push_user(&mut self, address: u64) -> bool {
-        let index = self.summary.frames();
-        let Some(slot) = self.frames[..self.limit].get_mut(index) else {
-            return false;
-        };
-        *slot = address;
-        self.summary.user += 1;
-        true
+        push_user(&mut self.frames[..self.limit], &mut self.summary, address)
     }
 
     /// Adds frames of the host, as many as there is room for, if the stack has frames of the guest.
@@ -180,7 +186,17 @@ impl Stack {
                 StackEnd::Unsupported
             }
             Some((unwinder, cache)) => {
-                unwinder.walk(start, cache, memory, |address| self.push_user(address))
+                let mut placer = Placer::new(&self.language);
+                let frames = &mut self.frames[..self.limit];
+                let summary = &mut self.summary;
+                let end = unwinder.walk(start, cache, memory, |address, sp| {
+                    placer.before(sp, |word| push_user(frames, summary, word))
+                        && push_user(frames, summary, address)
+                });
+                match end {
+                    StackEnd::Complete if !placer.is_whole() => StackEnd::Broken,
+                    end => end,
+                }
             }
             None => {
                 let mut reads = MAX_READS;
@@ -188,4 +204,14 @@ impl Stack {
             }
         };
     }
+}
+
+/// Adds a frame to the user's part of a stack, which has room for `frames`. False if there is no more room.
+fn push_user(frames: &mut [u64], summary: &mut StackSummary, frame: u64) -> bool {
+    let Some(slot) = frames.get_mut(summary.frames()) else {
+        return false;
+    };
+    *slot = frame;
+    summary.user += 1;
+    true
 }

@@ -142,7 +142,7 @@ impl UserUnwinder {
         copy: StackCopy<'_>,
         code_before: impl FnMut(u64) -> Option<[u8; 8]>,
         cache: &mut UnwindCache,
-        push: impl FnMut(u64) -> bool,
+        mut push: impl FnMut(u64) -> bool,
     ) -> StackEnd {
         let start = UserRegisters {
             at: FrameRegisters::new(ip, sp, Some(bp)),
@@ -154,19 +154,19 @@ impl UserUnwinder {
             code_before,
             has_left_copy: false,
         };
-        match self.walk(&start, cache, &mut memory, push) {
+        match self.walk(&start, cache, &mut memory, |address, _| push(address)) {
             StackEnd::Broken if memory.has_left_copy => StackEnd::Truncated,
             end => end,
         }
     }
 
-    /// Unwinds the stack from `start` and passes each frame to `push`, which returns whether there was room for it.
+    /// Unwinds the stack from `start` and passes each frame and its stack pointer to `push`, which returns whether there was room for it.
     pub(super) fn walk(
         &self,
         start: &UserRegisters,
         cache: &mut UnwindCache,
         memory: &mut impl StackMemory,
-        mut push: impl FnMut(u64) -> bool,
+        mut push: impl FnMut(u64, u64) -> bool,
     ) -> StackEnd {
         let mut walk = Walk {
             frame: start.at,
@@ -178,7 +178,7 @@ impl UserUnwinder {
             reads: MAX_READS,
         };
         loop {
-            if !push(walk.inside()) {
+            if !push(walk.inside(), walk.frame.sp) {
                 return StackEnd::Truncated;
             }
             if let Err(end) = self.advance(&mut walk, cache, memory) {

@@ -53,6 +53,9 @@ pub struct TopArguments {
     /// Also show the values of the label of processes with this key, such as user
     #[arg(long, value_name = "KEY")]
     by: Option<String>,
+    /// Also show the frames of interpreters, beside the functions of the language that they execute
+    #[arg(long)]
+    native: bool,
     /// No colours, as with NO_COLOR in the environment
     #[arg(long, alias = "no-color")]
     no_colour: bool,
@@ -79,6 +82,7 @@ impl Command for TopArguments {
             count: self.count,
             rows: self.top,
             by: self.by.clone(),
+            native: self.native,
             // https://no-color.org
             colours: !self.no_colour
                 && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),

@@ -15,9 +15,13 @@ use kvmprof_recording::status::LimitsStatus;
 
 use super::BinarySources;
 use super::disk_files::DiskFiles;
+use super::language_functions::LanguageFunctionReader;
 use super::tables::Tables;
 use crate::signals::block_signals;
-use kvmprof_introspection::{Area, Backing, ProcessMap, UnwindTable, UserUnwinder};
+use kvmprof_introspection::{
+    Area, Backing, ProcessMap, ProcessRuntime, ProgramFile, UnwindTable, UserUnwinder,
+    recognize_runtime,
+};
 
 /// The number by which mappings refer to a file (`BinaryInfo::id`).
 pub type FileId = u32;
@@ -46,6 +50,8 @@ struct Request {
 enum LoadedPart {
     /// A file's block of a recording.
     File(FileId, Arc<[u8]>),
+    /// A block of names of functions of languages.
+    Functions(Arc<[u8]>),
     /// All of a map's files.
     Map,
 }
@@ -132,6 +138,7 @@ impl BinaryLoader {
                     disks: DiskFiles::default(),
                     tables: Tables::default(),
                     failed: BTreeMap::new(),
+                    functions: LanguageFunctionReader::default(),
                     omissions,
                 };
                 thread.run(&requests, |result| {
@@ -155,15 +162,17 @@ impl BinaryLoader {
         self.pending > 0
     }
 
-    /// The blocks of files that have been read since the last call. A file's block may come after its map is done, and more than once.
-    pub fn take(&mut self) -> Vec<(FileId, Arc<[u8]>)> {
+    /// The blocks of files that have been read since the last call, and of functions of languages, which have no file. A file's block may come after its map is done,
+    /// and more than once.
+    pub fn take(&mut self) -> Vec<(Option<FileId>, Arc<[u8]>)> {
         let mut blocks = Vec::new();
         let Some(done) = &self.done else {
             return blocks;
         };
         loop {
             match done.try_recv() {
-                Ok(LoadedPart::File(id, block)) => blocks.push((id, block)),
+                Ok(LoadedPart::File(id, block)) => blocks.push((Some(id), block)),
+                Ok(LoadedPart::Functions(block)) => blocks.push((None, block)),
                 Ok(LoadedPart::Map) => self.pending = self.pending.saturating_sub(1),
                 Err(TryRecvError::Empty) => break,
                 // A panic of that thread has been reported already.
@@ -184,6 +193,8 @@ struct Thread {
     tables: Tables,
     /// The files that are to be read again.
     failed: BTreeMap<FileId, Failure>,
+    /// Reads the functions of processes whose language has a runtime that is known.
+    functions: LanguageFunctionReader,
     omissions: Arc<OmissionCounts>,
 }
 
@@ -217,6 +228,9 @@ impl Thread {
                 let (area, id) = self.first_unknown(request)?;
                 Some((area.clone(), id))
             });
+            if let Some(block) = self.functions.read(&self.sources) {
+                done(LoadedPart::Functions(block));
+            }
             if let Some((area, id)) = next {
                 self.read(area, id, 0, &done);
             } else {
@@ -225,9 +239,10 @@ impl Thread {
         }
     }
 
-    /// Waits for the next request, or until a file is to be read again.
+    /// Waits for the next request, or until a file or functions are to be read again.
     fn next_request(&self, requests: &Receiver<Request>) -> Result<Request, RecvTimeoutError> {
-        match self.failed.values().map(|failure| failure.next).min() {
+        let failures = self.failed.values().map(|failure| failure.next);
+        match failures.chain(self.functions.next()).min() {
             Some(next) => requests.recv_timeout(next.saturating_duration_since(Instant::now())),
             None => requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
         }
@@ -258,6 +273,25 @@ impl Thread {
             Some((area.begin, area.end, area.offset, table))
         });
         map.unwinder.put(UserUnwinder::new(mappings));
+        if let Some(runtime) = self.runtime(map, files) {
+            self.functions.add(&runtime);
+            map.unwinder.put_runtime(runtime);
+        }
+    }
+
+    /// The runtime of a language in the process with `map`, whose areas have these `files`.
+    fn runtime(
+        &mut self,
+        map: &ProcessMap,
+        files: &[Option<FileId>],
+    ) -> Option<Arc<ProcessRuntime>> {
+        map.areas.iter().zip(files).find_map(|(area, id)| {
+            let runtime = self.tables.runtime((*id)?)?;
+            let table = self.tables.get((*id)?)?;
+            let bias = table.bias(area.begin, area.offset)?;
+            let runtime = ProcessRuntime::new(runtime, bias, map.root, map.pid);
+            Some(Arc::new(runtime))
+        })
     }
 
     /// Reads the file of `area`, after this many `tries`, and hands its block to `done`. What couldn't be read is tried again later.
@@ -286,6 +320,13 @@ impl Thread {
         let omissions = &self.omissions;
         if !self.tables.put(id, UnwindTable::from_elf(&found.contents)) {
             omissions.tables.fetch_add(1, Ordering::Relaxed);
+        }
+        let file = ProgramFile {
+            path: area.name(),
+            contents: &found.contents,
+        };
+        if let Some(runtime) = recognize_runtime(&file) {
+            self.tables.put_runtime(id, runtime);
         }
         if parsed.unnamed > 0 {
             let unnamed = parsed.unnamed as u64;

@@ -5,6 +5,7 @@
 
 mod disk_files;
 mod initrd;
+mod language_functions;
 mod loader;
 mod sources;
 mod tables;

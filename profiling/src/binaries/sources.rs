@@ -8,10 +8,13 @@ use std::sync::{Arc, OnceLock};
 
 use kvmprof_recording::Sysroot;
 use kvmprof_recording::elf::{Identity, Mismatch};
+use kvmprof_recording::file::LanguageFunction;
 
 use super::disk_files::{DiskFiles, GuestDisks};
 use super::initrd::Initrd;
-use kvmprof_introspection::{GuestKnowledge, LinuxKnowledge, MappedFile, SharedMemory};
+use kvmprof_introspection::{
+    GuestKnowledge, LinuxKnowledge, MappedFile, ProcessRuntime, SharedMemory,
+};
 
 /// Maximum length of a file that is read from a folder on the host, in bytes.
 const MAX_FILE: u64 = 512 << 20;
@@ -126,6 +129,12 @@ impl BinarySources {
             contents: self.knowledge.linux()?.vdso(&self.memory)?,
             source: "guest memory",
         })
+    }
+
+    /// The functions that `runtime` has met since the last call.
+    pub(super) fn new_functions(&self, runtime: &ProcessRuntime) -> Vec<LanguageFunction> {
+        let linux = self.knowledge.linux();
+        linux.map_or_else(Vec::new, |linux| runtime.new_functions(linux, &self.memory))
     }
 
     fn initrd(&self) -> Option<&Initrd> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kvmprof_introspection::UnwindTable;
+use kvmprof_introspection::{Runtime, UnwindTable};
 
 use super::FileId;
 
@@ -28,6 +28,8 @@ pub struct Tables {
 struct Entry {
     /// `None` for a file without a table.
     table: Option<Arc<UnwindTable>>,
+    /// The runtime of a language that the file has.
+    runtime: Option<Arc<dyn Runtime>>,
     /// The higher, the later it was used.
     turn: u64,
 }
@@ -70,6 +72,18 @@ impl Tables {
         entry.table.clone()
     }
 
+    /// The runtime of a language that file `id` has, if it has one.
+    pub fn runtime(&self, id: FileId) -> Option<Arc<dyn Runtime>> {
+        self.files.get(&id)?.runtime.clone()
+    }
+
+    /// Notes that file `id` has this runtime.
+    pub fn put_runtime(&mut self, id: FileId, runtime: Arc<dyn Runtime>) {
+        if let Some(entry) = self.files.get_mut(&id) {
+            entry.runtime = Some(runtime);
+        }
+    }
+
     /// Notes that file `id` has been read, and its table. False if there is no room for the table: then the file has none.
     pub fn put(&mut self, id: FileId, table: Option<UnwindTable>) -> bool {
         if let Some(before) = self.files.remove(&id) {
@@ -90,6 +104,7 @@ impl Tables {
         self.turns += 1;
         let entry = Entry {
             table: table.filter(|_| has_room).map(Arc::new),
+            runtime: None,
             turn: self.turns,
         };
         self.bytes += entry.bytes();

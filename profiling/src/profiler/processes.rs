@@ -1,6 +1,6 @@
 //! The names of user code in recordings: the mappings of processes, and the mapped files.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use kvmprof_abi::text::task_name;
@@ -19,6 +19,8 @@ const MAX_SPACES_BYTES: usize = 128 << 20;
 const MAX_FILES: usize = 16_384;
 /// Maximum size in bytes of files' blocks that are kept for recorders that start later. Beyond it, files are forgotten too.
 const MAX_KEPT: usize = 256 << 20;
+/// Maximum size in bytes of blocks of languages' functions that are kept for these. Beyond it, the oldest ones are forgotten.
+const MAX_FUNCTIONS: usize = 32 << 20;
 
 /// The address spaces and files of the processes that vCPUs have met, as blocks for recordings.
 pub struct Processes {
@@ -31,6 +33,9 @@ pub struct Processes {
     loader: BinaryLoader,
     kept: BTreeMap<FileId, Arc<[u8]>>,
     kept_bytes: usize,
+    /// Blocks of functions of languages, in the order in which they were read.
+    functions: VecDeque<Arc<[u8]>>,
+    functions_bytes: usize,
     /// [`MAX_FILES`] and [`MAX_KEPT`], except in tests.
     max_files: usize,
     max_kept: usize,
@@ -79,6 +84,8 @@ impl Processes {
             loader: BinaryLoader::new(sources),
             kept: BTreeMap::new(),
             kept_bytes: 0,
+            functions: VecDeque::new(),
+            functions_bytes: 0,
             max_files: MAX_FILES,
             max_kept: MAX_KEPT,
             forgotten_spaces: 0,
@@ -212,10 +219,23 @@ impl Processes {
     pub fn loaded(&mut self) -> Vec<Arc<[u8]>> {
         let blocks = self.loader.take();
         for (id, block) in &blocks {
-            self.keep(*id, block);
+            match id {
+                Some(id) => self.keep(*id, block),
+                None => self.keep_functions(block),
+            }
         }
         self.forget_files();
         blocks.into_iter().map(|(_, block)| block).collect()
+    }
+
+    fn keep_functions(&mut self, block: &Arc<[u8]>) {
+        self.functions_bytes += block.len();
+        self.functions.push_back(Arc::clone(block));
+        while self.functions_bytes > MAX_FUNCTIONS
+            && let Some(oldest) = self.functions.pop_front()
+        {
+            self.functions_bytes -= oldest.len();
+        }
     }
 
     fn keep(&mut self, id: FileId, block: &Arc<[u8]>) {
@@ -232,7 +252,7 @@ impl Processes {
     /// The blocks with which a recording starts.
     pub fn known(&self) -> impl Iterator<Item = &Arc<[u8]>> {
         let spaces = self.spaces.values().map(|space| &space.block);
-        self.kept.values().chain(spaces)
+        self.kept.values().chain(spaces).chain(&self.functions)
     }
 }
 

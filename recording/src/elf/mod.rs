@@ -61,6 +61,28 @@ pub fn eh_frame(bytes: &[u8]) -> Option<(u64, &[u8])> {
     frames::eh_frame(&Elf::<FileHeader64<Endianness>>::parse(bytes).ok()?)
 }
 
+/// A variable of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Variable<'a> {
+    /// Its address, by the addresses of the file.
+    pub address: u64,
+    /// The contents with which the file begins, from there to the end of its segment; empty for a variable that begins with zeros.
+    pub contents: &'a [u8],
+}
+
+/// The variable called `name` in the 64-bit file whose contents are `bytes`, which should be aligned to 8, by `.symtab` or `.dynsym`.
+/// `None` if there is none.
+pub fn variable<'a>(bytes: &'a [u8], name: &str) -> Option<Variable<'a>> {
+    let elf = Elf::<FileHeader64<Endianness>>::parse(bytes).ok()?;
+    let tables = [elf.dynamic_symbols(), elf.symbols(object::elf::SHT_SYMTAB)];
+    let address = tables.into_iter().flatten().find_map(|table| {
+        let mut symbols = table.symbols.iter();
+        symbols.find_map(|symbol| symbols::variable(symbol, elf.endian, table.names, name))
+    })?;
+    let contents = elf.bytes_at(address).unwrap_or_default();
+    Some(Variable { address, contents })
+}
+
 fn of_elf<Header: file::Header>(elf: &Elf<'_, Header>) -> ParsedBinary {
     let segments = elf.executable_segments();
     let mut collected = CollectedFunctions::default();

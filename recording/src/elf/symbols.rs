@@ -7,6 +7,7 @@ use object::elf::{
     FileHeader64, SHN_ABS, SHN_UNDEF, SHT_SYMTAB, STB_GLOBAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC,
     STT_NOTYPE, STT_OBJECT,
 };
+use object::read::StringTable;
 use object::read::elf::Sym;
 
 use super::file::{Elf, Header, SymbolTable};
@@ -48,6 +49,18 @@ pub fn bounded_name(name: &str) -> &str {
     let mut ends = (0..=MAX_NAME.min(name.len())).rev();
     let end = ends.find(|end| name.is_char_boundary(*end));
     end.and_then(|end| name.get(..end)).unwrap_or_default()
+}
+
+/// The address of `symbol` if it is the variable called `name`, and is in its file.
+pub fn variable<Symbol: Sym<Endian = Endianness>>(
+    symbol: &Symbol,
+    endian: Endianness,
+    names: StringTable<'_>,
+    name: &str,
+) -> Option<u64> {
+    let is_variable = symbol.st_type() == STT_OBJECT && symbol.st_shndx(endian) != SHN_UNDEF;
+    let found = is_variable.then(|| symbol.name(endian, names).ok())?;
+    (found? == name.as_bytes()).then(|| symbol.st_value(endian).into())
 }
 
 /// Functions from all tables, with several names for one address.

@@ -55,10 +55,12 @@ pub enum Kind {
     Times,
     /// Labels of a process: JSON.
     Labels,
+    /// Functions of languages: JSON, packed.
+    Functions,
 }
 
 impl Kind {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Info,
         Self::Symbols,
         Self::Samples,
@@ -71,6 +73,7 @@ impl Kind {
         Self::Details,
         Self::Times,
         Self::Labels,
+        Self::Functions,
     ];
 
     fn number(self) -> u32 {
@@ -87,6 +90,7 @@ impl Kind {
             Self::Details => 10,
             Self::Times => 11,
             Self::Labels => 12,
+            Self::Functions => 13,
         }
     }
 
@@ -99,6 +103,7 @@ impl Kind {
                 | Self::Binary
                 | Self::Tasks
                 | Self::Details
+                | Self::Functions
         )
     }
 }

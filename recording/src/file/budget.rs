@@ -47,6 +47,11 @@ impl Budget {
             Some(Kind::Mappings) => (&mut self.mappings, size(ITEM, b'{')),
             // Each label has a colon at least.
             Some(Kind::Labels) => (&mut self.mappings, size(ITEM, b':')),
+            // As for mappings. A line has two numbers, in a bracket.
+            Some(Kind::Functions) => {
+                let lines = size_of::<(u32, u32)>() * memchr::memchr_iter(b'[', contents).count();
+                (&mut self.binaries, size(ITEM, b'{') + lines)
+            }
             Some(Kind::Binary) => {
                 let segments = ITEM * memchr::memchr_iter(b'{', contents).count();
                 (&mut self.binaries, size(FUNCTION, b'\n') + segments)

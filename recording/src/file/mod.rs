@@ -10,6 +10,7 @@ mod details;
 mod encoder;
 mod error;
 mod folder;
+mod functions;
 mod guest;
 mod info;
 mod intake;
@@ -29,6 +30,7 @@ pub use budget::Budget;
 pub use encoder::{Encoder, MAX_WAITING};
 pub use error::{FileError, ReadError};
 pub use folder::OutputFolder;
+pub use functions::{LanguageFunction, LanguageFunctions};
 pub use guest::{
     Binary, BinaryFunction, BinaryInfo, KernelInfo, Mapping, ProcessLabels, ProcessMappings,
     ResetInfo, Segment, kernels_half, page_tables,

@@ -7,8 +7,8 @@ use super::samples::{BlockNumbers, DecodedBlock, decode_with};
 use super::task_looks;
 use super::times::{self, BlockTimes};
 use super::{
-    Account, Binary, KernelInfo, ProcessLabels, ProcessMappings, ReadError, RecordingInfo,
-    ResetInfo,
+    Account, Binary, KernelInfo, LanguageFunctions, ProcessLabels, ProcessMappings, ReadError,
+    RecordingInfo, ResetInfo,
 };
 use crate::Ticks;
 use crate::tasks::TaskLook;
@@ -28,6 +28,8 @@ pub enum Piece {
     Mappings(ProcessMappings),
     /// Labels of a process.
     Labels(ProcessLabels),
+    /// Functions of languages.
+    Functions(LanguageFunctions),
     /// A file that code was executed from.
     Binary(Binary),
     /// Samples.
@@ -137,6 +139,9 @@ impl Piece {
                 Self::Mappings(json(&contents, "its mappings are no JSON of that form")?)
             }
             Kind::Labels => Self::Labels(json(&contents, "its labels are no JSON of that form")?),
+            Kind::Functions => {
+                Self::Functions(json(&contents, "its functions are no JSON of that form")?)
+            }
             Kind::Binary => {
                 Self::Binary(Binary::decode(contents).ok_or("its file is not of that form")?)
             }

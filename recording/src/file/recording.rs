@@ -13,8 +13,8 @@ use super::piece::{Body, Details, Piece};
 use super::reader::Reader;
 use super::samples::DecodedBlock;
 use super::{
-    Account, Binary, BlockNumbers, BlockTimes, FileError, KernelInfo, ProcessLabels,
-    ProcessMappings, ReadError, RecordingInfo, ResetInfo,
+    Account, Binary, BlockNumbers, BlockTimes, FileError, KernelInfo, LanguageFunction,
+    ProcessLabels, ProcessMappings, ReadError, RecordingInfo, ResetInfo,
 };
 use crate::Ticks;
 use crate::tasks::TaskLook;
@@ -59,6 +59,8 @@ pub struct Contents {
     pub mappings: Vec<ProcessMappings>,
     /// Labels of processes, in the order of the file.
     pub labels: Vec<ProcessLabels>,
+    /// Functions of languages, in the order of the file.
+    pub functions: Vec<LanguageFunction>,
     /// Files that code was executed from.
     pub binaries: Vec<Binary>,
     /// The number of blocks of symbols, mappings and files that were dropped because of the limits.
@@ -429,6 +431,7 @@ impl Contents {
             }
             Some(Piece::Mappings(mappings)) => self.mappings.push(mappings),
             Some(Piece::Labels(labels)) => self.labels.push(labels),
+            Some(Piece::Functions(more)) => self.functions.extend(more.functions),
             Some(Piece::Binary(binary)) => self.binaries.push(binary),
             Some(Piece::Samples(mut samples)) => {
                 samples.decoded = decoded;

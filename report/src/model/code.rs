@@ -63,6 +63,8 @@ pub enum FrameKind {
     User,
     /// Code that a program generated at run time.
     Generated,
+    /// A function of a language, which an interpreter executes.
+    Language,
 }
 
 impl FrameKind {

@@ -80,7 +80,11 @@ impl<'a> Namer<'a> {
     /// The number of `stack`.
     pub fn node(&mut self, stack: Stack<'_>) -> NodeId {
         let mut node = NodeId::default();
+        let shows_native = self.resolver.shows_native();
         for index in (0..stack.frames.len()).rev() {
+            if !shows_native && stack.is_interpreter(index) {
+                continue;
+            }
             let place = self.place(stack.address(index));
             node = self.code.add_node(node, place);
         }
@@ -113,6 +117,7 @@ impl<'a> Namer<'a> {
                 }),
                 mappings: asked.mappings,
                 kind: match (is_host, asked.is_kernel, frame.is_generated) {
+                    _ if frame.is_of_language => FrameKind::Language,
                     (true, _, _) => FrameKind::Host,
                     (_, true, _) => FrameKind::Kernel,
                     (_, _, true) => FrameKind::Generated,

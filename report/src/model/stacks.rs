@@ -4,7 +4,7 @@ use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
-use kvmprof_recording::{Mode, Sample, StackEnd, StackSummary};
+use kvmprof_recording::{LanguageFrame, Mode, Sample, StackEnd, StackSummary};
 
 use crate::symbolize::{CodeAddress, LabelSet, MappingSet, ProcessState};
 
@@ -52,10 +52,11 @@ impl<'a> Stack<'a> {
         self.frames.len()
     }
 
-    /// The same stack with only its innermost frame.
+    /// The same stack with only its innermost frame, and the frame of the language that this one executes.
     pub fn innermost(self) -> Self {
+        let length = 1 + usize::from(self.is_interpreter(0));
         Self {
-            frames: self.frames.get(..1).unwrap_or_default(),
+            frames: self.frames.get(..length).unwrap_or_default(),
             summary: self.summary.dropped(),
             ..self
         }
@@ -83,6 +84,15 @@ impl<'a> Stack<'a> {
     pub fn is_host(&self, index: usize) -> bool {
         let first = self.frames.len().checked_sub(self.summary.host.into());
         self.summary.host > 0 && first.is_some_and(|first| index >= first)
+    }
+
+    /// Whether frame number `index` is that of an interpreter which executes functions of a language: their frames follow it.
+    pub fn is_interpreter(&self, index: usize) -> bool {
+        let is_language = |index: usize| {
+            let frame = self.frames.get(index).copied();
+            !self.is_kernel(index) && frame.and_then(LanguageFrame::from_word).is_some()
+        };
+        !self.is_kernel(index) && !is_language(index) && is_language(index + 1)
     }
 
     /// The address of frame number `index` to ask a resolver for, and whether it is one of the host's.

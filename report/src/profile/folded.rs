@@ -71,8 +71,8 @@ pub fn mark(frame: &Frame<'_>) -> &'static str {
     match (frame.kind, frame.is_inlined) {
         (FrameKind::Kernel | FrameKind::Host, _) => kernel,
         (FrameKind::Generated, _) => generated,
-        (FrameKind::User, true) => inlined,
-        (FrameKind::User, false) => "",
+        (FrameKind::User | FrameKind::Language, true) => inlined,
+        (FrameKind::User | FrameKind::Language, false) => "",
     }
 }
 

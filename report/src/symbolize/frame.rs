@@ -42,6 +42,8 @@ pub struct Frame {
     pub is_inlined: bool,
     /// Whether it is code that the program generated at run time.
     pub is_generated: bool,
+    /// Whether it is a function of a language, which an interpreter executes.
+    pub is_of_language: bool,
 }
 
 /// The functions of a frame.
@@ -64,6 +66,15 @@ impl Frame {
             source: None,
             is_inlined: false,
             is_generated: false,
+            is_of_language: false,
+        }
+    }
+
+    /// A frame of a language, without a source line.
+    pub(super) fn of_language(function: String, module: String) -> Self {
+        Self {
+            is_of_language: true,
+            ..Self::new(function.into(), module.into())
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use kvmprof_recording::Sample;
+use kvmprof_recording::{LanguageFrame, Sample};
 
 use super::debug::{DebugFile, SourceLine};
 use super::debug_files::DebugFiles;
@@ -38,6 +38,8 @@ pub struct Sources {
     pub sysroot: Option<PathBuf>,
     /// Debug files that aren't in that folder.
     pub debug_files: Option<Rc<dyn DebugFiles>>,
+    /// Whether the frames of interpreters are shown that execute functions of a language.
+    pub native: bool,
 }
 
 /// Identifies a cached result: by kernel address (seen from user mode, or not) and time, by an address in a file, or by an address in mappings, whose
@@ -47,6 +49,8 @@ enum Key {
     Kernel(bool, u64, Epoch),
     File(u32, u64),
     Process(MappingSet, u64, Option<usize>),
+    /// A frame of a language, by its word.
+    Language(u64),
 }
 
 type FileKey = (Option<u32>, String);
@@ -61,6 +65,7 @@ pub struct Resolver {
     files: RefCell<HashMap<FileKey, Rc<LoadedFile>>>,
     maps: RefCell<HashMap<String, (usize, Rc<PerfMap>)>>,
     is_hurried: Cell<bool>,
+    shows_native: bool,
 }
 
 impl Resolver {
@@ -70,6 +75,7 @@ impl Resolver {
     /// A source can't be read, or is for another kernel.
     pub fn new(contents: &Contents, sources: &Sources) -> Result<Self, SymbolError> {
         let mut resolver = Self::from_contents(contents);
+        resolver.shows_native = sources.native;
         if let Some(path) = &sources.sysroot {
             let sysroot = Sysroot::open(path).map_err(|source| SymbolError::Sysroot {
                 path: path.clone(),
@@ -170,6 +176,10 @@ impl Resolver {
             Piece::Binary(binary) => self.add_file(binary),
             Piece::Mappings(mappings) => self.add_mappings(&mappings),
             Piece::Labels(labels) => self.tables.labels.add(&labels),
+            Piece::Functions(more) => {
+                self.tables.add_functions(&more.functions);
+                self.forget();
+            }
             Piece::Info(_)
             | Piece::Kernel(_)
             | Piece::Reset(_)
@@ -212,8 +222,27 @@ impl Resolver {
         self.is_hurried.set(true);
     }
 
+    /// Lets [`Self::shows_native`] be true.
+    #[must_use]
+    pub fn with_native(self, shows_native: bool) -> Self {
+        Self {
+            shows_native,
+            ..self
+        }
+    }
+
+    /// Whether the frames of interpreters are shown that execute functions of a language.
+    pub fn shows_native(&self) -> bool {
+        self.shows_native
+    }
+
     /// Resolves a frame.
     pub fn resolve(&self, asked: CodeAddress) -> Resolved {
+        if !asked.is_kernel
+            && let Some(frame) = LanguageFrame::from_word(asked.address)
+        {
+            return self.in_language(frame);
+        }
         let location = (self.tables).locate(asked.mappings, asked.address, asked.is_kernel);
         match location {
             AddressLocation::Mapping(mapping) if !is_nameless(mapping) => {
@@ -349,6 +378,39 @@ impl Resolver {
         }
     }
 
+    /// Resolves a frame of a language: `function (file.py:7)`, with the line at which the function begins.
+    fn in_language(&self, frame: LanguageFrame) -> Resolved {
+        let word = frame.to_word();
+        let frames = self.once(Key::Language(word), || {
+            let language = frame.language_name();
+            let found = self.tables.function(frame.function);
+            let Some(function) = found else {
+                let name = format!("{language}:{:#x}", frame.function);
+                let module = format!("[{language}]");
+                return vec![Frame::of_language(name, module)];
+            };
+            let (name, file) = (visible(&function.name), visible(&function.file));
+            let module = match module_name(&file) {
+                "" => format!("[{language}]"),
+                short => short.to_owned(),
+            };
+            let name = format!("{name} ({module}:{})", function.line);
+            let line = frame.offset.and_then(|offset| function.line_at(offset));
+            vec![Frame {
+                source: line.map(|line| SourceLine {
+                    file: file.into(),
+                    line,
+                }),
+                ..Frame::of_language(name, module)
+            }]
+        });
+        Resolved {
+            frames,
+            offset: frame.offset.map(u64::from),
+            file_address: word,
+        }
+    }
+
     /// Resolves an address outside files, in `mapping` if it is known: it may be code that the program generated.
     fn elsewhere(&self, module: &str, mapping: Option<&Mapping>, asked: CodeAddress) -> Resolved {
         let path = self.tables.spaces.perf_map(asked.mappings);
@@ -396,6 +458,7 @@ impl Resolver {
                 source: inlined.source.map(plain),
                 is_inlined: true,
                 is_generated: false,
+                is_of_language: false,
             })
             .collect();
         let (name, source) = last.map_or((None, None), |last| (last.name, last.source));

@@ -9,7 +9,7 @@ use super::kallsyms::{FunctionAt, Symbols};
 use super::labels::Labels;
 use super::shared::Shared;
 use super::spaces::{MappingSet, Spaces};
-use kvmprof_recording::file::{Binary, Contents, Mapping, Segment};
+use kvmprof_recording::file::{Binary, Contents, LanguageFunction, Mapping, Segment};
 
 /// A file of the guest. Equal files of several guests are shared.
 #[derive(Debug)]
@@ -64,6 +64,8 @@ pub struct Tables {
     pub spaces: Spaces,
     /// The labels of all processes.
     pub labels: Labels,
+    /// The functions of languages, by their numbers.
+    functions: HashMap<u64, Arc<LanguageFunction>>,
     files: HashMap<u32, Arc<RecordedFile>>,
 }
 
@@ -91,6 +93,7 @@ impl Tables {
         for binary in &contents.binaries {
             tables.add_file(binary.clone());
         }
+        tables.add_functions(&contents.functions);
         for labels in &contents.labels {
             tables.labels.add(labels);
         }
@@ -110,6 +113,19 @@ impl Tables {
             binary,
         };
         self.files.insert(id, FILES.get(file));
+    }
+
+    /// Adds functions of languages. The first one with a number counts.
+    pub fn add_functions(&mut self, functions: &[LanguageFunction]) {
+        for function in functions {
+            let known = self.functions.entry(function.function);
+            known.or_insert_with(|| Arc::new(function.clone()));
+        }
+    }
+
+    /// The function of a language with this number, if the recording has it.
+    pub fn function(&self, number: u64) -> Option<&LanguageFunction> {
+        self.functions.get(&number).map(Arc::as_ref)
     }
 
     /// The file of `mapping`, if the recording has it.

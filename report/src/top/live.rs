@@ -51,6 +51,8 @@ pub struct TopOptions {
     pub rows: usize,
     /// The key of a label of processes whose values are shown, too.
     pub by: Option<String>,
+    /// Whether the frames of interpreters are shown, beside the functions of the language that they execute.
+    pub native: bool,
     /// Whether colours may be used on a terminal.
     pub colours: bool,
 }
@@ -102,7 +104,9 @@ fn in_pipe<E: std::error::Error + 'static>(
     out: &mut dyn Write,
 ) -> Result<(), TopError<E>> {
     let begin = Instant::now();
-    let mut model = Model::new(options.window, Duration::ZERO).with_label(options.by.clone());
+    let mut model = Model::new(options.window, Duration::ZERO)
+        .with_label(options.by.clone())
+        .with_native(options.native);
     let mut printed = 0;
     let mut due = options.interval;
     let mut is_over = false;
@@ -143,7 +147,9 @@ fn on_terminal<E: std::error::Error + 'static>(
     // is gone too.
     let mut terminal = ManuallyDrop::new(Terminal::new(CrosstermBackend::new(stdout()))?);
     let begin = Instant::now();
-    let mut model = Model::new(options.window, Duration::ZERO).with_label(options.by.clone());
+    let mut model = Model::new(options.window, Duration::ZERO)
+        .with_label(options.by.clone())
+        .with_native(options.native);
     let mut view = View::default();
     let mut snapshot = model.snapshot();
     let (mut refreshed, mut is_open) = (begin.elapsed(), true);

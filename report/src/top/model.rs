@@ -73,6 +73,13 @@ impl Model {
         Self { by, ..self }
     }
 
+    /// The same window, whose snapshots also have the frames of interpreters if `native`.
+    #[must_use]
+    pub fn with_native(mut self, native: bool) -> Self {
+        self.resolver = Rc::new(Resolver::default().with_native(native));
+        self
+    }
+
     /// Takes bytes of the stream that have arrived `now`.
     ///
     /// # Errors

@@ -25,6 +25,7 @@ mod perf;
 mod prf;
 mod profil;
 mod profil_command;
+mod python;
 mod record;
 mod report;
 mod requests;

@@ -26,6 +26,7 @@ use std::sync::{Arc, OnceLock};
 
 use kvmprof_recording::COMM_LENGTH;
 
+use super::runtimes::ProcessRuntime;
 use crate::unwind::UserUnwinder;
 
 pub use areas::can_write;
@@ -58,23 +59,36 @@ pub struct ProcessMap {
     pub unwinder: Arc<UnwinderSlot>,
 }
 
-/// Passes an unwinder from the thread that reads a process's files to the vCPU's thread that found the process.
+/// Passes an unwinder, and the runtime of a language, from the thread that reads a process's files to the vCPU's thread that found the process.
 ///
 /// The profiler takes a process's map with this slot to the other thread. That thread stores the unwinder in the slot,
 /// once, and the vCPU's thread finds it there at a later tick. Neither side ever waits.
 #[derive(Debug, Default)]
-pub struct UnwinderSlot(OnceLock<UserUnwinder>);
+pub struct UnwinderSlot {
+    unwinder: OnceLock<UserUnwinder>,
+    runtime: OnceLock<Arc<ProcessRuntime>>,
+}
 
 impl UnwinderSlot {
     /// Stores `unwinder`. Only the first call has an effect.
     pub fn put(&self, unwinder: UserUnwinder) {
         // An existing unwinder isn't replaced, because it may be in use.
-        let _already = self.0.set(unwinder);
+        let _already = self.unwinder.set(unwinder);
     }
 
     /// The unwinder of the process's stacks, once its files have been read.
     pub fn get(&self) -> Option<&UserUnwinder> {
-        self.0.get()
+        self.unwinder.get()
+    }
+
+    /// Stores the runtime of the process's language. Only the first call has an effect.
+    pub fn put_runtime(&self, runtime: Arc<ProcessRuntime>) {
+        let _already = self.runtime.set(runtime);
+    }
+
+    /// The runtime of the process's language, if it has one that is known.
+    pub fn runtime(&self) -> Option<&ProcessRuntime> {
+        self.runtime.get().map(Arc::as_ref)
     }
 }
 

@@ -40,6 +40,9 @@ pub struct InputArguments {
     /// The program debuginfod-find asks it, and keeps what it has got in its cache.
     #[arg(long, value_name = "URL", value_parser = server_url)]
     debuginfod: Vec<String>,
+    /// Also show the frames of interpreters, beside the functions of the language that they execute
+    #[arg(long)]
+    native: bool,
 }
 
 /// A recording, and the sums of the selected part.
@@ -83,7 +86,9 @@ impl InputArguments {
                 "This format cannot use --vmlinux, --sysroot and --debuginfod: leave them out",
             ));
         }
-        Ok(self.selection.words())
+        let mut words = self.selection.words();
+        words.extend(self.native.then(|| "--native".into()));
+        Ok(words)
     }
 
     /// The given times.
@@ -262,6 +267,7 @@ impl InputArguments {
             vmlinux: self.vmlinux.clone(),
             sysroot: self.sysroot.clone(),
             debug_files: is_set.then(|| Rc::new(Debuginfod::new(urls, progress.clone())) as _),
+            native: self.native,
         }
     }
 

@@ -1,0 +1,217 @@
+//! The runtimes of languages in processes of a Linux guest: interpreters whose stacks say which functions of a program run.
+//!
+//! A runtime is recognized in the contents of a file ([`recognize`]), on the thread that reads files. At a tick the vCPU's thread walks
+//! the frames of the running thread ([`ProcessRuntime::walk`]) and numbers their functions; the thread that reads files then reads the
+//! names of those that are new ([`ProcessRuntime::new_functions`]). All of it is the process's own memory, which may have any contents:
+//! walks are bounded, and what doesn't fit is left out.
+//!
+//! A language is a folder or a file here that implements [`Runtime`], and a line in [`RUNTIMES`].
+
+mod functions;
+mod memory;
+mod python;
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, LazyLock};
+
+use kvmprof_recording::file::LanguageFunction;
+use kvmprof_recording::{Language, LanguageFrame};
+
+use crate::PhysicalMemory;
+use crate::Registers;
+use crate::unwind::LanguageFrames;
+use functions::{NewFunction, NewFunctions};
+use kvmprof_paging::AddressSpace;
+use memory::SpaceMemory;
+
+use super::LinuxKnowledge;
+
+pub use memory::ProcessMemory;
+pub use python::of_version as python_of_version;
+
+/// How each language is recognized.
+const RUNTIMES: [fn(&ProgramFile<'_>) -> Option<Arc<dyn Runtime>>; 1] = [python::recognize];
+
+/// Maximum number of functions whose names are read in one call.
+const MAX_READ: usize = 256;
+
+/// A file that a process executes code from.
+#[derive(Clone, Copy, Debug)]
+pub struct ProgramFile<'a> {
+    /// Its path in the guest.
+    pub path: &'a str,
+    /// Its contents, which should be aligned to 8.
+    pub contents: &'a [u8],
+}
+
+/// The runtime of a language, as a file has it.
+pub trait Runtime: fmt::Debug + Send + Sync {
+    /// The language.
+    fn language(&self) -> Language;
+
+    /// Hands the frames of `thread` to `sink`, innermost first. Bounded, without locks and allocations.
+    fn walk(&self, thread: Thread, memory: &mut dyn ProcessMemory, sink: &mut Sink<'_>);
+
+    /// What doesn't change while the function at `function` exists. `None` if there is none.
+    fn identity(&self, function: u64, memory: &mut dyn ProcessMemory) -> Option<FunctionIdentity>;
+
+    /// The name, the file and the lines of the function at `function`. `None` if there is none.
+    fn describe(&self, function: u64, memory: &mut dyn ProcessMemory) -> Option<LanguageFunction>;
+}
+
+/// A thread of a process.
+#[derive(Clone, Copy, Debug)]
+pub struct Thread {
+    /// How far the runtime's file is from its own addresses in this process; wrapping.
+    pub bias: u64,
+    /// Its FS base, which is the address of its thread control block (`pthread_self`).
+    pub pointer: u64,
+}
+
+/// Words of a function's memory by which it is told from others that had the same address.
+pub type FunctionIdentity = [u64; 8];
+
+/// Takes frames at a tick.
+#[derive(Debug)]
+pub struct Sink<'s> {
+    process: &'s ProcessRuntime,
+    frames: &'s mut LanguageFrames,
+}
+
+impl Sink<'_> {
+    /// Adds a frame of the function at `function` with this identity. False if there is no more room.
+    pub fn frame(
+        &mut self,
+        function: u64,
+        identity: &FunctionIdentity,
+        offset: Option<u32>,
+    ) -> bool {
+        let number = self.process.number(function, identity);
+        self.process.new.note(NewFunction { function, number });
+        let frame = LanguageFrame::new(self.process.runtime.language(), number, offset);
+        self.frames.push(frame.to_word())
+    }
+
+    /// Ends a run of frames ([`LanguageFrames::end_run`]).
+    pub fn end_run(&mut self, anchor: u64) -> bool {
+        self.frames.end_run(anchor)
+    }
+
+    /// Notes that further frames couldn't be found.
+    pub fn cut(&mut self) {
+        self.frames.cut();
+    }
+}
+
+/// The runtime that the file with these contents has, if any.
+pub fn recognize(file: &ProgramFile<'_>) -> Option<Arc<dyn Runtime>> {
+    RUNTIMES.iter().find_map(|recognize| recognize(file))
+}
+
+/// The seed of functions' numbers. A process that chose its functions' numbers could give another process's functions names.
+static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// The runtime of one process, as one vCPU's thread and the thread that reads files share it. Neither ever waits.
+#[derive(Debug)]
+pub struct ProcessRuntime {
+    runtime: Arc<dyn Runtime>,
+    bias: u64,
+    /// The physical address of its page tables, and the process.
+    root: u64,
+    pid: i32,
+    new: NewFunctions,
+}
+
+impl ProcessRuntime {
+    /// The `runtime` of process `pid` with the page tables at `root`, whose file is `bias` from its own addresses.
+    pub fn new(runtime: Arc<dyn Runtime>, bias: u64, root: u64, pid: i32) -> Self {
+        LazyLock::force(&SEED);
+        Self {
+            runtime,
+            bias,
+            root,
+            pid,
+            new: NewFunctions::default(),
+        }
+    }
+
+    /// The number of the function at `function`: another function with the same address, or in another process, has another one.
+    fn number(&self, function: u64, identity: &FunctionIdentity) -> u64 {
+        SEED.hash_one((self.root, self.pid, function, identity))
+    }
+
+    /// Fills `frames` with those of the thread that a vCPU with `registers` runs, in the process's memory.
+    pub fn walk<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+        frames: &mut LanguageFrames,
+    ) {
+        let space = AddressSpace::new(memory, registers);
+        let mut memory = SpaceMemory::new(memory, &space);
+        self.walk_in(registers.fs_base, &mut memory, frames);
+    }
+
+    /// As [`Self::walk`], of the thread with the FS base `pointer`.
+    #[doc(hidden)]
+    pub fn walk_in(
+        &self,
+        pointer: u64,
+        memory: &mut dyn ProcessMemory,
+        frames: &mut LanguageFrames,
+    ) {
+        let bias = self.bias;
+        let process = self;
+        let mut sink = Sink { process, frames };
+        self.runtime
+            .walk(Thread { bias, pointer }, memory, &mut sink);
+    }
+
+    /// The functions that are new since the last call, with their names: at most some hundred of them. One that has no name by now isn't
+    /// there.
+    pub fn new_functions<M: PhysicalMemory>(
+        &self,
+        linux: &LinuxKnowledge,
+        memory: &M,
+    ) -> Vec<LanguageFunction> {
+        if !self.new.is_waiting() {
+            return Vec::new();
+        }
+        let Some(registers) = linux.process_registers(self.root) else {
+            return Vec::new();
+        };
+        let space = AddressSpace::new(memory, &registers);
+        self.read_new(&mut SpaceMemory::new(memory, &space))
+    }
+
+    /// As [`Self::new_functions`], in the process's `memory`.
+    #[doc(hidden)]
+    pub fn read_new(&self, memory: &mut dyn ProcessMemory) -> Vec<LanguageFunction> {
+        let new = std::iter::from_fn(|| self.new.take()).take(MAX_READ);
+        new.filter_map(|new| self.describe(new, memory)).collect()
+    }
+
+    /// The name of the function `new`. `None` if another function has its memory now.
+    fn describe(
+        &self,
+        new: NewFunction,
+        memory: &mut dyn ProcessMemory,
+    ) -> Option<LanguageFunction> {
+        let NewFunction { function, number } = new;
+        let is_there = |memory: &mut dyn ProcessMemory| {
+            let identity = self.runtime.identity(function, memory);
+            identity.is_some_and(|identity| self.number(function, &identity) == number)
+        };
+        if !is_there(memory) {
+            return None;
+        }
+        let described = self.runtime.describe(function, memory)?;
+        // The process runs meanwhile.
+        memory.forget();
+        is_there(memory).then(|| LanguageFunction {
+            function: LanguageFrame::new(self.runtime.language(), number, None).function,
+            ..described
+        })
+    }
+}

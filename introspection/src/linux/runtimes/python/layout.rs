@@ -1,0 +1,265 @@
+//! Where CPython keeps what a stack consists of.
+//!
+//! From 3.13 on the program describes itself (`_Py_DebugOffsets`, `Include/internal/pycore_debug_offsets.h`). Earlier versions differ in
+//! their tables here, which are those of 64-bit builds without debugging (`Include/internal`, `Include/cpython` of each version).
+
+use crate::bytes::{u32_at, u64_at};
+
+/// The mark of programs that describe themselves.
+const COOKIE: &[u8] = b"xdebugpy";
+/// Offsets are below this number of bytes. The largest is in `PyInterpreterState`, which has some 200 KiB.
+const MAX_OFFSET: u64 = 1 << 20;
+/// Fields of structures that are read as a whole are below this number of bytes.
+pub const MAX_FIELD: u64 = 256;
+
+/// How the frames of calls of the interpreter are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Calls {
+    /// Each call has a `CFrame` on its stack, with the call before at `before`, and executes one frame, by the list that begins at `frame` of
+    /// the thread's state (3.10).
+    Single { frame: u64, before: u64 },
+    /// Each call has a `_PyCFrame` on its stack, with the current frame and the call before, at these offsets; the frame that it began
+    /// with has a byte that isn't 0 (3.11).
+    Linked { current: u64, before: u64 },
+    /// The same, but the call begins with a frame of its own, which is on its stack (3.12).
+    Shimmed { current: u64 },
+    /// The same without `_PyCFrame` (3.13 and later).
+    Direct,
+}
+
+/// Where the lines of a code object are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodeLayout {
+    pub first_line: u64,
+    pub file: u64,
+    pub name: u64,
+    pub qualified_name: u64,
+    pub lines: u64,
+    /// Its instructions; `None` if they are elsewhere, and frames have the index of their instruction (3.10).
+    pub instructions: Option<u64>,
+}
+
+/// Offsets in bytes, each from the start of its structure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// `PY_VERSION_HEX` without the micro version: 0x030b for 3.11.
+    pub version: u16,
+    /// `_PyRuntimeState.interpreters.head`.
+    pub interpreters: u64,
+    /// `PyInterpreterState.next` and `threads.head`.
+    pub next_interpreter: u64,
+    pub threads: u64,
+    /// `PyThreadState.prev`, `next`, `thread_id`, and the current frame or `_PyCFrame`.
+    pub before_thread: u64,
+    pub next_thread: u64,
+    pub thread_id: u64,
+    pub top: u64,
+    pub calls: Calls,
+    /// `_PyInterpreterFrame`: the code object, the frame of the caller, the instruction, whose frame it is.
+    pub code: u64,
+    pub caller: u64,
+    pub instruction: u64,
+    pub owner: u64,
+    pub function: CodeLayout,
+    /// Where the characters of a compact string begin: of ASCII alone, and of others.
+    pub ascii: u64,
+    pub compact: u64,
+}
+
+const PYTHON_3_10: Layout = Layout {
+    version: 0x030a,
+    interpreters: 32,
+    next_interpreter: 0,
+    threads: 8,
+    before_thread: 0,
+    next_thread: 8,
+    thread_id: 176,
+    top: 48,
+    calls: Calls::Single {
+        frame: 24,
+        before: 8,
+    },
+    // `PyFrameObject`.
+    code: 32,
+    caller: 24,
+    instruction: 96,
+    // There is none: what is there doesn't matter.
+    owner: 0,
+    function: CodeLayout {
+        first_line: 40,
+        file: 104,
+        name: 112,
+        qualified_name: 112,
+        lines: 120,
+        instructions: None,
+    },
+    ascii: 48,
+    compact: 72,
+};
+
+const PYTHON_3_11: Layout = Layout {
+    version: 0x030b,
+    interpreters: 40,
+    next_interpreter: 0,
+    threads: 16,
+    before_thread: 0,
+    next_thread: 8,
+    thread_id: 152,
+    top: 56,
+    calls: Calls::Linked {
+        current: 8,
+        before: 16,
+    },
+    code: 32,
+    caller: 48,
+    instruction: 56,
+    // `is_entry`.
+    owner: 68,
+    function: CodeLayout {
+        first_line: 72,
+        file: 112,
+        name: 120,
+        qualified_name: 128,
+        lines: 136,
+        instructions: Some(184),
+    },
+    ascii: 48,
+    compact: 72,
+};
+
+const PYTHON_3_12: Layout = Layout {
+    version: 0x030c,
+    interpreters: 40,
+    next_interpreter: 0,
+    threads: 72,
+    before_thread: 0,
+    next_thread: 8,
+    thread_id: 136,
+    top: 56,
+    calls: Calls::Shimmed { current: 0 },
+    code: 0,
+    caller: 8,
+    instruction: 56,
+    owner: 70,
+    function: CodeLayout {
+        first_line: 68,
+        file: 112,
+        name: 120,
+        qualified_name: 128,
+        lines: 136,
+        instructions: Some(192),
+    },
+    ascii: 40,
+    compact: 56,
+};
+
+impl Layout {
+    /// The layout of the program whose `_PyRuntime` begins with the bytes `runtime`, and whose `Py_Version` with `version`; before 3.11 it has none, and
+    /// the name of its file, at `path`, tells. `None` if it is of a version that isn't known, or of a build without the GIL.
+    pub fn find(runtime: &[u8], version: Option<&[u8]>, path: &str) -> Option<Self> {
+        if runtime.starts_with(COOKIE) {
+            return Self::described(runtime);
+        }
+        let Some(version) = version else {
+            let name = path.rsplit('/').next().unwrap_or(path);
+            let is_3_10 = name == "python3.10" || name.starts_with("libpython3.10.so");
+            return is_3_10.then_some(PYTHON_3_10);
+        };
+        let version = u64::from(u32_at(version, 0)?);
+        match version >> 16 {
+            0x030b => Some(PYTHON_3_11),
+            0x030c => Some(PYTHON_3_12),
+            _ => None,
+        }
+    }
+
+    /// The layout that the bytes of `_Py_DebugOffsets` describe. Later versions than 3.13 have more fields between these.
+    fn described(offsets: &[u8]) -> Option<Self> {
+        let word = |index: usize| u64_at(offsets, index * 8);
+        let version = u16::try_from(word(1)? >> 16).ok()?;
+        let is_without_gil = word(2)? != 0;
+        if version != 0x030d || is_without_gil {
+            return None;
+        }
+        let at = |index| word(index).filter(|offset| *offset < MAX_OFFSET);
+        let field = |index| word(index).filter(|offset| *offset < MAX_FIELD);
+        Some(Self {
+            version,
+            interpreters: at(5)?,
+            next_interpreter: at(8)?,
+            threads: at(9)?,
+            before_thread: at(20)?,
+            next_thread: at(21)?,
+            top: at(23)?,
+            thread_id: at(24)?,
+            calls: Calls::Direct,
+            caller: field(29)?,
+            code: field(30)?,
+            instruction: field(31)?,
+            owner: field(33)?,
+            function: CodeLayout {
+                file: field(35)?,
+                name: field(36)?,
+                qualified_name: field(37)?,
+                lines: field(38)?,
+                first_line: field(39)?,
+                instructions: Some(field(43)?),
+            },
+            ascii: field(70)?,
+            // Two words follow in `PyCompactUnicodeObject`: `utf8_length` and `utf8`.
+            compact: field(70)? + 16,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_have_their_tables() {
+        let layout =
+            |version: u32| Layout::find(&[], Some(&version.to_le_bytes()), "/usr/bin/python3.10");
+        assert_eq!(layout(0x030b_02f0), Some(PYTHON_3_11));
+        assert_eq!(layout(0x030c_01f0), Some(PYTHON_3_12));
+        for version in [
+            0,
+            0x0207_12f0,
+            0x030a_00f0,
+            0x030d_00f0,
+            0x030f_00a1,
+            u32::MAX,
+        ] {
+            assert_eq!(layout(version), None, "{version:#x}");
+        }
+        assert_eq!(Layout::find(&[0; 64], None, "/bin/python3.9"), None);
+        assert_eq!(Layout::find(&[], Some(&[0xf0, 2]), ""), None);
+        let named = |path| Layout::find(&[], None, path);
+        assert_eq!(named("/usr/bin/python3.10"), Some(PYTHON_3_10));
+        assert_eq!(named("/opt/libpython3.10.so.1.0"), Some(PYTHON_3_10));
+        assert_eq!(named("/opt/python3.10/bin/python3"), None);
+    }
+
+    #[test]
+    fn programs_describe_themselves() {
+        let describe = |version: u64, without_gil: u64, offset: u64| {
+            let words = [version, without_gil].into_iter();
+            let words = words.chain(std::iter::repeat_n(offset, 80));
+            let words = words.flat_map(u64::to_le_bytes);
+            let bytes: Vec<u8> = COOKIE.iter().copied().chain(words).collect();
+            Layout::find(&bytes, None, "")
+        };
+        let found = describe(0x030d_00f0, 0, 48).unwrap();
+        assert_eq!((found.version, found.compact), (0x030d, 64));
+        assert_eq!(
+            describe(0x030d_00f0, 1, 48),
+            None,
+            "a build without the GIL"
+        );
+        assert_eq!(describe(0x030c_00f0, 0, 48), None);
+        assert_eq!(describe(0x030e_00f0, 0, 48), None);
+        assert_eq!(describe(0x030d_00f0, 0, MAX_FIELD), None);
+        assert_eq!(describe(0x030d_00f0, 0, u64::MAX), None);
+        assert_eq!(Layout::find(COOKIE, None, ""), None, "cut off");
+    }
+}

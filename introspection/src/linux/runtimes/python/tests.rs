@@ -1,0 +1,210 @@
+//! Walks of interpreters of this host, which wait in a call of a known depth, and of memory made by hand.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use super::super::ProcessRuntime;
+use super::*;
+use crate::unwind::LanguageFrames;
+use kvmprof_recording::LanguageFrame;
+
+/// Calls of Python through C, in two threads of which the second one waits. Lines count from 1.
+const SCRIPT: &str = "import sys, threading
+
+class Weaver:
+    def weave(self, thread):
+        def wait(x):
+            print(threading.get_ident(), flush=True)
+            sys.stdin.read()
+            return x
+        return [wait(thread) for _ in range(1)]
+
+def middle(x):
+    return list(map(Weaver().weave, [x]))
+
+def outer():
+    return sorted([1], key=middle)
+
+def generate():
+    yield outer()
+
+thread = threading.Thread(target=lambda: list(generate()))
+thread.start()
+thread.join()
+";
+
+/// The functions that wait in it, innermost first, and their lines. List comprehensions have a frame of their own until 3.11.
+const WAITING: [(&str, u32, u32); 6] = [
+    ("Weaver.weave.<locals>.wait", 5, 7),
+    ("Weaver.weave", 4, 9),
+    ("middle", 11, 12),
+    ("outer", 14, 15),
+    ("generate", 17, 18),
+    ("<lambda>", 20, 20),
+];
+
+/// A process of this host.
+struct HostMemory(File);
+
+impl ProcessMemory for HostMemory {
+    fn read(&mut self, address: u64, buffer: &mut [u8]) -> Option<()> {
+        (address >> 63 == 0).then_some(())?;
+        self.0.read_exact_at(buffer, address).ok()
+    }
+}
+
+struct Waiting {
+    process: Child,
+    thread: u64,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+fn waiting(interpreter: &Path) -> Waiting {
+    let mut process = Command::new(interpreter)
+        .args(["-S", "-c", SCRIPT])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let output = process.stdout.as_mut().unwrap();
+    BufReader::new(output).read_line(&mut line).unwrap();
+    let thread = line.trim().parse().unwrap();
+    // It waits once it sleeps in read(2).
+    let state = format!("/proc/{}/task", process.id());
+    let sleeps = |path: PathBuf| {
+        let call = fs::read_to_string(path.join("syscall")).unwrap_or_default();
+        call.starts_with("0 0x0 ")
+    };
+    while !fs::read_dir(&state)
+        .unwrap()
+        .any(|task| sleeps(task.unwrap().path()))
+    {
+        std::thread::yield_now();
+    }
+    Waiting { process, thread }
+}
+
+/// The runtime of a process, and the distance of its file from its own addresses.
+fn runtime(pid: u32) -> Option<(Arc<dyn Runtime>, u64)> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let mut files: BTreeMap<String, u64> = BTreeMap::new();
+    for line in maps.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (Some(path), Some(range)) = (words.get(5), words.first()) else {
+            continue;
+        };
+        let begin = range.split('-').next().unwrap();
+        let begin = u64::from_str_radix(begin, 16).unwrap();
+        if words[2] == "00000000" && path.starts_with('/') {
+            files.entry((*path).to_owned()).or_insert(begin);
+        }
+    }
+    files.into_iter().find_map(|(path, begin)| {
+        let contents = fs::read(&path).ok()?;
+        let runtime = super::super::recognize(&ProgramFile {
+            path: &path,
+            contents: &contents,
+        })?;
+        // A program at fixed addresses has its own ones.
+        let is_fixed = contents[16] == 2;
+        Some((runtime, if is_fixed { 0 } else { begin }))
+    })
+}
+
+/// A runtime and its frames: the runs of numbers of functions, and whether they were cut.
+struct Walked {
+    process: ProcessRuntime,
+    frames: LanguageFrames,
+}
+
+fn walk(
+    runtime: Arc<dyn Runtime>,
+    bias: u64,
+    thread: u64,
+    memory: &mut dyn ProcessMemory,
+) -> Walked {
+    let process = ProcessRuntime::new(runtime, bias, 0x1000, 7);
+    let mut frames = LanguageFrames::default();
+    process.walk_in(thread, memory, &mut frames);
+    Walked { process, frames }
+}
+
+/// The interpreters of this host, and those in `KVMPROF_TEST_PYTHONS`, `FILE:FILE`.
+fn interpreters() -> Vec<PathBuf> {
+    let more = std::env::var_os("KVMPROF_TEST_PYTHONS").unwrap_or_default();
+    let more: Vec<PathBuf> = std::env::split_paths(&more).collect();
+    let found = ["/usr/bin/python3", "/usr/local/bin/python3"];
+    let found = found.into_iter().map(PathBuf::from);
+    found.chain(more).filter(|path| path.is_file()).collect()
+}
+
+#[test]
+fn functions_of_interpreters_of_this_host_are_named() {
+    for interpreter in interpreters() {
+        let waiting = waiting(&interpreter);
+        let pid = waiting.process.id();
+        let Some((runtime, bias)) = runtime(pid) else {
+            println!("{} is of a version that isn't known", interpreter.display());
+            continue;
+        };
+        let mut memory = HostMemory(File::open(format!("/proc/{pid}/mem")).unwrap());
+        let walked = walk(runtime, bias, waiting.thread, &mut memory);
+        assert!(!walked.frames.is_cut(), "{}", interpreter.display());
+        let functions = walked.process.read_new(&mut memory);
+        let runs = walked.frames.runs();
+        let named = |word: &u64| {
+            let frame = LanguageFrame::from_word(*word).unwrap();
+            let function = functions.iter().find(|it| it.function == frame.function);
+            let function = function.unwrap();
+            let line = frame.offset.and_then(|offset| function.line_at(offset));
+            let line = line.unwrap_or(0);
+            (&*function.file, &*function.name, function.line, line)
+        };
+        let names: Vec<Vec<_>> = runs
+            .iter()
+            .map(|(_, words)| words.iter().map(named).collect())
+            .collect();
+        println!("{}: {names:?}", interpreter.display());
+        let own = names
+            .iter()
+            .flatten()
+            .filter(|(file, name, ..)| *file == "<string>" && !name.ends_with("<listcomp>"));
+        let own: Vec<(&str, u32, u32)> = own
+            .map(|(_, name, first, line)| (*name, *first, *line))
+            .collect();
+        // Until 3.10 functions have no qualified name.
+        let has_class = own.iter().any(|(name, ..)| name.contains('.'));
+        let expected = WAITING.map(|(name, first, line)| match name.rsplit_once('.') {
+            Some((_, name)) if !has_class => (name, first, line),
+            _ => (name, first, line),
+        });
+        assert_eq!(own, expected, "{}", interpreter.display());
+        let others = names
+            .iter()
+            .flatten()
+            .filter(|(file, ..)| *file != "<string>");
+        assert!(
+            others
+                .map(|(file, ..)| file)
+                .all(|file| file.ends_with("threading.py"))
+        );
+        // map, sorted and list are C, and so is what has started the thread.
+        let places: Vec<usize> = names.iter().map(Vec::len).collect();
+        assert!(places.len() >= 4, "{places:?}");
+        let mut anchors: Vec<u64> = runs.iter().map(|(anchor, _)| *anchor).collect();
+        assert!(anchors.is_sorted(), "outer calls are further up the stack");
+        anchors.dedup();
+        assert_eq!(anchors.len(), runs.len());
+    }
+}

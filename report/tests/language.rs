@@ -1,0 +1,106 @@
+//! Functions of a language take the place of the frames that execute them, unless the interpreter's frames are asked for.
+
+use std::path::Path;
+
+use kvmprof_recording::file::{HEADER, LanguageFunction, LanguageFunctions, Recording, Unobserved};
+use kvmprof_recording::{Language, LanguageFrame, Mode};
+use kvmprof_report::budget::OutputBudget;
+use kvmprof_report::profile::{Profile, Selection, folded};
+use kvmprof_report::symbolize::{Resolver, Sources};
+
+use crate::shared::recordings::Written;
+
+const KERNEL: &str = "ffffffff81000000 T read_file\nffffffff81001000 t [end]\n";
+const READ: u64 = 0xffff_ffff_8100_0010;
+/// Code of the interpreter, and of what it calls.
+const INTERPRETER: u64 = 0x40_1000;
+const SORT: u64 = 0x40_2000;
+const START: u64 = 0x40_3000;
+
+fn frame(function: u64, offset: u32) -> u64 {
+    LanguageFrame::new(Language::Python, function, Some(offset)).to_word()
+}
+
+fn function(function: u64, name: &str, file: &str) -> LanguageFunction {
+    LanguageFunction {
+        function,
+        name: name.to_owned(),
+        file: file.to_owned(),
+        line: 7,
+        lines: vec![(0, 8), (4, 9)],
+    }
+}
+
+/// A recording of a function of Python that sorts by another one, which reads a file, and of one that has no name.
+fn write(path: &Path) {
+    let mut written = Written::with_symbols(KERNEL);
+    let process = (5, &b"loom"[..]);
+    let [key, sorts, nameless] = [frame(1, 5), frame(2, 0), frame(3, 0)];
+    let user = [INTERPRETER, key, SORT, INTERPRETER, nameless, sorts, START];
+    written.samples(3, process, Mode::Kernel, (&[READ], &user));
+    written.samples(2, process, Mode::User, (&[], &user[3..]));
+    written.write(path);
+    let functions = vec![
+        function(1, "Cloth.key", "/srv/loom.py"),
+        function(2, "sorts", "<frozen loom>"),
+        // The first one counts.
+        function(2, "other", "other.py"),
+    ];
+    let block = LanguageFunctions { functions }.to_block().unwrap();
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes.splice(HEADER..HEADER, block);
+    std::fs::write(path, bytes).unwrap();
+}
+
+fn profile(path: &Path, native: bool) -> Profile {
+    let recording = Recording::open(path).unwrap();
+    let sources = Sources {
+        native,
+        ..Sources::default()
+    };
+    let resolver = Resolver::new(&recording.contents().unwrap(), &sources).unwrap();
+    Profile::read(&recording, Selection::default(), resolver, &Unobserved).unwrap()
+}
+
+fn stacks(native: bool) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.kvmprof");
+    write(&path);
+    folded(&profile(&path, native), &OutputBudget::new(u64::MAX)).unwrap()
+}
+
+#[test]
+fn functions_take_the_place_of_the_interpreter() {
+    let outer = "loom-5;0x403000;sorts (<frozen loom>:7);python:0x3";
+    let inner = "0x402000;Cloth.key (loom.py:7);read_file_[k]";
+    assert_eq!(
+        stacks(false),
+        [format!("{outer} 2"), format!("{outer};{inner} 3")]
+    );
+}
+
+#[test]
+fn native_frames_are_called_by_what_they_execute() {
+    let outer = "loom-5;0x403000;sorts (<frozen loom>:7);python:0x3;0x401000";
+    let inner = "0x402000;Cloth.key (loom.py:7);0x401000;read_file_[k]";
+    assert_eq!(
+        stacks(true),
+        [format!("{outer} 2"), format!("{outer};{inner} 3")]
+    );
+}
+
+#[test]
+fn frames_have_the_line_that_was_executed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.kvmprof");
+    write(&path);
+    let profile = profile(&path, false);
+    let mut lines = Vec::new();
+    for stack in profile.stacks() {
+        let frames = profile.frames(stack).filter_map(|frame| frame.source);
+        lines.extend(frames.map(|(file, line)| format!("{file}:{line}")));
+    }
+    lines.sort_unstable();
+    lines.dedup();
+    assert_eq!(lines, ["/srv/loom.py:9", "<frozen loom>:8"]);
+}

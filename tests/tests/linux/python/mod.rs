@@ -1,0 +1,226 @@
+//! A guest whose program is in Python, as Debian's interpreter executes it: its functions are in the stacks that run them, in shares
+//! that are the program's own.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use kvmprof_lab::debian_package;
+use kvmprof_recording::{LanguageFrame, Sample, StackEnd};
+use kvmprof_report::budget::OutputBudget;
+use kvmprof_report::profile::{Profile, folded};
+use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, once};
+use kvmprof_tests::share;
+
+const LOOM: &str = include_str!("loom.py");
+/// The frame of C that executes functions of Python.
+const INTERPRETER: &str = "_PyEval_EvalFrameDefault";
+/// The functions that use the time.
+const FUNCTIONS: [&str; 5] = ["card", "comb", "weave", "Dyer.dye", "press"];
+/// The callers of each, from the outermost function of Python on; C functions are between them.
+const CALLERS: [(&str, &[&str]); 5] = [
+    ("card", &["<module>", "first_room", "sort_threads"]),
+    (
+        "comb",
+        &[
+            "Thread._bootstrap",
+            "Thread._bootstrap_inner",
+            "Thread.run",
+            "second_room",
+        ],
+    ),
+    ("weave", &["<module>", "first_room"]),
+    (
+        "Dyer.dye",
+        &[
+            "Thread._bootstrap",
+            "Thread._bootstrap_inner",
+            "Thread.run",
+            "second_room",
+        ],
+    ),
+    (
+        "press",
+        &[
+            "Thread._bootstrap",
+            "Thread._bootstrap_inner",
+            "Thread.run",
+            "second_room",
+        ],
+    ),
+];
+/// Stands for callers that are missing.
+const CUT_SHORT: &str = "[cut short]";
+/// Percentage of the program's stacks that must be whole, once its files have been read.
+const WHOLE: u64 = 98;
+/// The distance of a function's share from the program's own count, beside four standard errors: see `LAB_BLUR`.
+const BLUR: f64 = 0.02;
+
+fn run() -> Finished {
+    once("python", || {
+        let mut builder =
+            guest_builder(include_str!("init.sh"), &[]).contents("/loom.py", 0o644, LOOM);
+        let package = |name| debian_package(name).unwrap();
+        let interpreter = package("python3.11-minimal").join("usr/bin/python3.11");
+        builder = builder.add(interpreter, "/bin/python3.11").add(
+            package("libpython3.11-minimal").join("usr/lib/python3.11"),
+            "/usr/lib/python3.11",
+        );
+        for (name, library) in [
+            ("libc6", "libc.so.6"),
+            ("libc6", "libm.so.6"),
+            ("zlib1g", "libz.so.1"),
+            ("libexpat1", "libexpat.so.1"),
+        ] {
+            let root = package(name);
+            let found =
+                ["usr/lib", "lib"].map(|lib| root.join(lib).join("x86_64-linux-gnu").join(library));
+            let found = found.into_iter().find(|path| path.exists()).unwrap();
+            builder = builder.add(found, &format!("/lib/x86_64-linux-gnu/{library}"));
+        }
+        let loader = package("libc6").join("lib/x86_64-linux-gnu/ld-linux-x86-64.so.2");
+        builder = builder.add(loader, "/lib64/ld-linux-x86-64.so.2");
+        Scenario::new()
+            .unpacked_kernel("vmlinuz", &debian("6.12"))
+            .file("guest.cpio", builder.build().unwrap())
+            .run(include_str!("driver.sh"))
+    })
+}
+
+/// The stacks of the program, outermost function first, without the process, with their numbers of samples.
+fn stacks(path: &Path) -> Vec<(Vec<String>, u64)> {
+    let profile = Profile::from_file(path, &[]).unwrap();
+    let folded = folded(&profile, &OutputBudget::new(u64::MAX)).unwrap();
+    let stacks = folded.iter().filter_map(|line| {
+        let (stack, count) = line.rsplit_once(' ')?;
+        let frames: Vec<String> = stack.split(';').map(str::to_owned).collect();
+        let is_programs = frames
+            .first()
+            .is_some_and(|process| process.starts_with("python3.11-"));
+        is_programs.then(|| (frames[1..].to_vec(), count.parse().unwrap()))
+    });
+    stacks.collect()
+}
+
+/// The functions of Python in a stack: their names and the lines at which they begin, without the file.
+fn functions(stack: &[String]) -> Vec<(&str, &str, u32)> {
+    let named = stack.iter().filter_map(|frame| {
+        let (name, place) = frame.split_once(" (")?;
+        let (file, line) = place.strip_suffix(')')?.rsplit_once(':')?;
+        file.ends_with(".py")
+            .then(|| Some((name, file, line.parse().ok()?)))?
+    });
+    named.collect()
+}
+
+#[test]
+fn functions_have_the_shares_that_the_program_counts() {
+    let finished = run();
+    let stacks = stacks(&finished.path("guest.kvmprof"));
+    let mut seen: BTreeMap<&str, u64> = BTreeMap::new();
+    for (stack, count) in &stacks {
+        let innermost = functions(stack).last().map(|(name, ..)| *name);
+        let innermost = innermost.filter(|name| FUNCTIONS.contains(name));
+        if let Some(name) = innermost {
+            *seen.entry(name).or_default() += count;
+        }
+    }
+    let console = finished.console("guest");
+    let text = console.text();
+    let spent: BTreeMap<&str, u64> = text
+        .lines()
+        .filter_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let ["spent", name, time] = words[..] else {
+                return None;
+            };
+            Some((name, time.parse().ok()?))
+        })
+        .collect();
+    assert_eq!(spent.len(), FUNCTIONS.len(), "{spent:?}");
+    let (all, whole) = (seen.values().sum(), spent.values().sum());
+    for name in FUNCTIONS {
+        let (expected, found) = (share(spent[name], whole), share(seen[name], all));
+        println!("{name}: {expected:.3} by its own count, {found:.3} of {all} samples");
+        let tolerance = 4.0 * kvmprof_tests::standard_error(expected, all) + BLUR;
+        assert!((expected - found).abs() < tolerance, "{name}");
+    }
+}
+
+#[test]
+fn functions_have_their_callers_and_lines() {
+    let finished = run();
+    let begins: BTreeMap<&str, u32> = (1..)
+        .zip(LOOM.lines())
+        .filter_map(|(number, line)| {
+            let name = line.trim_start().strip_prefix("def ")?.split('(').next()?;
+            Some((name, number))
+        })
+        .collect();
+    let mut checked: BTreeMap<&str, u64> = BTreeMap::new();
+    for (stack, count) in stacks(&finished.path("guest.kvmprof")) {
+        let functions = functions(&stack);
+        for (name, file, line) in &functions {
+            let own = name.rsplit('.').next().unwrap();
+            if *file == "loom.py" && *name != "<module>" {
+                assert_eq!(begins[own], *line, "{name}");
+            }
+        }
+        if stack.iter().any(|frame| frame == CUT_SHORT) {
+            continue;
+        }
+        let names: Vec<&str> = functions.iter().map(|(name, ..)| *name).collect();
+        for (name, callers) in CALLERS {
+            if names.last() == Some(&name) {
+                assert_eq!(&names[..names.len() - 1], callers, "{name}");
+                *checked.entry(name).or_default() += count;
+            }
+        }
+    }
+    println!("{checked:?}");
+    assert_eq!(checked.len(), CALLERS.len());
+}
+
+/// From the first stack with a function of Python on: before, the program's files are being read.
+#[test]
+fn stacks_are_whole_once_the_files_have_been_read() {
+    let (contents, samples) = run().recording("guest.kvmprof");
+    let is_python = |sample: &Sample| sample.comm.starts_with(b"python3.11\0");
+    let has_functions = |frames: &[u64]| {
+        frames
+            .iter()
+            .any(|frame| LanguageFrame::from_word(*frame).is_some())
+    };
+    let own = samples
+        .iter()
+        .filter(|(sample, _)| is_python(sample) && sample.stack.user > 0);
+    let read = own.skip_while(|(_, frames)| !has_functions(frames));
+    let (mut whole, mut all) = (0, 0);
+    for (sample, frames) in read {
+        all += 1;
+        whole += u64::from(sample.stack.user_end == StackEnd::Complete && has_functions(frames));
+        for frame in frames
+            .iter()
+            .filter_map(|frame| LanguageFrame::from_word(*frame))
+        {
+            let named = contents
+                .functions
+                .iter()
+                .any(|it| it.function == frame.function);
+            assert!(named, "{frame:?}");
+        }
+    }
+    println!("{whole} of {all} stacks are whole");
+    assert!(all > 1000 && whole * 100 >= all * WHOLE, "{whole} of {all}");
+}
+
+#[test]
+fn native_frames_come_back() {
+    let finished = run();
+    let report = |name: &str| std::fs::read_to_string(finished.path(name)).unwrap();
+    let (plain, native) = (report("report"), report("report.native"));
+    assert!(plain.contains("card (loom.py:14)"), "{plain}");
+    assert!(
+        native.contains("card (loom.py:14)") && native.contains(INTERPRETER),
+        "{native}"
+    );
+}
