@@ -47,7 +47,7 @@ pub enum AttachedError {
         /// The error in the file.
         source: IntrospectionError,
     },
-    /// The file of `--kernel` can't be read.
+    /// The file of `--kernel` or `--console` can't be read.
     #[error("Cannot read {path}", path = .path.display())]
     Read {
         /// The file.
@@ -55,6 +55,12 @@ pub enum AttachedError {
         /// The system's answer.
         source: io::Error,
     },
+    /// The file of `--console` can't be watched.
+    #[error(
+        "{path} is no regular file: have the VMM write its guest's console to a file",
+        path = .0.display()
+    )]
+    Console(PathBuf),
     /// The socket couldn't be served.
     #[error(transparent)]
     Socket(#[from] SocketFileError),
