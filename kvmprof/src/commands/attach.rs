@@ -16,9 +16,10 @@ use kvmprof_profiling::{LookPlan, ProfilingConfig, RecordPlan};
 use kvmprof_recording::StackParts;
 use kvmprof_recording::file::RecordingFailure;
 use kvmprof_report::text::visible;
-use kvmprof_vmm::attached::{AttachConfig, AttachedEnd, Attachment, attach};
+use kvmprof_vmm::attached::{AttachConfig, AttachedEnd, Attachment, ConsoleText, attach};
 use kvmprof_vmm::vm::{block_signals, catch_signals};
 
+use super::guest::parse_console_text;
 use super::profiling::ProfilingOptions;
 use super::record_limit::{RecordLimit, whole_recording};
 use super::sandbox::SandboxMode;
@@ -70,6 +71,12 @@ pub struct AttachArguments {
     /// How long the guest is profiled at most, in seconds
     #[arg(long, value_name = "N", value_parser = value::seconds)]
     seconds: Option<Duration>,
+    /// End when the guest's console says this, from now on
+    #[arg(long, value_name = "TEXT", value_parser = parse_console_text, requires = "console")]
+    until: Option<String>,
+    /// The file to which the VMM writes the guest's console, for --until
+    #[arg(long, value_name = "FILE", requires = "until")]
+    console: Option<PathBuf>,
     /// Wait until there is such a guest, and its vCPUs run
     #[arg(long)]
     wait: bool,
@@ -92,6 +99,14 @@ pub struct AttachArguments {
     kernel: Option<PathBuf>,
     #[command(flatten)]
     sandbox: SandboxMode,
+}
+
+impl AttachArguments {
+    /// The text that ends it.
+    fn until(&self) -> Option<ConsoleText> {
+        let (text, file) = self.until.clone().zip(self.console.clone())?;
+        Some(ConsoleText { text, file })
+    }
 }
 
 impl Command for AttachArguments {
@@ -125,6 +140,7 @@ impl Command for AttachArguments {
             attachment,
             kernel: self.kernel.clone(),
             time_limit: self.seconds,
+            until: self.until(),
             output_names,
             restrict_paths: self.sandbox.restricts_paths(),
             profiling: ProfilingConfig {

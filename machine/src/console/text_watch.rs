@@ -26,7 +26,7 @@ impl TextWatch {
     }
 
     /// Looks at the next piece of output.
-    pub(super) fn watch(&mut self, bytes: &[u8]) {
+    pub fn watch(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             if self.found.is_empty() {
                 return;

@@ -139,7 +139,10 @@ fn a_file_that_could_not_be_read_is_read_again() {
             break blocks;
         }
     };
-    assert_eq!(blocks.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [Some(3)]);
+    assert_eq!(
+        blocks.iter().map(|(id, _)| *id).collect::<Vec<_>>(),
+        [Some(3)]
+    );
 }
 
 #[test]

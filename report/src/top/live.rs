@@ -257,6 +257,7 @@ mod tests {
             count,
             rows: 20,
             by: None,
+            native: false,
             colours: false,
         }
     }

@@ -1,7 +1,7 @@
 //! `kvmprof attach`: guests that another process runs, this one or a `kvmprof run`.
 
-use std::fs;
-use std::io::Read;
+use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::process::{self, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -154,7 +154,7 @@ fn it_attaches_repeatedly_and_twice_at_once() {
         first.stop();
         second.stop();
         let held = holdings();
-        for round in 0..30 {
+        for round in 0..200 {
             let options = ["--hz", "1000", "--capture", ["ptrace", "kernel"][round % 2]];
             let attached = Guest::attach(pid, Some(Boot::Demo), options);
             let socket = attached.socket();
@@ -222,6 +222,41 @@ fn check_stopped_vmm(capture: &str, counted: impl Fn(ClockLedger) -> u64) {
     assert!(ran.stderr.contains("has ended"), "{ran:?}");
 }
 
+/// What is in the file from before doesn't count.
+#[test]
+fn a_text_on_the_guests_console_ends_it() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let [console, recording] = ["console", "recording"].map(|name| folder.path().join(name));
+        fs::write(&console, "login:\nlog").unwrap();
+        let machine = machine(Boot::Demo, 1);
+        machine.truth();
+        let [file, record] = [&console, &recording].map(|path| path.to_str().unwrap());
+        let options = ["--until", "login:", "--console", file, "--record", record];
+        let mut attached = Guest::attach(process::id(), Some(Boot::Demo), options);
+        until_sampled(&attached, 20);
+        let mut written = File::options().append(true).open(&console).unwrap();
+        written.write_all(b"out\r\ndebian login: ").unwrap();
+        let ran = attached.wait();
+        assert_eq!(ran.status, 0, "{ran:?}");
+        let (samples, contents) = recorded(&recording);
+        assert!(samples.len() >= 20);
+        assert_eq!(contents.closed, Some(contents.account));
+        machine.stop();
+        let socket = folder.path().join("socket");
+        let pid = process::id().to_string();
+        let words = [
+            "attach",
+            &pid,
+            "--socket",
+            socket.to_str().unwrap(),
+            "--until",
+            "login:",
+        ];
+        run(words).assert_refused(2, &["--console"]);
+    });
+}
+
 /// Only kvmprof's own VMM has these functions.
 #[test]
 fn options_that_need_kvmprofs_own_vmm_are_refused() {
@@ -264,6 +299,17 @@ fn errors_say_what_is_wrong() {
         let words = ["attach", &own, "--socket", socket, "--kernel"];
         run(words.into_iter().chain(["/nowhere"])).assert_refused(1, &["/nowhere"]);
         run(words.into_iter().chain(["/etc/passwd"])).assert_refused(1, &["/etc/passwd"]);
+        let words = [
+            "attach",
+            &own,
+            "--socket",
+            socket,
+            "--until",
+            "login:",
+            "--console",
+        ];
+        run(words.into_iter().chain(["/nowhere"])).assert_refused(1, &["/nowhere"]);
+        run(words.into_iter().chain(["/dev/null"])).assert_refused(1, &["no regular file"]);
         let there = [
             "attach",
             &own,

@@ -49,6 +49,20 @@ pub enum AttachedError {
     /// A file of the kernel's build can't be used.
     #[error(transparent)]
     Files(IntrospectionError),
+    /// The file of `--console` can't be read.
+    #[error("Cannot read {path}", path = .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The file of `--console` can't be watched.
+    #[error(
+        "{path} is no regular file: have the VMM write its guest's console to a file",
+        path = .0.display()
+    )]
+    Console(PathBuf),
     /// The socket couldn't be served.
     #[error(transparent)]
     Socket(#[from] SocketFileError),

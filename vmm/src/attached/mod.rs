@@ -3,6 +3,7 @@
 
 mod attachment;
 mod backend;
+mod console_file;
 mod dump;
 mod error;
 mod kernel_finder;
@@ -52,6 +53,7 @@ use crate::vm::{
     EventLoop, Profiled, RecordingOutput, Services, Termination, TimeLimit, VmError,
     open_recording, open_sysroot, restrict_paths, set_unheard, start_recorder,
 };
+use console_file::ConsoleFile;
 use kernel_finder::KernelFinder;
 use process_watch::ProcessWatch;
 use restart::Restart;
@@ -59,6 +61,7 @@ use threads::AttachedThreads;
 use vcpu::{AttachedCommon, SampledVcpu};
 
 pub use attachment::Attachment;
+pub use console_file::ConsoleText;
 pub use dump::{DumpConfig, DumpError, Dumped, dump};
 pub use error::AttachedError;
 
@@ -74,6 +77,8 @@ pub struct AttachConfig {
     pub kernel: Option<PathBuf>,
     /// How long to profile it at most; `None` for no limit.
     pub time_limit: Option<Duration>,
+    /// The text of its console that ends the profiling.
+    pub until: Option<ConsoleText>,
     /// How to profile it: as when the attachment was opened. What takes samples is [`ClockSource::Ptrace`](kvmprof_profiling::clock::ClockSource) or `Kernel`.
     pub profiling: ProfilingConfig,
     /// The process that makes the socket and the file of the recording, and renames and removes them.
@@ -130,6 +135,7 @@ struct Opened {
     profiling: ProfilingConfig,
     restrict_paths: bool,
     time_limit: Option<Duration>,
+    console: Option<ConsoleFile>,
     listener: Option<SocketListener>,
     recording: Option<RecordingOutput>,
     kernel: Option<ReadFile>,
@@ -143,6 +149,7 @@ impl Opened {
             mut attachment,
             kernel,
             time_limit,
+            until,
             profiling,
             output_names,
             restrict_paths,
@@ -150,6 +157,7 @@ impl Opened {
         let machine = &attachment.machine;
         check(&mut attachment.guest.watched, machine.pid)?;
         name_left_out(machine);
+        let console = until.map(ConsoleFile::open).transpose()?;
         let socket = profiling.socket.as_deref();
         let names = output_names.as_ref();
         let listener = socket.map(|path| listen(names, path)).transpose()?;
@@ -166,6 +174,7 @@ impl Opened {
             profiling,
             restrict_paths,
             time_limit,
+            console,
             listener,
             recording,
             kernel,
@@ -255,6 +264,7 @@ impl Opened {
             sources,
             recorder,
             time_limit: self.time_limit,
+            console: self.console,
             watches: [vmm, tracer],
             doorbell,
         };
@@ -433,6 +443,7 @@ struct Server {
     sources: BinarySources,
     recorder: Option<FileRecorder>,
     time_limit: Option<Duration>,
+    console: Option<ConsoleFile>,
     watches: [ProcessWatch; 2],
     doorbell: Arc<Doorbell>,
 }
@@ -480,6 +491,9 @@ impl Server {
         let mut subscribers = Vec::from(watches);
         if let Some(time) = self.time_limit {
             subscribers.push(Box::new(TimeLimit::start(time, &termination)?));
+        }
+        if let Some(console) = self.console {
+            subscribers.push(Box::new(console.start(&termination)?));
         }
         let events = EventLoop::new(services, self.doorbell, termination, subscribers)?;
         kvmprof_sandbox::enter(Thread::Events);
