@@ -26,7 +26,8 @@ const MAX_KNOWN: usize = 4096;
 /// `EFI_FIRMWARE_VOLUME_HEADER`.
 const VOLUME_HEADER: usize = 56;
 /// `EFI_FFS_FILE_HEADER`.
-const FILE_HEADER: u64 = 24;
+const FILE_HEADER_BYTES: usize = 24;
+const FILE_HEADER: u64 = FILE_HEADER_BYTES as u64;
 /// `EFI_COMMON_SECTION_HEADER`, and types of sections.
 const SECTION_HEADER: u64 = 4;
 const SECTION_PE32: u8 = 0x10;
@@ -166,7 +167,7 @@ fn checksum<M: PhysicalMemory>(memory: &M, begin: u64, length: u16) -> Option<u1
 fn add_files<M: PhysicalMemory>(memory: &M, volume: &Range<u64>, files: &mut Vec<VolumeFile>) {
     let mut begin = volume.start;
     for _ in 0..MAX_FILES {
-        let Some(header) = bytes::<{ FILE_HEADER as usize }, M>(memory, begin) else {
+        let Some(header) = bytes::<FILE_HEADER_BYTES, M>(memory, begin) else {
             return;
         };
         let length = size_of_three(&header[20..]);

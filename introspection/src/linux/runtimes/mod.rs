@@ -31,7 +31,8 @@ pub use memory::ProcessMemory;
 pub use python::of_version as python_of_version;
 
 /// How each language is recognized.
-const RUNTIMES: [fn(&ProgramFile<'_>) -> Option<Arc<dyn Runtime>>; 1] = [python::recognize];
+const RUNTIMES: [Recognize; 1] = [python::recognize];
+type Recognize = fn(&ProgramFile<'_>) -> Option<Arc<dyn Runtime>>;
 
 /// Maximum number of functions whose names are read in one call.
 const MAX_READ: usize = 256;

@@ -11,6 +11,8 @@ const COOKIE: &[u8] = b"xdebugpy";
 const MAX_OFFSET: u64 = 1 << 20;
 /// Fields of structures that are read as a whole are below this number of bytes.
 pub const MAX_FIELD: u64 = 256;
+/// The number of bytes that hold all fields of such a structure.
+pub const STRUCTURE_BYTES: usize = 264;
 
 /// How the frames of calls of the interpreter are told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use kvmprof_recording::{Language, elf};
 
 use super::{FunctionIdentity, ProcessMemory, ProgramFile, Runtime, Sink, Thread};
 use crate::bytes::{u32_at, u64_at};
-use layout::{Calls, Layout, MAX_FIELD};
+use layout::{Calls, Layout, STRUCTURE_BYTES};
 
 /// Maximum number of interpreters of a process, and of threads of all of them, that are searched for the running one.
 const MAX_INTERPRETERS: usize = 8;
@@ -102,7 +102,7 @@ impl Runtime for Python {
     }
 
     fn identity(&self, function: u64, memory: &mut dyn ProcessMemory) -> Option<FunctionIdentity> {
-        let mut bytes = [0; MAX_FIELD as usize + 8];
+        let mut bytes = [0; STRUCTURE_BYTES];
         let layout = &self.layout.function;
         let fields = [
             layout.file,
@@ -162,7 +162,7 @@ impl Python {
 
     fn frame(&self, address: u64, memory: &mut dyn ProcessMemory) -> Option<Frame> {
         let layout = &self.layout;
-        let mut bytes = [0; MAX_FIELD as usize + 8];
+        let mut bytes = [0; STRUCTURE_BYTES];
         let fields = [layout.code, layout.caller, layout.instruction, layout.owner];
         let end = usize::try_from(fields.into_iter().max()?)
             .ok()?
