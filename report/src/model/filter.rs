@@ -122,7 +122,10 @@ impl<'a> StackFilter<'a> {
     fn has_labels(&self, stack: Stack<'_>) -> bool {
         let labels = self.namer.labels();
         let mut wanted = self.selection.labels.iter();
-        wanted.all(|label| labels.value(stack.labels, &label.key) == Some(&label.value))
+        wanted.all(|label| {
+            let value = labels.value(stack.labels, &label.key);
+            value.is_some_and(|value| label.is_of(value))
+        })
     }
 
     fn has_function(&mut self, stack: Stack<'_>) -> bool {

@@ -58,6 +58,17 @@ impl FromStr for Label {
     }
 }
 
+/// The key of containers' ids, which people abbreviate.
+const CONTAINER: &str = "container";
+
+impl Label {
+    /// Whether a process whose label of this key is `value` has the label: the begin of a container's id is enough.
+    pub fn is_of(&self, value: &str) -> bool {
+        let is_abbreviated = self.key == CONTAINER && !self.value.is_empty();
+        value == self.value || is_abbreviated && value.starts_with(&self.value)
+    }
+}
+
 impl fmt::Display for Label {
     /// Writes the form that is parsed.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -440,6 +451,14 @@ mod tests {
             }),
             ..Ticks::default()
         }
+    }
+
+    #[test]
+    fn containers_are_selected_by_the_begin_of_their_ids() {
+        let label = |text: &str| text.parse::<Label>().unwrap();
+        assert!(label("container=4f1d").is_of("4f1d0a5e") && label("user=0").is_of("0"));
+        assert!(!label("container=0a5e").is_of("4f1d0a5e"));
+        assert!(!label("container=").is_of("4f1d0a5e") && !label("user=1").is_of("1000"));
     }
 
     #[test]

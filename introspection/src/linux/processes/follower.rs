@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::PhysicalMemory;
 
 use super::areas::{self, RawArea};
-use super::labels::{self, LabelNumbers};
+use super::labels::LabelNumbers;
 use super::process_layout::ProcessLayout;
 use super::{Area, Backing, ProcessMap, UnwinderSlot, UserMemory, files, user_memory};
 use crate::Registers;
@@ -151,7 +151,7 @@ impl ProcessFollower {
         let map = Arc::new(ProcessMap {
             name: process_name(linux, view, seen.task),
             perf_map,
-            labels: labels::texts(&signature.labels),
+            labels: layout.labels.texts(view, seen.task),
             unwinder,
             ..ProcessMap::new(root, seen.pid, time, areas)
         });

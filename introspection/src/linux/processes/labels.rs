@@ -1,5 +1,5 @@
 //! Labels of processes: what the kernel knows of a process beside its mappings, as texts by keys. Recordings have them in a block of their own; whatever shows,
-//! filters, groups or exports a recording takes any key. A label more is a row more here.
+//! filters, groups or exports a recording takes any key.
 
 use std::collections::BTreeMap;
 
@@ -7,64 +7,76 @@ use crate::PhysicalMemory;
 use crate::image::types::Types;
 use crate::linux::view::KernelView;
 
-/// Where the kernel has a label's value, which is a number of 32 bits.
-struct Source {
-    key: &'static str,
-    /// Structures and their members, from the task on: pointers, and at the end the number.
-    path: &'static [(&'static str, &'static str)],
+use super::cgroup::CgroupLayout;
+use super::container;
+
+/// The user in whose name a task acts, as a number of the first user namespace.
+const USER: &str = "user";
+/// The path of its control group.
+const CGROUP: &str = "cgroup";
+
+/// What tells the labels of a process apart from earlier ones; `None` where that isn't known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LabelNumbers {
+    user: Option<u32>,
+    cgroup: Option<u64>,
 }
 
-/// The labels.
-const SOURCES: [Source; 1] = [
-    // The user in whose name the task acts, as a number of the first user namespace.
-    Source {
-        key: "user",
-        path: &[("task_struct", "cred"), ("cred", "uid")],
-    },
-];
-
-/// What tells the values of a process's labels apart from earlier ones; `None` where a value isn't known.
-pub type LabelNumbers = [Option<u32>; SOURCES.len()];
-
-/// The offsets on the way to each of the labels, in bytes; none if the kernel has other structures.
+/// Where the kernel has what labels say; `None` if it has other structures.
 #[derive(Debug)]
-pub struct LabelLayout(Vec<Vec<u64>>);
+pub struct LabelLayout {
+    /// `task_struct.cred`, `cred.uid`.
+    user: Option<[u64; 2]>,
+    cgroup: Option<CgroupLayout>,
+}
 
 impl LabelLayout {
     /// Finds the layout.
     pub fn find(types: &Types<'_>) -> Self {
-        let offsets = SOURCES.map(|source| {
-            let steps = source.path.iter();
-            let offsets = steps.map(|(structure, member)| types.offset_of(structure, member));
-            offsets.collect::<Option<Vec<u64>>>().unwrap_or_default()
-        });
-        Self(offsets.into())
-    }
-
-    /// The labels of the process of the task at `task`.
-    pub fn numbers<M: PhysicalMemory>(&self, view: &KernelView<'_, M>, task: u64) -> LabelNumbers {
-        let mut numbers = LabelNumbers::default();
-        for (number, offsets) in numbers.iter_mut().zip(&self.0) {
-            *number = read(view, task, offsets);
+        let credentials = types.offset_of("task_struct", "cred");
+        let user = credentials.zip(types.offset_of("cred", "uid"));
+        Self {
+            user: user.map(|(credentials, user)| [credentials, user]),
+            cgroup: CgroupLayout::find(types),
         }
-        numbers
     }
-}
 
-fn read<M: PhysicalMemory>(view: &KernelView<'_, M>, task: u64, offsets: &[u64]) -> Option<u32> {
-    let (last, pointers) = offsets.split_last()?;
-    let mut at = task;
-    for offset in pointers {
-        at = view.pointer(at, *offset)?;
+    /// The numbers of the task at `task`.
+    pub fn numbers<M: PhysicalMemory>(&self, view: &KernelView<'_, M>, task: u64) -> LabelNumbers {
+        let cgroup = self.cgroup.as_ref().and_then(|layout| {
+            let node = layout.node(view, task)?;
+            layout.number(view, node)
+        });
+        LabelNumbers {
+            user: self.user(view, task),
+            cgroup,
+        }
     }
-    view.i32(at.wrapping_add(*last)).map(i32::cast_unsigned)
-}
 
-/// The labels with these numbers.
-pub fn texts(numbers: &LabelNumbers) -> BTreeMap<String, String> {
-    let all = SOURCES.iter().zip(numbers);
-    let known = all.filter_map(|(source, number)| Some((source.key, (*number)?)));
-    known
-        .map(|(key, number)| (key.to_owned(), number.to_string()))
-        .collect()
+    fn user<M: PhysicalMemory>(&self, view: &KernelView<'_, M>, task: u64) -> Option<u32> {
+        let [credentials, user] = self.user?;
+        let credentials = view.pointer(task, credentials)?;
+        view.i32(credentials.wrapping_add(user))
+            .map(i32::cast_unsigned)
+    }
+
+    /// The labels of the task at `task`.
+    pub fn texts<M: PhysicalMemory>(
+        &self,
+        view: &KernelView<'_, M>,
+        task: u64,
+    ) -> BTreeMap<String, String> {
+        let user = self.user(view, task).map(|user| (USER, user.to_string()));
+        let path = self.cgroup.as_ref().and_then(|layout| {
+            let node = layout.node(view, task)?;
+            layout.path(view, node)
+        });
+        let of_path = path.into_iter().flat_map(|path| {
+            let mut labels = container::labels(&path);
+            labels.push((CGROUP, path));
+            labels
+        });
+        let labels = user.into_iter().chain(of_path);
+        labels.map(|(key, value)| (key.to_owned(), value)).collect()
+    }
 }

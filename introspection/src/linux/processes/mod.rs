@@ -6,6 +6,8 @@
 
 mod areas;
 mod budget;
+mod cgroup;
+mod container;
 mod files;
 mod follower;
 mod instance;

@@ -159,6 +159,118 @@ fn a_process_is_labelled_by_its_user() {
     assert_eq!(user(4), None);
 }
 
+/// Control groups of a guest: `Groups::add` puts each in memory of its own.
+struct Groups<'g> {
+    guest: &'g LinuxGuest,
+    free: u64,
+}
+
+impl Groups<'_> {
+    /// Where the first one is, from the tasks on.
+    const BEGIN: u64 = 0x1_0000;
+
+    fn put(&self, at: u64, number: u64) {
+        self.guest.write(at - DIRECT_MAP, &number.to_le_bytes());
+    }
+
+    /// A node with this parent, which is 0 for a root, and its group. The group's address.
+    fn add(&mut self, parent: u64, name: &[u8], id: u64) -> [u64; 2] {
+        let node = DIRECT_MAP + TASKS + Self::BEGIN + self.free;
+        self.free += 0x400;
+        let (group, text) = (node + 0x80, node + 0x101);
+        self.put(node + task::NODE_PARENT, parent);
+        self.put(node + task::NODE_NAME, text);
+        self.put(node + task::NODE_ID, id);
+        self.put(group + task::CGROUP_NODE, node);
+        self.guest.write(text - DIRECT_MAP, &[name, &[0]].concat());
+        [node, group]
+    }
+
+    /// Puts the task into a set with these groups: of version 2, and of the processor's controller.
+    fn set(&mut self, [unified, of_processor]: [u64; 2]) {
+        let set = DIRECT_MAP + TASKS + Self::BEGIN + self.free;
+        self.free += 0x400;
+        let state = set + 0x80;
+        let place = set + task::CONTROLLERS + 8 * u64::from(task::PROCESSOR);
+        self.put(place, state);
+        self.put(state + task::CGROUP_OF_CONTROLLER, of_processor);
+        self.put(set + task::CGROUP, unified);
+        self.put(DIRECT_MAP + TASKS + 0x1000 + task::CGROUPS, set);
+    }
+}
+
+/// Another group is seen at once, although the mappings stay the same, also one in the place of a group that was removed.
+#[test]
+fn a_process_is_labelled_by_its_control_group() {
+    let guest = LinuxGuest::new(HOT);
+    let mut room = FixtureMemory::new(&guest, Areas::Tree);
+    room.process(1, &[area(0x40_0000, 4, true, 0, 0)]);
+    let mut introspector = guest.introspector(0);
+    let mut labels = |time| Some(look(&mut introspector, &guest, time)?.labels.clone());
+    let mut groups = Groups {
+        guest: &guest,
+        free: 0,
+    };
+    assert!(!labels(0).unwrap().contains_key("cgroup"));
+    let [root, root_group] = groups.add(0, b"", 1);
+    groups.set([root_group; 2]);
+    let cgroup = |labels: Option<BTreeMap<String, String>>| labels?.get("cgroup").cloned();
+    assert_eq!(cgroup(labels(1)).as_deref(), Some("/"));
+    let [slice, _] = groups.add(root, b"system.slice", 2);
+    let [service, of_service] = groups.add(slice, b"web.service", 3);
+    groups.set([of_service, root_group]);
+    let found = labels(2).unwrap();
+    assert_eq!(found["cgroup"], "/system.slice/web.service");
+    assert_eq!(found["unit"], "web.service");
+    assert_eq!(labels(3), None);
+    // The next group at that address has another id.
+    groups.put(service + task::NODE_ID, 4);
+    groups.put(service + task::NODE_PARENT, root);
+    assert_eq!(cgroup(labels(4)).as_deref(), Some("/web.service"));
+    // Version 1: the group of the processor's controller counts.
+    groups.set([root_group, of_service]);
+    assert_eq!(labels(5), None, "the same group");
+    let [_, of_other] = groups.add(root, b"other\n\xff", 5);
+    groups.set([root_group, of_other]);
+    assert_eq!(cgroup(labels(6)).as_deref(), Some("/other\n\u{fffd}"));
+}
+
+/// A path that is too long, names that are, and groups that are their own ancestors.
+#[test]
+fn control_groups_of_a_hostile_kernel_are_bounded() {
+    let guest = LinuxGuest::new(HOT);
+    let mut room = FixtureMemory::new(&guest, Areas::Tree);
+    room.process(1, &[area(0x40_0000, 4, true, 0, 0)]);
+    let mut introspector = guest.introspector(0);
+    let mut cgroup = |time| {
+        look(&mut introspector, &guest, time)?
+            .labels
+            .get("cgroup")
+            .cloned()
+    };
+    let mut groups = Groups {
+        guest: &guest,
+        free: 0,
+    };
+    let [root, _] = groups.add(0, b"", 1);
+    let (mut node, mut group) = (root, 0);
+    for id in 2..22 {
+        [node, group] = groups.add(node, &[b'a'; 255], id);
+    }
+    groups.set([group; 2]);
+    let path = cgroup(0).unwrap();
+    assert!(
+        path.starts_with(".../aaa") && path.len() < 4096 + 8,
+        "{path}"
+    );
+    groups.put(node + task::NODE_PARENT, node);
+    groups.put(node + task::NODE_ID, 100);
+    assert!(cgroup(1).unwrap().len() < 4096 + 8);
+    let [_, group] = groups.add(root, &[b'a'; 256], 101);
+    groups.set([group; 2]);
+    assert_eq!(cgroup(2), None);
+}
+
 #[test]
 fn a_process_is_named_by_its_main_thread() {
     let guest = LinuxGuest::new(HOT);
