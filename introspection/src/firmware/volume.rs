@@ -26,8 +26,7 @@ const MAX_KNOWN: usize = 4096;
 /// `EFI_FIRMWARE_VOLUME_HEADER`.
 const VOLUME_HEADER: usize = 56;
 /// `EFI_FFS_FILE_HEADER`.
-const FILE_HEADER_BYTES: usize = 24;
-const FILE_HEADER: u64 = FILE_HEADER_BYTES as u64;
+const FILE_HEADER: usize = 24;
 /// `EFI_COMMON_SECTION_HEADER`, and types of sections.
 const SECTION_HEADER: u64 = 4;
 const SECTION_PE32: u8 = 0x10;
@@ -167,15 +166,15 @@ fn checksum<M: PhysicalMemory>(memory: &M, begin: u64, length: u16) -> Option<u1
 fn add_files<M: PhysicalMemory>(memory: &M, volume: &Range<u64>, files: &mut Vec<VolumeFile>) {
     let mut begin = volume.start;
     for _ in 0..MAX_FILES {
-        let Some(header) = bytes::<FILE_HEADER_BYTES, M>(memory, begin) else {
+        let Some(header) = bytes::<FILE_HEADER, M>(memory, begin) else {
             return;
         };
         let length = size_of_three(&header[20..]);
         let end = begin.saturating_add(length);
-        if length <= FILE_HEADER || end > volume.end || files.len() >= MAX_KNOWN {
+        if length <= FILE_HEADER as u64 || end > volume.end || files.len() >= MAX_KNOWN {
             return;
         }
-        files.extend(file(memory, begin + FILE_HEADER..end));
+        files.extend(file(memory, begin + FILE_HEADER as u64..end));
         begin = volume.start + (end - volume.start).next_multiple_of(8);
     }
 }

@@ -1,7 +1,6 @@
 //! Running guests of other VMMs, attached to: kvmprof's own in another process, and QEMU's. Their kernels are found in their memory only. KASLR is
 //! on.
 
-mod firmware;
 mod kexec;
 mod nested;
 mod perf;

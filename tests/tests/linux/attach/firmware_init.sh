@@ -1,4 +1,0 @@
-( while :; do :; done ) &
-echo workload running
-read -r word
-poweroff -f
