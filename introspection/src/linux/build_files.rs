@@ -8,6 +8,7 @@ use std::collections::HashSet;
 
 use kvmprof_abi::kallsyms::{KernelSymbol, is_function};
 
+use super::placement::ALIGNMENT;
 use super::{BANNER_START, KERNEL_MAP};
 use crate::code::Code;
 use crate::image::btf::{self, Btf};
@@ -226,13 +227,15 @@ fn listed(file: &[u8]) -> Option<Symbols> {
     Some(Symbols::from_table(symbols, Vec::new()))
 }
 
-/// The symbols at the addresses of `image`: a copy of `/proc/kallsyms` has those at which a kernel has run.
+/// The symbols at the addresses of `image`: a copy of `/proc/kallsyms` has those at which a kernel has run, by multiples of [`ALIGNMENT`] above them.
 fn linked(symbols: &Symbols, image: &KernelImage<'_>) -> Symbols {
     let begin = image.segments().first().map(|segment| segment.address);
     let text = symbols.address_of("_text");
     let distance = text
         .zip(begin)
         .map_or(0, |(text, begin)| text.wrapping_sub(begin));
+    let is_slide = distance.is_multiple_of(ALIGNMENT);
+    let distance = if is_slide { distance } else { 0 };
     symbols.clone().moved_down(KERNEL_MAP, distance)
 }
 

@@ -369,6 +369,28 @@ fn a_sample_in_a_module_triggers_a_read_of_the_list() {
     });
 }
 
+/// Another thread's work for the next kernel begins then.
+#[test]
+fn the_list_of_a_kernel_that_has_ended_is_read_no_more() {
+    for modules in [true, false] {
+        let guest = located(Kernel { modules, ..HOT });
+        let linux = guest.linux();
+        let stopping = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let served = scope.spawn(|| {
+                linux
+                    .modules()
+                    .serve(linux, &guest.memory, &stopping, || 1000);
+            });
+            while linux.modules().refresh().is_none() {
+                std::thread::yield_now();
+            }
+            linux.modules().end();
+            served.join().unwrap();
+        });
+    }
+}
+
 #[test]
 fn a_kernel_without_module_symbols_has_no_modules() {
     let guest = located(Kernel {

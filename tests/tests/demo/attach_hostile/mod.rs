@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 
 use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
+use kvmprof_introspection::GuestKnowledge;
 use kvmprof_introspection_fixtures::kernel::HOT;
 use kvmprof_recording::Sample;
 use kvmprof_recording::file::Contents;
@@ -173,6 +174,44 @@ fn a_kernels_file_is_compared_with_the_running_kernel() {
             let words = ["attach", &pid, "--socket", socket.to_str().unwrap()];
             run(words.into_iter().chain(options)).assert_refused(1, &[options[1], message]);
         }
+    });
+}
+
+/// As `System.map`, with each function this far from where it is.
+fn symbols(distance: u64) -> String {
+    let knowledge = GuestKnowledge::from_kernel_image(&HOT.file()).unwrap();
+    let functions = knowledge.linux().unwrap().symbols().functions();
+    let lines = functions
+        .map(|(address, kind, name)| format!("{:016x} {kind} {name}\n", address + distance));
+    lines.collect()
+}
+
+#[test]
+fn other_files_of_the_kernels_build_are_compared_with_it() {
+    on_kvm(|| {
+        let vmm = Vmm::start();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("System.map");
+        let name = path.to_str().unwrap();
+        for option in ["--symbols", "--kernel"] {
+            fs::write(&path, symbols(0)).unwrap();
+            let attached = Attachment::start_with(&vmm, CAPTURES[0], [option, name]);
+            attached.until_sampled(100);
+            let (ran, samples) = attached.stop();
+            assert_eq!(ran.stderr, "");
+            check_samples(&samples);
+            fs::write(&path, symbols(16)).unwrap();
+            let pid = vmm.pid().to_string();
+            let socket = folder.path().join("socket");
+            let words = ["attach", &pid, "--socket", socket.to_str().unwrap()];
+            let said = [name, "has the symbols of another kernel", "are elsewhere"];
+            run(words.into_iter().chain([option, name])).assert_refused(1, &said);
+        }
+        fs::write(&path, "nothing").unwrap();
+        let pid = vmm.pid().to_string();
+        let socket = folder.path().join("socket");
+        let words = ["attach", &pid, "--socket", socket.to_str().unwrap()];
+        run(words.into_iter().chain(["--btf", name])).assert_refused(1, &[name, "has no types"]);
     });
 }
 
