@@ -6,6 +6,7 @@ mod perf;
 mod programs;
 mod slots;
 mod undescribed;
+mod vmms;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
