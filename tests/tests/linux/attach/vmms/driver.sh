@@ -57,7 +57,7 @@ boxlite() {
     image
     prepare guest
     PYTHONPATH=/lab:/lab/minimal:/lab/stdlib:/lab/stdlib/lib-dynload /lab/python3.11 /lab/boxlite.py \
-        >"$console" 2>"$LAB_OUT/guest.stderr" 3>&- &
+        >>"$console" 2>"$LAB_OUT/guest.stderr" 3>&- &
     machine=$!
     says 'workload running'
     # Programs run in a pid namespace. What starts them, in the guest, logs their pids outside of it, in their order.
