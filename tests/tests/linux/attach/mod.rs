@@ -2,6 +2,7 @@
 //! on.
 
 mod nested;
+mod often;
 mod perf;
 mod programs;
 mod slots;
