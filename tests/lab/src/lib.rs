@@ -38,12 +38,12 @@ pub use error::{LabError, Traces};
 pub use initramfs::InitramfsBuilder;
 pub use jail::{JAIL, shared_libraries, virtiofsd};
 pub use kernels::{
-    BOXLITE, Kernel, MICROSANDBOX, PypiPackage, busybox, cache_folder, debian_package,
+    BOXLITE, Kernel, MICROSANDBOX, PYRO, PypiPackage, busybox, cache_folder, debian_package,
     debug_symbols, kernels, passt, pypi_package,
 };
 pub use lab::{Lab, Outcome};
 pub use network::GUEST_NETWORK;
 pub use probe::probe_kvm;
 pub use program::{build_program, build_program_of};
-pub use qemu::fetch;
+pub use qemu::{fetch, newer_qemu};
 pub use streams::last_lines;

@@ -167,6 +167,15 @@ impl Qemu {
     }
 }
 
+/// The QEMU of Debian's backports, which is that of Debian's next release: its program, and the folders with its firmware. Fetched on first use.
+///
+/// # Errors
+/// If a package cannot be fetched.
+pub fn newer_qemu() -> Result<(PathBuf, Vec<PathBuf>), LabError> {
+    let Qemu { program, firmware } = Qemu::of_backports()?;
+    Ok((program, firmware))
+}
+
 /// The kernel's command line with the rate of the time-stamp counter, in kHz. On a busy host a kernel that measures that itself, by devices that
 /// QEMU emulates, has been seen to be wrong by a factor of 40: all guests of such a machine have clocks that run too fast by as much,
 /// and get nowhere for timers.

@@ -32,13 +32,13 @@ start() {
     until [ -S "$socket" ] || is_over; do usleep 10000; done
 }
 
-# qemu NAME VCPUS WORDS ARGUMENT...: starts a guest of QEMU with the scenario's guest.cpio, and with more words on its kernel's command
-# line.
+# qemu NAME VCPUS WORDS ARGUMENT...: starts a guest of QEMU, or of the one in $qemu_program, with the scenario's guest.cpio, and with more words on its
+# kernel's command line.
 qemu() {
     prepare "$1"
     vcpus=$2 words=$3
     shift 3
-    /usr/bin/qemu-system-x86_64 -name "guest=$name" -accel kvm -cpu host -smp "$vcpus" "$@" \
+    "${qemu_program:-/usr/bin/qemu-system-x86_64}" -name "guest=$name" -accel kvm -cpu host -smp "$vcpus" "$@" \
         -no-reboot -nic none -vga none -display none -serial stdio \
         -kernel /lab/vmlinuz -initrd /lab/guest.cpio -append "console=ttyS0 $quick $words" \
         <"/run/$name.input" >"$console" 2>"$LAB_OUT/$name.stderr" 3>&- &

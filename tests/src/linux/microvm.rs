@@ -1,7 +1,7 @@
 //! The kernels of microVM products, in libraries (libkrunfw).
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use kvmprof_introspection::KernelBundle;
 use kvmprof_lab::{BOXLITE, MICROSANDBOX, PypiPackage, pypi_package};
@@ -37,15 +37,20 @@ impl Product {
         }
     }
 
+    /// The folder into which its package is unpacked.
+    ///
+    /// # Panics
+    /// If the package is unavailable.
+    pub fn folder(self) -> PathBuf {
+        pypi_package(self.package().0).expect("a package of PyPI")
+    }
+
     /// The library with the kernel.
     ///
     /// # Panics
     /// If the package is unavailable, or has no such library.
     pub fn library(self) -> Vec<u8> {
-        let (package, path) = self.package();
-        let folder = pypi_package(package).expect("a package of PyPI");
-        let path: PathBuf = [folder.as_path(), Path::new(path)].iter().collect();
-        let file = fs::read(path).expect("the package's library");
+        let file = fs::read(self.folder().join(self.package().1)).expect("the package's library");
         let mut starts = memchr::memmem::find_iter(&file, ELF);
         let library = starts.find_map(|start| {
             let headers = &file[start..file.len().min(start + HEADERS)];

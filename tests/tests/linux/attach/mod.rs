@@ -3,10 +3,12 @@
 
 mod kexec;
 mod nested;
+mod often;
 mod perf;
 mod programs;
 mod slots;
 mod undescribed;
+mod vmms;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
