@@ -83,7 +83,7 @@ fn source_of_opened(
     assert!(map.unwinder.get().is_some());
     assert!(blocks.len() <= 1);
     let (id, block) = blocks.first()?;
-    assert_eq!(*id, 3);
+    assert_eq!(*id, Some(3));
     let block = Block::decode(block).unwrap();
     assert_eq!(block.kind, Some(Kind::Binary));
     let text = String::from_utf8(block.contents).unwrap();
@@ -139,7 +139,10 @@ fn a_file_that_could_not_be_read_is_read_again() {
             break blocks;
         }
     };
-    assert_eq!(blocks.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [3]);
+    assert_eq!(
+        blocks.iter().map(|(id, _)| *id).collect::<Vec<_>>(),
+        [Some(3)]
+    );
 }
 
 #[test]
