@@ -26,6 +26,8 @@ const MAX_INTERPRETERS: usize = 8;
 const MAX_THREADS: usize = 128;
 /// Maximum number of frames that are visited for one stack, those of calls of the interpreter included.
 const MAX_FRAMES: usize = 1536;
+/// `PyThreadState` of 3.10 has at most this number of bytes.
+const MAX_STATE: u64 = 512;
 /// `FRAME_OWNED_BY_CSTACK` (3.12, 3.13; `Include/internal/pycore_frame.h`): the first frame of a call of the interpreter, which has no
 /// function.
 const OF_CALL: u8 = 3;
@@ -230,13 +232,14 @@ impl Python {
         let top = memory.word(state.wrapping_add(frame))?;
         let (mut call, mut at) = (first, top);
         let mut count = 0;
-        // The outermost call is a part of the thread's state, and executes nothing.
         loop {
-            let outer = memory.word(call.wrapping_add(before))?;
-            if outer == 0 || at == 0 {
-                (outer == 0 && at == 0).then_some(())?;
+            // The outermost call is a part of the thread's state, and executes nothing. The call before it has any address.
+            let is_outermost = call.wrapping_sub(state) < MAX_STATE;
+            if is_outermost || at == 0 {
+                (is_outermost && at == 0).then_some(())?;
                 break;
             }
+            let outer = memory.word(call.wrapping_add(before))?;
             count += 1;
             (count <= MAX_FRAMES).then_some(())?;
             at = memory.word(at.wrapping_add(self.layout.caller))?;
