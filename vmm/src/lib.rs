@@ -12,7 +12,6 @@
 //! ```
 
 pub mod attached;
-mod build_files;
 #[cfg(test)]
 #[path = "../../tests/shared/not_run.rs"]
 mod not_run;

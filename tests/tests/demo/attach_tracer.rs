@@ -22,8 +22,14 @@ const FILE_RIGHTS: u64 = 1 << 1 | 1 << 2 | 1 << 3;
 
 /// kvmprof, which samples and records the guest of `vmm`, once all its threads have their filters.
 fn attached(vmm: &Guest, capture: &str, recording: &Path) -> Guest {
-    let options = ["--capture", capture, "--hz", "100", "--record"].map(Path::new);
-    let options = options.into_iter().chain([recording]);
+    attached_with(vmm, capture, recording, &[])
+}
+
+/// The same with more options.
+fn attached_with(vmm: &Guest, capture: &str, recording: &Path, options: &[&str]) -> Guest {
+    let words = ["--capture", capture, "--hz", "100"];
+    let words = words.iter().chain(options).chain(&["--record"]);
+    let options = words.map(Path::new).chain([recording]);
     let attached = Guest::attach(vmm.pid(), Some(Boot::Demo), options);
     until("all threads have their filters", || {
         let mut all = threads(attached.pid()).into_values();
@@ -150,7 +156,7 @@ fn looks(tracer: u32) -> u64 {
     threads.iter().map(|thread| thread.voluntary_switches).sum()
 }
 
-/// The process that parses maps the ring of samples itself: unlike by ptrace, none of them is asked for.
+/// The process that parses maps the ring of samples itself: unlike by ptrace, none of them is asked for. Code is, where stacks lead to.
 #[test]
 fn samples_by_the_hosts_kernel_take_no_request() {
     on_kvm(|| {
@@ -158,7 +164,8 @@ fn samples_by_the_hosts_kernel_take_no_request() {
         let folder = tempfile::tempdir().unwrap();
         let vmm = Guest::start(Boot::Demo, NO_OPTIONS);
         for capture in CAPTURES {
-            let attached = attached(&vmm, capture, &folder.path().join(capture));
+            let recording = folder.path().join(capture);
+            let attached = attached_with(&vmm, capture, &recording, &["--stacks", "none"]);
             let tracer = tracer(attached.pid()).unwrap();
             let sampled = || attached.status().clock.ledger.sampled;
             let (looked, before) = (looks(tracer), sampled());

@@ -48,11 +48,11 @@ use kvmprof_profiling::{ProfilingConfig, RecordPlan};
 use kvmprof_recording::Sysroot;
 use kvmprof_sandbox::Thread;
 
-use crate::build_files::{ReadFile, ReadFiles};
 use crate::vm::{
     EventLoop, Profiled, RecordingOutput, Services, Termination, TimeLimit, VmError,
     open_recording, open_sysroot, restrict_paths, set_unheard, start_recorder,
 };
+use crate::vm::{ReadFile, ReadFiles};
 use console_file::ConsoleFile;
 use kernel_finder::KernelFinder;
 use process_watch::ProcessWatch;

@@ -12,6 +12,7 @@ use kvmprof_attach::HostStacks;
 use kvmprof_devices::endpoint::HelloInfo;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
+use super::build_files::ReadFiles;
 use super::consoles::{console_input, hvc_console, text_watch};
 use super::contained::{as_user, limit_files, restrict_paths};
 use super::devices::virtio_devices;
@@ -23,7 +24,6 @@ use super::sampling::{clock_plan, host_stacks, kernel_sampling};
 use super::termination::Termination;
 use super::threads::{Profiled, VcpuThreads};
 use super::{VmConfig, VmEnd, VmError};
-use crate::build_files::ReadFiles;
 use crate::vcpu::{Ending, KernelSampling, Restart, VcpuCommon};
 use kvmprof_introspection::{GuestKnowledge, TaskScope};
 use kvmprof_machine::console::{ConsoleOutput, HvcConsole};
@@ -150,9 +150,10 @@ impl Opened {
             kernel_events::probe_all();
         }
         let host_stacks = host_stacks(&config.profiling)?;
+        // A machine that can't be is a mistake in the options, which is said before that in a file.
+        let host = HostParts::open(&kvm, &config.machine)?;
         let kernel = KernelFile::open(&config.kernel)?;
         let files = ReadFiles::read(&config.profiling)?;
-        let host = HostParts::open(&kvm, &config.machine)?;
         let recording = (config.profiling.record.as_ref())
             .map(|plan| as_user(|| open_recording(names, &plan.path)))
             .transpose()?;

@@ -1,6 +1,7 @@
 //! A running guest: its machine, its vCPU threads, and the event thread with all services for
 //! clients.
 
+mod build_files;
 mod config;
 mod consoles;
 mod contained;
@@ -22,6 +23,7 @@ mod threads;
 mod time_limit;
 
 pub use crate::vcpu::OnReset;
+pub(crate) use build_files::{ReadFile, ReadFiles};
 pub use config::VmConfig;
 pub(crate) use contained::restrict_paths;
 pub use end::VmEnd;

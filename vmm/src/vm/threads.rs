@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 
 use kvm_ioctls::VcpuFd;
 
+use super::build_files::ReadFiles;
 use super::event_loop::GuestThreads;
-use crate::build_files::ReadFiles;
 use crate::vcpu::{Ending, Restart, VcpuCommon, VcpuThread};
 use kvmprof_introspection::{GuestKnowledge, IntrospectionError};
 use kvmprof_machine::{Machine, VcpuState};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use kvmprof_introspection::{BuildFiles, IntrospectionError};
 use kvmprof_profiling::ProfilingConfig;
 
-use crate::vm::VmError;
+use super::VmError;
 
 /// Maximum size of a file in bytes. A kernel with all of its debug information has less than 1 GiB.
 const MAX_BYTES: u64 = 2 << 30;
