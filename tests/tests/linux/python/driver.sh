@@ -3,7 +3,7 @@ start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 256M --jitte
     --cmdline "console=ttyS0 $quick"
 says 'workload running'
 record guest.kvmprof
-sampled 2500
+sampled 1500
 stop_recording
 tell stop
 says 'spent all'
