@@ -7,7 +7,7 @@ mount -t cgroup2 none /cg
 mount -t cgroup -o cpu none /cpu
 web=/cg/system.slice/web.service
 pods=/cg/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod$pod.slice/cri-containerd-$id.scope
-odd="/cg/$(printf 'odd"\\033[1m')"
+odd="/cg/$(printf 'odd"\033[1m')"
 first=/cg/docker/$id
 second=/cg/docker/$other
 old=/cpu/docker/$other
