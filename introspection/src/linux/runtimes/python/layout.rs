@@ -51,8 +51,7 @@ pub struct Layout {
     /// `PyInterpreterState.next` and `threads.head`.
     pub next_interpreter: u64,
     pub threads: u64,
-    /// `PyThreadState.prev`, `next`, `thread_id`, and the current frame or `_PyCFrame`.
-    pub before_thread: u64,
+    /// `PyThreadState.next`, `thread_id`, and the current frame or `_PyCFrame`.
     pub next_thread: u64,
     pub thread_id: u64,
     pub top: u64,
@@ -73,7 +72,6 @@ const PYTHON_3_10: Layout = Layout {
     interpreters: 32,
     next_interpreter: 0,
     threads: 8,
-    before_thread: 0,
     next_thread: 8,
     thread_id: 176,
     top: 48,
@@ -104,7 +102,6 @@ const PYTHON_3_11: Layout = Layout {
     interpreters: 40,
     next_interpreter: 0,
     threads: 16,
-    before_thread: 0,
     next_thread: 8,
     thread_id: 152,
     top: 56,
@@ -134,7 +131,6 @@ const PYTHON_3_12: Layout = Layout {
     interpreters: 40,
     next_interpreter: 0,
     threads: 72,
-    before_thread: 0,
     next_thread: 8,
     thread_id: 136,
     top: 56,
@@ -190,7 +186,6 @@ impl Layout {
             interpreters: at(5)?,
             next_interpreter: at(8)?,
             threads: at(9)?,
-            before_thread: at(20)?,
             next_thread: at(21)?,
             top: at(23)?,
             thread_id: at(24)?,
