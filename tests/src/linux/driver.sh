@@ -59,6 +59,15 @@ fail() {
     result=$1
     shift
     echo "$name: $*" >&2
+    # Why the machine is over, if it is, and what those that were attached to it have said.
+    if is_over; then
+        wait "$machine"
+        echo "$name: it ended with status $?" >&2
+        dmesg | tail -n 3 >&2
+    fi
+    for said in "$LAB_OUT"/*.attach; do
+        [ ! -s "$said" ] || sed "s|^|${said##*/}: |" "$said" >&2
+    done
     exit "$result"
 }
 
