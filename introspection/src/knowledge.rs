@@ -158,6 +158,12 @@ impl GuestKnowledge {
                     false => Err(error),
                 }
             }
+            Ok(mut found) => {
+                if let Some(Guest::Linux(linux)) = found.guests[0].get_mut() {
+                    linux.leave_out_control_groups();
+                }
+                Ok(found)
+            }
             result => result,
         }
     }
@@ -221,9 +227,9 @@ impl GuestKnowledge {
         registers: &Registers,
         others: &BuildFiles,
     ) -> Result<Self, IntrospectionError> {
-        Ok(Self::new(Guest::Linux(Box::new(
-            LinuxKnowledge::from_memory(memory, registers, others)?,
-        ))))
+        let mut linux = LinuxKnowledge::from_memory(memory, registers, others)?;
+        linux.leave_out_control_groups();
+        Ok(Self::new(Guest::Linux(Box::new(linux))))
     }
 
     /// The knowledge that an argument of `--pid-at` gives: `BASE:OFFSET[,OFFSET...]:WIDTH`, such as `gs:0x10,0x8:4`. With a variable's name as the base,

@@ -112,6 +112,14 @@ pub struct LinuxKnowledge {
 }
 
 impl LinuxKnowledge {
+    /// Leaves out the labels of control groups, as for guests of other VMMs: while kvmprof stopped vCPUs to read them, such guests in emulation have
+    /// reset themselves, and it isn't known why.
+    pub(super) fn leave_out_control_groups(&mut self) {
+        if let Some(layout) = &mut self.processes {
+            layout.labels.leave_out_control_groups();
+        }
+    }
+
     /// The kernel's release, as `uname -r` prints it.
     pub fn release(&self) -> &str {
         &self.release
