@@ -158,12 +158,6 @@ impl GuestKnowledge {
                     false => Err(error),
                 }
             }
-            Ok(mut found) => {
-                if let Some(Guest::Linux(linux)) = found.guests[0].get_mut() {
-                    linux.leave_out_control_groups();
-                }
-                Ok(found)
-            }
             result => result,
         }
     }
@@ -227,9 +221,9 @@ impl GuestKnowledge {
         registers: &Registers,
         others: &BuildFiles,
     ) -> Result<Self, IntrospectionError> {
-        let mut linux = LinuxKnowledge::from_memory(memory, registers, others)?;
-        linux.leave_out_control_groups();
-        Ok(Self::new(Guest::Linux(Box::new(linux))))
+        Ok(Self::new(Guest::Linux(Box::new(
+            LinuxKnowledge::from_memory(memory, registers, others)?,
+        ))))
     }
 
     /// The knowledge that an argument of `--pid-at` gives: `BASE:OFFSET[,OFFSET...]:WIDTH`, such as `gs:0x10,0x8:4`. With a variable's name as the base,
@@ -320,6 +314,16 @@ impl GuestKnowledge {
         let current = self.current.into_inner();
         let [first, ..] = self.guests;
         (current == 0).then(|| first.into_inner())?
+    }
+
+    /// The same knowledge, without the labels of control groups, as for guests of other VMMs: while kvmprof stopped vCPUs to read them, such
+    /// guests in emulation have reset themselves, and it isn't known why.
+    #[must_use]
+    pub fn without_control_groups(mut self) -> Self {
+        if let Some(Guest::Linux(linux)) = self.guests[0].get_mut() {
+            linux.leave_out_control_groups();
+        }
+        self
     }
 
     fn new(guest: Guest) -> Self {

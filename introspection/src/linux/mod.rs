@@ -112,8 +112,7 @@ pub struct LinuxKnowledge {
 }
 
 impl LinuxKnowledge {
-    /// Leaves out the labels of control groups, as for guests of other VMMs: while kvmprof stopped vCPUs to read them, such guests in emulation have
-    /// reset themselves, and it isn't known why.
+    /// Leaves out the labels of control groups.
     pub(super) fn leave_out_control_groups(&mut self) {
         if let Some(layout) = &mut self.processes {
             layout.labels.leave_out_control_groups();
