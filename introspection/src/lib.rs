@@ -43,7 +43,7 @@ mod vcpu;
 
 pub use bundle::KernelBundle;
 pub use error::IntrospectionError;
-pub use firmware::{Firmware, FirmwareFunctions};
+pub use firmware::Firmware;
 pub use image::btf::{Btf, Structures, join as join_btf};
 pub use image::{MAX_UNPACKED, Symbols, notes, unpack as unpack_kernel, unpack_archive};
 pub use knowledge::GuestKnowledge;

@@ -25,4 +25,5 @@ pub use error::MachineError;
 pub use machine::*;
 pub use memory::register as register_memory;
 pub use memory::{GuestMemory, HugePages, MemoryBacking, MemoryOptions};
+pub use no_wait::open_without_waiting;
 pub use virtio::VirtioSlot;

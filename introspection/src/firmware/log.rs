@@ -3,20 +3,13 @@
 use std::fmt::Write;
 
 use super::{NamedCode, Noted};
+use crate::NewFunctions;
+use kvmprof_recording::file::{GoneCode, SymbolChange};
 
 /// Maximum number of bytes of text, so that a guest with made-up images can't fill recordings.
 const MAX_TEXT: usize = 1 << 20;
 /// Maximum number of images that are known at a time.
 const MAX_IMAGES: usize = 1024;
-
-/// New names.
-#[derive(Debug, PartialEq, Eq)]
-pub struct FirmwareFunctions {
-    /// Lines in the form of `/proc/kallsyms`, with the times of changes as recordings have them.
-    pub text: String,
-    /// The number of bytes of all names that are known with these.
-    pub known: u64,
-}
 
 /// All names until now.
 #[derive(Debug, Default)]
@@ -68,17 +61,16 @@ impl FirmwareLog {
     /// Begins a change, in which these names end.
     fn change(&mut self, time: u64, gone: &[NamedCode]) {
         self.last = self.last.max(time);
-        let last = self.last;
-        let _ = writeln!(self.text, "since {last} {last}");
+        self.text += &SymbolChange::at(self.last).to_string();
         for NamedCode { begin, end, .. } in gone {
-            let _ = writeln!(self.text, "gone {begin:016x} {end:016x}");
+            self.text += &GoneCode(*begin..*end).to_string();
         }
     }
 
     /// The text after its first `known` bytes.
-    pub fn after(&self, known: u64) -> Option<FirmwareFunctions> {
+    pub fn after(&self, known: u64) -> Option<NewFunctions> {
         let text = self.text.get(usize::try_from(known).ok()?..)?;
-        (!text.is_empty()).then(|| FirmwareFunctions {
+        (!text.is_empty()).then(|| NewFunctions {
             text: text.to_owned(),
             known: self.text.len() as u64,
         })

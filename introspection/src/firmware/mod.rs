@@ -15,8 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use kvmprof_paging::AddressSpace;
 use vm_memory::GuestAddress;
 
-use super::{PhysicalMemory, Registers};
-pub use log::FirmwareFunctions;
+use super::{NewFunctions, PhysicalMemory, Registers};
 use log::FirmwareLog;
 use volume::Volumes;
 
@@ -140,7 +139,7 @@ impl Firmware {
     }
 
     /// The names after the first `known` bytes of them, in the form in which recordings have functions.
-    pub fn functions_after(&self, known: u64) -> Option<FirmwareFunctions> {
+    pub fn functions_after(&self, known: u64) -> Option<NewFunctions> {
         self.known().log.after(known)
     }
 

@@ -80,6 +80,14 @@ impl BuildFiles {
             Ok(elf) => Some(Symbols::from_table(elf.symbols(), elf.code_ends())),
             Err(_) => listed(file),
         };
+        self.keep_symbols(name, symbols)
+    }
+
+    fn keep_symbols(
+        &mut self,
+        name: &str,
+        symbols: Option<Symbols>,
+    ) -> Result<(), IntrospectionError> {
         let symbols = symbols.filter(|symbols| symbols.functions().next().is_some());
         let symbols = symbols.ok_or_else(|| IntrospectionError::NoSymbols(name.to_owned()))?;
         if symbols.functions().all(|(address, ..)| address == 0) {
@@ -96,8 +104,8 @@ impl BuildFiles {
     pub fn add(&mut self, name: &str, file: &[u8]) -> Result<bool, IntrospectionError> {
         if is_btf(file) {
             self.add_types(name, file)?;
-        } else if listed(file).is_some() {
-            self.add_symbols(name, file)?;
+        } else if let Some(symbols) = listed(file) {
+            self.keep_symbols(name, Some(symbols))?;
         } else {
             return Ok(false);
         }

@@ -1,13 +1,12 @@
 //! The guest kernel's symbols in the form that clients read.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::ops::Range;
 use std::sync::Arc;
 
 use kvmprof_abi::kallsyms::KernelSymbol;
 use kvmprof_introspection::{GuestKnowledge, LinuxKnowledge};
-use kvmprof_recording::file::SymbolText;
+use kvmprof_recording::file::{GoneCode, SymbolChange, SymbolText};
 
 /// Maximum number of bytes of modules' functions that are kept for the next recording.
 const MAX_KEPT: usize = 32 << 20;
@@ -65,12 +64,11 @@ impl KernelText {
                 return self.recorded.clone();
             };
             let mut text = String::new();
-            // Writing to a String cannot fail.
             if let Some((former, end)) = &self.gone {
-                let Range { start, end: last } = former;
-                let _ = write!(text, "since {end} {end}\ngone {start:016x} {last:016x}\n");
+                text += &SymbolChange::at(*end).to_string();
+                text += &GoneCode(former.clone()).to_string();
             }
-            let _ = writeln!(text, "since {since} {since}");
+            text += &SymbolChange::at(since).to_string();
             text += std::str::from_utf8(&kernel).ok()?;
             self.recorded = Some(text.into());
         }

@@ -6,6 +6,7 @@ use object::elf::FileHeader64;
 
 use super::file::{Elf, Header};
 use super::symbols::{MAX_FUNCTIONS, MAX_NAME};
+use crate::file::varint::Numbers;
 
 /// The section's names: in programs that may run at any address the second one.
 const SECTIONS: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];
@@ -190,8 +191,8 @@ pub fn frame_size(sizes: &[u8], begin: u64, address: u64) -> Option<u32> {
     let (mut size, mut end) = (-1_i64, begin);
     loop {
         let (difference, length) = changes.next()?;
-        size += difference;
-        end = end.checked_add(length)?;
+        size += i64::from(difference);
+        end = end.checked_add(length.into())?;
         if address < end {
             return u32::try_from(size).ok();
         }
@@ -200,43 +201,27 @@ pub fn frame_size(sizes: &[u8], begin: u64, address: u64) -> Option<u32> {
 
 /// The number of bytes that a function's changes take, if they have an end.
 pub fn length_of_sizes(sizes: &[u8]) -> Option<usize> {
-    let mut rest = sizes;
+    let mut rest = Numbers(sizes);
     for index in 0..=MAX_CHANGES {
-        match next_change(&mut rest, index == 0)? {
-            Some(_) => {}
-            None => return Some(sizes.len() - rest.len()),
+        if next_change(&mut rest, index == 0)?.is_none() {
+            return Some(sizes.len() - rest.0.len());
         }
     }
     None
 }
 
-fn changes(sizes: &[u8]) -> impl Iterator<Item = (i64, u64)> {
-    let mut rest = sizes;
+fn changes(sizes: &[u8]) -> impl Iterator<Item = (i32, u32)> {
+    let mut rest = Numbers(sizes);
     (0..MAX_CHANGES).map_while(move |index| next_change(&mut rest, index == 0)?)
 }
 
 /// The next difference of sizes, which is signed, and of addresses. The inner `None` is the end of all.
-fn next_change(rest: &mut &[u8], is_first: bool) -> Option<Option<(i64, u64)>> {
-    let size = varint(rest)?;
+fn next_change(rest: &mut Numbers<'_>, is_first: bool) -> Option<Option<(i32, u32)>> {
+    let size = i32::try_from(rest.next_signed()?).ok()?;
     if size == 0 && !is_first {
         return Some(None);
     }
-    let magnitude = i64::from(size >> 1);
-    let difference = if size & 1 == 1 { !magnitude } else { magnitude };
-    Some(Some((difference, varint(rest)?.into())))
-}
-
-fn varint(rest: &mut &[u8]) -> Option<u32> {
-    let mut value = 0_u32;
-    for shift in (0..32).step_by(7) {
-        let (byte, others) = rest.split_first()?;
-        *rest = others;
-        value |= u32::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            return Some(value);
-        }
-    }
-    None
+    Some(Some((size, rest.next_as()?)))
 }
 
 /// The number of `length` bytes at `place`.

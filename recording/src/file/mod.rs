@@ -21,9 +21,10 @@ mod reader;
 mod recording;
 mod samples;
 mod sink;
+mod symbol_changes;
 mod task_looks;
 mod times;
-mod varint;
+pub(crate) mod varint;
 
 pub use block::{Block, HEADER, Kind, MAGIC, MAX_BLOCK, VERSION, header};
 pub use budget::Budget;
@@ -49,5 +50,6 @@ pub use sink::{
     ClientSink, Delivered, END_ROOM, FileOptions, FileSink, QueuedBlock, RecordingFailure,
     RecordingFile, Sink, SymbolText,
 };
+pub use symbol_changes::{GoneCode, SymbolChange};
 pub use task_looks::{MAX_FRAMES, MAX_TASKS, TasksEncoder, decode as decode_looks};
 pub use times::{BlockTimes, SampleTimes, VcpuTimes};

@@ -2,13 +2,13 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use event_manager::{EventOps, EventSet, Events, MutEventSubscriber};
 use kvmprof_machine::console::TextWatch;
+use kvmprof_machine::open_without_waiting;
 use vmm_sys_util::eventfd::EventFd;
 use vmm_sys_util::timerfd::TimerFd;
 
@@ -64,13 +64,8 @@ impl ConsoleFile {
 
 /// `None` if it isn't a regular file.
 fn open_at_end(path: &Path) -> io::Result<Option<File>> {
-    // A pipe's end isn't waited for.
-    let mut options = OpenOptions::new();
-    let mut file = options
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open(path)?;
-    if !file.metadata()?.is_file() {
+    let (mut file, metadata) = open_without_waiting(OpenOptions::new().read(true), path)?;
+    if !metadata.is_file() {
         return Ok(None);
     }
     file.seek(SeekFrom::End(0))?;

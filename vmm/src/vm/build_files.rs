@@ -2,10 +2,10 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use kvmprof_introspection::{BuildFiles, IntrospectionError};
+use kvmprof_machine::open_without_waiting;
 use kvmprof_profiling::ProfilingConfig;
 
 use super::VmError;
@@ -44,13 +44,7 @@ impl ReadFile {
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    // A pipe without a writer keeps nobody waiting.
-    let mut options = OpenOptions::new();
-    let file = options
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open(path)?;
-    let metadata = file.metadata()?;
+    let (file, metadata) = open_without_waiting(OpenOptions::new().read(true), path)?;
     if !metadata.is_file() {
         return Err(io::Error::other("it isn't a regular file"));
     }

@@ -1,11 +1,11 @@
 //! A log of all modules that the guest has loaded, for recorders.
 
 use std::collections::VecDeque;
-use std::fmt::{self, Write};
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::module::Module;
+use kvmprof_recording::file::{GoneCode, SymbolChange};
 
 /// Maximum number of bytes of text that are stored for late readers.
 const MAX_KEPT: usize = 32 << 20;
@@ -28,15 +28,6 @@ pub struct NewFunctions {
     pub known: u64,
 }
 
-/// When a list of modules changed, in ns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change {
-    /// The change had happened at this time.
-    pub since: u64,
-    /// It hadn't yet at this one.
-    pub unchanged: u64,
-}
-
 /// One module, or those that have gone.
 #[derive(Debug)]
 pub struct Entry {
@@ -50,7 +41,7 @@ pub struct Entry {
 
 impl Entry {
     /// The entry of `module`, which came with a `change` if its time is known.
-    pub fn new(module: &Module, change: Option<Change>) -> Self {
+    pub fn new(module: &Module, change: Option<SymbolChange>) -> Self {
         let functions = &module.functions;
         Self {
             text: match change {
@@ -65,11 +56,10 @@ impl Entry {
     }
 
     /// The entry of code that has `gone` with a change. `None` if there is none.
-    pub fn gone(gone: Vec<Range<u64>>, change: Change) -> Option<Self> {
+    pub fn gone(gone: Vec<Range<u64>>, change: SymbolChange) -> Option<Self> {
         let mut text = change.to_string();
         for range in &gone {
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, "gone {:016x} {:016x}", range.start, range.end);
+            text += &GoneCode(range.clone()).to_string();
         }
         (!gone.is_empty()).then(|| Self {
             text: text.into(),
@@ -85,12 +75,6 @@ impl Entry {
             let mut others = others.iter();
             others.any(|other| own.start < other.end && other.start < own.end)
         })
-    }
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(formatter, "since {} {}", self.since, self.unchanged)
     }
 }
 

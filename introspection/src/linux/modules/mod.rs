@@ -26,7 +26,8 @@ use crate::Registers;
 use crate::Symbols;
 use crate::image::types::{Missing, Types};
 use kvmprof_paging::{CR0_PG, CR4_LA57, EFER_LMA, read_u64};
-use log::{Change, Entry, ModuleLog};
+use kvmprof_recording::file::SymbolChange;
+use log::{Entry, ModuleLog};
 use module::Unwinding;
 use module_layout::{ModuleLayout, NAME_LENGTH};
 use retired::RetiredLists;
@@ -281,7 +282,7 @@ impl Modules {
     /// Replaces `before` with `loaded`, which the list has been `since` a time in ns at the latest.
     fn publish(&self, loaded: Arc<LoadedModules>, before: &Arc<LoadedModules>, since: Option<u64>) {
         let new = loaded.not_in(before);
-        let change = since.map(|since| Change {
+        let change = since.map(|since| SymbolChange {
             since,
             unchanged: self.unchanged.load(Ordering::Relaxed).min(since),
         });

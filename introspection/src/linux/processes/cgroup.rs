@@ -58,12 +58,9 @@ impl CgroupLayout {
         let set = view.pointer(task, self.set)?;
         let node = view.pointer(view.pointer(set, self.group)?, self.node)?;
         // Where version 1 is used, all tasks are in the root of version 2.
-        if view.u64(node.wrapping_add(self.parent))? == 0
-            && let Some(node) = self.node_of_processor(view, set)
-        {
-            return Some(node);
-        }
-        Some(node)
+        let is_root = view.u64(node.wrapping_add(self.parent))? == 0;
+        let of_processor = is_root.then(|| self.node_of_processor(view, set));
+        Some(of_processor.flatten().unwrap_or(node))
     }
 
     fn node_of_processor<M: PhysicalMemory>(
