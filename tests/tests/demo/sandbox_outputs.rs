@@ -312,7 +312,9 @@ fn outputs_are_in_order_for_another_user_and_in_a_jail() {
                 .args(["--socket", &value("", "socket")]);
             let mut child = command.stdout(Stdio::null()).spawn().unwrap();
             until("the recording has its name", || {
-                file("recording.old").exists().then_some(())
+                // The older one is moved away just before.
+                let names = ["recording.old", "recording"];
+                names.iter().all(|name| file(name).exists()).then_some(())
             });
             for name in ["socket", "vsock", "recording", "console"] {
                 let found = fs::symlink_metadata(file(name)).unwrap();
