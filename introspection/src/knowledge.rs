@@ -316,16 +316,6 @@ impl GuestKnowledge {
         (current == 0).then(|| first.into_inner())?
     }
 
-    /// The same knowledge, without the labels of control groups, as for guests of other VMMs: while kvmprof stopped vCPUs to read them, such
-    /// guests in emulation have reset themselves, and it isn't known why.
-    #[must_use]
-    pub fn without_control_groups(mut self) -> Self {
-        if let Some(Guest::Linux(linux)) = self.guests[0].get_mut() {
-            linux.leave_out_control_groups();
-        }
-        self
-    }
-
     fn new(guest: Guest) -> Self {
         let found = Self::default();
         let _first = found.guests[0].set(guest);

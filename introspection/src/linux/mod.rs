@@ -112,13 +112,6 @@ pub struct LinuxKnowledge {
 }
 
 impl LinuxKnowledge {
-    /// Leaves out the labels of control groups.
-    pub(super) fn leave_out_control_groups(&mut self) {
-        if let Some(layout) = &mut self.processes {
-            layout.labels.leave_out_control_groups();
-        }
-    }
-
     /// The kernel's release, as `uname -r` prints it.
     pub fn release(&self) -> &str {
         &self.release

@@ -12,7 +12,7 @@ done_at() {
 
 # prepare NAME: makes the console of a guest, and its input.
 prepare() {
-    name=$1
+    name=$1 is_own=
     console=$LAB_OUT/$name.console
     mkfifo "/run/$name.input"
     # The input is open for writing too, so that it never ends.
@@ -24,6 +24,7 @@ prepare() {
 # start NAME ARGUMENT...: starts a guest whose console is read and written here.
 start() {
     prepare "$1"
+    is_own=1
     socket=/run/$name.sock
     shift
     kvmprof run --socket "$socket" "$@" \
@@ -62,7 +63,10 @@ fail() {
     # Why the machine is over, if it is, and what those that were attached to it have said.
     if is_over; then
         wait "$machine"
-        echo "$name: it ended with status $?" >&2
+        status=$?
+        echo "$name: it ended with status $status" >&2
+        # Other VMMs end so, and say nothing.
+        [ "$is_own$status" != 0 ] || echo "$name: the guest has reset itself" >&2
         dmesg | tail -n 3 >&2
     fi
     for said in "$LAB_OUT"/*.attach; do

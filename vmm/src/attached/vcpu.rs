@@ -276,7 +276,7 @@ impl VcpuAccess for AttachedVcpu {
         match looked {
             Ok(StopOutcome::Stopped(seen)) => Ok(seen),
             Ok(StopOutcome::Suspended) => Err(Unseen::Suspended),
-            Ok(StopOutcome::Busy) => Err(Unseen::Refused),
+            Ok(StopOutcome::Busy) => Err(Unseen::Traced),
             Ok(StopOutcome::Gone) => Err(Unseen::Gone),
             Err(error) => Err(self.after(now, &error)),
         }

@@ -42,6 +42,8 @@ pub enum Unseen {
     Suspended,
     /// Its state can't be read now.
     Refused,
+    /// Another process traces its thread, as another kvmprof does during each of its looks.
+    Traced,
     /// Its thread has ended.
     Gone,
 }

@@ -62,10 +62,7 @@ impl<A: VcpuAccess> Sampler<A> {
     /// Finds where it can be read without the vCPU's registers which process it runs; `None` while it runs a nested guest.
     fn find_processes(&mut self, vcpu: &mut A, now: u64) -> Result<Option<CaptureInput>, Unseen> {
         let view = &mut self.view;
-        if let Some(kernel) = &mut self.kernel {
-            kernel.note_look(now);
-        }
-        vcpu.look(now, |vcpu| {
+        let looked = vcpu.look(now, |vcpu| {
             if vcpu.runs_nested_guest() {
                 return Ok(None);
             }
@@ -73,7 +70,13 @@ impl<A: VcpuAccess> Sampler<A> {
             (view.introspector).identify(&view.memory, &registers, false, false);
             let places = (view.introspector).places(&view.memory, &registers);
             Ok(Some(CaptureInput { places, registers }))
-        })
+        });
+        // Another tracer soon lets the thread go, so the next turn may look.
+        let is_traced = matches!(looked, Err(Unseen::Traced));
+        if let Some(kernel) = self.kernel.as_mut().filter(|_| !is_traced) {
+            kernel.note_look(now);
+        }
+        looked
     }
 
     /// Lets the host's kernel take the samples from now on, if its records suffice. All ticks until now have been

@@ -296,7 +296,7 @@ impl<A: VcpuAccess> Sampler<A> {
             Err(unseen) => {
                 let missed = match unseen {
                     Unseen::Suspended => &mut elapsed.stolen,
-                    Unseen::Refused | Unseen::Gone => &mut elapsed.lost,
+                    Unseen::Refused | Unseen::Traced | Unseen::Gone => &mut elapsed.lost,
                 };
                 *missed += 1;
                 vcpu.pass(1);

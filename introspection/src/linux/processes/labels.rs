@@ -41,11 +41,6 @@ impl LabelLayout {
         }
     }
 
-    /// Leaves out the labels of control groups.
-    pub fn leave_out_control_groups(&mut self) {
-        self.cgroup = None;
-    }
-
     /// The numbers of the task at `task`.
     pub fn numbers<M: PhysicalMemory>(&self, view: &KernelView<'_, M>, task: u64) -> LabelNumbers {
         let cgroup = self.cgroup.as_ref().and_then(|layout| {

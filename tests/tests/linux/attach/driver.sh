@@ -51,6 +51,8 @@ reboot_it() {
         [ "$what" = "$1.reboot" ] || attached=$by_kernel
         detach
     done
+    # A guest that crashes from now on starts again, too.
+    [ "$(grep -c '^workload running' "$console")" -eq 2 ] || fail 94 "the guest has reset itself"
 }
 
 for guest in $(cat /lab/guests); do

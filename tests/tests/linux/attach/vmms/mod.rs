@@ -77,6 +77,7 @@ on_each_vmm! {
     user_samples_have_their_process
     kernel_stacks_are_whole
     nothing_is_unknown
+    processes_have_their_labels
 }
 
 /// With files of Debian's initial RAM disk.
@@ -305,5 +306,20 @@ fn nothing_is_unknown(run: &Run) {
             Vmm::Firecracker | Vmm::QemuMicrovm | Vmm::NewerQemu => debian("6.12").version,
         };
         assert_eq!(kernel.release, expected, "{name}");
+    }
+}
+
+/// The guests' processes are root's; those of BoxLite are in a container.
+fn processes_have_their_labels(run: &Run) {
+    for name in RECORDINGS {
+        let (contents, _) = run.finished.recording(&format!("{name}.kvmprof"));
+        for program in ["calls", "plain"] {
+            let pid = run.pid(program);
+            let of_pid = contents.labels.iter().find(|labels| labels.pid == pid);
+            let labels = &of_pid.expect("labels").labels;
+            println!("{name}: {program} has {labels:?}");
+            assert_eq!(labels["user"], "0");
+            assert!(labels["cgroup"].starts_with('/'));
+        }
     }
 }
