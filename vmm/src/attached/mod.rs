@@ -420,11 +420,10 @@ fn known(
     let Some(ReadFile { path, bytes }) = kernel else {
         return Ok(GuestKnowledge::pending());
     };
-    GuestKnowledge::from_running_image(bytes, files)
-        .map_err(|source| AttachedError::Kernel {
-            path: path.clone(),
-            source,
-        })
+    GuestKnowledge::from_running_image(bytes, files).map_err(|source| AttachedError::Kernel {
+        path: path.clone(),
+        source,
+    })
 }
 
 /// The name of the guest's kernel in recordings and the status.
