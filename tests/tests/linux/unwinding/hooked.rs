@@ -1,18 +1,42 @@
 //! Functions whose return addresses the kernel has replaced, for a return probe and for the function graph tracer.
 
 use kvmprof_recording::StackEnd;
-use kvmprof_tests::linux::guest_builder;
+use kvmprof_tests::linux::{Program, guest_builder, guest_program};
+use object::{Object, ObjectSegment, ObjectSymbol};
 
-use super::{run, stacks_of};
+use super::{HEADLESS_OPTIONS, WITH_RULES, check as check_user, from_main, run, stacks_of};
+
+/// Where the program is whose function has a return probe.
+const PROBED: u64 = 0x5000_0000;
+
+/// That program.
+pub fn program() -> Program {
+    guest_program("calls.c", PROBED, &HEADLESS_OPTIONS)
+}
 
 /// What a guest's first process does that sets the hooks, then does `more`, and says at the end whether they were there.
 pub fn with_hooks(more: &str) -> String {
-    [include_str!("hooks.sh"), more, include_str!("end.sh")].concat()
+    let program = program();
+    let file = object::File::parse(&*program.file).unwrap();
+    let inner = file.symbol_by_name("inner").unwrap().address();
+    let offset = file.segments().find_map(|segment| {
+        let within = inner.checked_sub(segment.address())?;
+        (within < segment.size()).then(|| segment.file_range().0 + within)
+    });
+    let probe = format!("probe=/bin/probed:{:#x}\n", offset.unwrap());
+    [
+        &probe,
+        include_str!("hooks.sh"),
+        more,
+        include_str!("end.sh"),
+    ]
+    .concat()
 }
 
 /// The initial RAM disk of the guest that has nothing but hooks.
 pub fn initrd() -> Vec<u8> {
-    guest_builder(&with_hooks(""), &[]).build().unwrap()
+    let builder = guest_builder(&with_hooks(""), &[("probed", &program())]);
+    builder.build().unwrap()
 }
 
 /// Checks the stacks of `dd` in `guest`.
@@ -67,6 +91,15 @@ fn check(guest: &str) {
     }
 }
 
+/// Checks the stacks of the program whose function `inner` has a return probe.
+fn check_program(guest: &str) {
+    let hits = run().console(guest).number("hits: ");
+    assert!(hits > 0, "the probe was never hit");
+    let seen = stacks_of(&format!("{guest}.kvmprof"));
+    let callers = from_main(&["inner", "middle", "outer"]);
+    check_user(&seen, "probed", &callers, WITH_RULES);
+}
+
 #[test]
 fn replaced_return_addresses_of_the_kernel_lead_to_the_true_caller() {
     check("guest");
@@ -75,4 +108,14 @@ fn replaced_return_addresses_of_the_kernel_lead_to_the_true_caller() {
 #[test]
 fn so_they_do_in_an_older_kernel() {
     check("older");
+}
+
+#[test]
+fn replaced_return_addresses_of_programs_lead_to_the_true_caller() {
+    check_program("guest");
+}
+
+#[test]
+fn those_of_programs_do_in_an_older_kernel() {
+    check_program("older");
 }

@@ -9,6 +9,10 @@ for tracing in /sys/kernel/tracing /tracing; do
     echo 1 >$tracing/events/kprobes/back/enable
     echo ksys_read >$tracing/set_ftrace_filter
     echo function_graph >$tracing/current_tracer
+    # It replaces one of the program's, too.
+    echo "r:user $probe" >$tracing/uprobe_events
+    echo 1 >$tracing/events/uprobes/user/enable
     break
 done
+probed &
 dd if=/dev/zero of=/dev/null bs=64k 2>/dev/null &

@@ -82,7 +82,9 @@ fn run() -> Finished {
 fn initrd() -> Vec<u8> {
     let programs = programs();
     let generates = guest_program("generates.c", GENERATES, &[]);
+    let probed = hooked::program();
     let mut all = vec![("generates", &generates), ("own_generates", &generates)];
+    all.push(("probed", &probed));
     all.extend(programs.iter().map(|(name, program)| (*name, program)));
     let lazy = shared_program("lazy.c", &[]);
     let options = ["-Wl,-z,lazy", "-Wl,--no-ld-generated-unwind-info"];
@@ -103,7 +105,7 @@ fn functions() -> BTreeMap<u64, (u64, String)> {
     let [odd, own, _] = programs();
     let complete = guest_program("calls.c", HEADLESS, &HEADLESS_OPTIONS);
     let mut functions = BTreeMap::new();
-    for program in [odd.1, own.1, complete] {
+    for program in [odd.1, own.1, complete, hooked::program()] {
         let file = object::File::parse(&*program.file).unwrap();
         for symbol in file.symbols().filter(|symbol| symbol.size() > 0) {
             let end = symbol.address() + symbol.size();
