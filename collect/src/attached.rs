@@ -18,14 +18,12 @@ use rustix::net::{
     connect, recvmsg, shutdown,
 };
 
+use crate::backoff::Backoff;
 use crate::config::Config;
 use crate::launcher::message::{BYTES, Process, Told, UnknownMessage};
 use crate::launcher::new_socket;
 use crate::sockets::Message;
 
-/// The wait before the launcher is connected to again, in s, and its maximum: it doubles each time.
-const FIRST_WAIT: i64 = 1;
-const LONGEST_WAIT: i64 = 60;
 /// The time for which a guest that there was no room for counts as left out: the launcher attaches to it again within that.
 const REFUSAL: Duration = Duration::from_secs(120);
 
@@ -152,7 +150,7 @@ struct Follower {
 
 impl Follower {
     fn run(&self) {
-        let mut wait = FIRST_WAIT;
+        let mut backoff = Backoff::LOCAL;
         loop {
             let mut has_told = false;
             let ended = match open(&self.path, &self.owners) {
@@ -164,16 +162,15 @@ impl Follower {
                 return;
             };
             if has_told {
-                wait = FIRST_WAIT;
+                backoff.reset();
             }
             let is_gone = self
                 .sender
                 .send(Message::NoLauncher(error.to_string()))
                 .is_err();
-            if is_gone || self.ends_within(wait) {
+            if is_gone || self.ends_within(backoff.advance()) {
                 return;
             }
-            wait = (2 * wait).min(LONGEST_WAIT);
         }
     }
 
@@ -213,10 +210,10 @@ impl Follower {
         }
     }
 
-    /// Waits for so many seconds; whether the collector doesn't follow the launcher any more.
-    fn ends_within(&self, seconds: i64) -> bool {
+    /// Waits so long; whether the collector doesn't follow the launcher any more.
+    fn ends_within(&self, wait: Duration) -> bool {
         let wait = Timespec {
-            tv_sec: seconds,
+            tv_sec: wait.as_secs().cast_signed(),
             tv_nsec: 0,
         };
         let mut end = [PollFd::new(&self.shared.end, PollFlags::IN)];

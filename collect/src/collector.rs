@@ -17,6 +17,7 @@ use kvmprof_recording::counters::Counters;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::attached::Attached;
+use crate::backoff::Backoff;
 use crate::batch::{Batch, Window};
 use crate::config::Config;
 use crate::gather::{Gather, Policy, State, WindowClock};
@@ -75,7 +76,7 @@ struct Guest {
 #[derive(Clone, Debug)]
 struct Failure {
     until: Instant,
-    wait: Duration,
+    backoff: Backoff,
     message: String,
 }
 

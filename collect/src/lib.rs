@@ -37,6 +37,7 @@
 //! ```
 
 pub mod attached;
+mod backoff;
 pub mod child;
 pub mod collector;
 pub mod commands;

@@ -1,17 +1,18 @@
 //! The knowledge about a guest: from its image before it runs, or from its memory.
 
 use std::fmt::Write;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{LazyLock, OnceLock};
 
 use crate::PhysicalMemory;
-use kvmprof_abi::note::{self, GuestNote, TYPE_LOCATIONS, parse_note};
+use kvmprof_abi::note::GuestNote;
 
 use super::firmware::Firmware;
-use super::image_code::{ImageCode, Placed, Placement};
+use super::image_code::{ImageCode, Placement};
 use super::linux::{BuildFiles, LinuxKnowledge};
 use super::noted::{PidAt, PidAtError};
-use super::{IntrospectionError, Registers, notes};
+use super::other_guest::OtherGuest;
+use super::{IntrospectionError, Registers};
 
 /// The knowledge about a guest, shared by all its vCPUs.
 ///
@@ -31,84 +32,23 @@ pub struct GuestKnowledge {
 const MAX_KERNELS: usize = 16;
 
 /// A guest by its kind: what only one kind can answer is asked of it directly.
+///
+/// Both are in boxes: the knowledge of a guest, which has room for many, is moved about with the configuration.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "a guest has one")]
 pub(super) enum Guest {
     Linux(Box<LinuxKnowledge>),
-    Other(OtherGuest),
+    Other(Box<OtherGuest>),
 }
 
-/// A guest that isn't Linux, or that nothing is known of.
-#[derive(Debug)]
-pub(super) struct OtherGuest {
-    /// The places of its processes' identities; empty if they are unknown.
-    note: GuestNote,
-    /// The place of the pid by the name of a variable, whose address the image tells. `note` is empty then.
-    named_pid: Option<PidAt>,
-    /// The code of its image, if there is one that isn't stripped.
-    code: Option<ImageCode>,
+impl From<OtherGuest> for Guest {
+    fn from(guest: OtherGuest) -> Self {
+        Self::Other(Box::new(guest))
+    }
 }
 
-impl OtherGuest {
-    const UNKNOWN: Self = Self {
-        note: GuestNote {
-            pid: None,
-            interrupt_nesting: None,
-            process_group: None,
-            comm: None,
-            tid: None,
-        },
-        named_pid: None,
-        code: None,
-    };
-
-    /// A guest with this `note`, and with the code of `image`.
-    fn from_image(note: GuestNote, image: &[u8], placement: Placement) -> Self {
-        Self {
-            note,
-            named_pid: None,
-            code: ImageCode::from_elf(image, placement),
-        }
-    }
-
-    /// The places of its processes' identities: relative to a variable of its image, only once the image was seen to run.
-    pub fn note(&self) -> &GuestNote {
-        let by_name = self.placed().and_then(|placed| placed.note.as_ref());
-        by_name.unwrap_or(&self.note)
-    }
-
-    /// Where its code runs, if that is known.
-    pub fn placed(&self) -> Option<&Placed> {
-        self.code.as_ref()?.placed()
-    }
-
-    /// Looks where its code runs, unless that is known, by a vCPU with `registers`.
-    pub fn locate<M: PhysicalMemory>(&self, memory: &M, registers: &Registers) {
-        if let Some(code) = &self.code {
-            code.locate(memory, registers);
-        }
-    }
-
-    /// Whether its processes are known.
-    fn has_processes(&self) -> bool {
-        self.note != GuestNote::default() || self.named_pid.is_some()
-    }
-
-    fn is_unlocated(&self) -> bool {
-        self.code.is_some() && self.placed().is_none()
-    }
-
-    fn describe(&self) -> String {
-        let processes = match self.has_processes() {
-            true => "by the guest's note or --pid-at",
-            false => "not at all",
-        };
-        match self.is_unlocated() {
-            true => format!(
-                "{processes}; no vCPU was seen in the image's code yet, so functions have no names"
-            ),
-            false => processes.to_owned(),
-        }
+impl From<LinuxKnowledge> for Guest {
+    fn from(linux: LinuxKnowledge) -> Self {
+        Self::Linux(Box::new(linux))
     }
 }
 
@@ -123,13 +63,9 @@ impl GuestKnowledge {
             return Ok(noted);
         }
         match Self::from_kernel_image(image) {
-            Err(IntrospectionError::NotAKernel | IntrospectionError::NoPayload) => {
-                Ok(Self::new(Guest::Other(OtherGuest::from_image(
-                    GuestNote::default(),
-                    image,
-                    Placement::Loaded,
-                ))))
-            }
+            Err(IntrospectionError::NotAKernel | IntrospectionError::NoPayload) => Ok(Self::new(
+                OtherGuest::from_image(GuestNote::default(), image, Placement::Loaded),
+            )),
             result => result,
         }
     }
@@ -145,16 +81,16 @@ impl GuestKnowledge {
         image: &[u8],
         others: &BuildFiles,
     ) -> Result<Self, IntrospectionError> {
-        if let Some(note) = note_of(image)?.filter(|_| others.is_empty()) {
+        if let Some(note) = OtherGuest::note_in(image)?.filter(|_| others.is_empty()) {
             let guest = OtherGuest::from_image(note, image, Placement::Unproven);
-            return Ok(Self::new(Guest::Other(guest)));
+            return Ok(Self::new(guest));
         }
         match Self::from_kernel_image_with(image, others) {
             Err(error @ IntrospectionError::NotAKernel) if others.is_empty() => {
                 let note = GuestNote::default();
                 let guest = OtherGuest::from_image(note, image, Placement::Unproven);
                 match guest.code.is_some() {
-                    true => Ok(Self::new(Guest::Other(guest))),
+                    true => Ok(Self::new(guest)),
                     false => Err(error),
                 }
             }
@@ -167,10 +103,10 @@ impl GuestKnowledge {
     /// # Errors
     /// The note is damaged.
     pub fn from_noted_image(image: &[u8]) -> Result<Option<Self>, IntrospectionError> {
-        let note = note_of(image)?;
+        let note = OtherGuest::note_in(image)?;
         Ok(note.map(|note| {
             let guest = OtherGuest::from_image(note, image, Placement::Loaded);
-            Self::new(Guest::Other(guest))
+            Self::new(guest)
         }))
     }
 
@@ -191,9 +127,7 @@ impl GuestKnowledge {
         file: &[u8],
         others: &BuildFiles,
     ) -> Result<Self, IntrospectionError> {
-        Ok(Self::new(Guest::Linux(Box::new(
-            LinuxKnowledge::from_image_with(file, others)?,
-        ))))
+        Ok(Self::new(LinuxKnowledge::from_image_with(file, others)?))
     }
 
     /// Finds out from guest memory alone which Linux kernel runs, and where it is. `registers` are those of any vCPU,
@@ -221,9 +155,9 @@ impl GuestKnowledge {
         registers: &Registers,
         others: &BuildFiles,
     ) -> Result<Self, IntrospectionError> {
-        Ok(Self::new(Guest::Linux(Box::new(
-            LinuxKnowledge::from_memory(memory, registers, others)?,
-        ))))
+        Ok(Self::new(LinuxKnowledge::from_memory(
+            memory, registers, others,
+        )?))
     }
 
     /// The knowledge that an argument of `--pid-at` gives: `BASE:OFFSET[,OFFSET...]:WIDTH`, such as `gs:0x10,0x8:4`. With a variable's name as the base,
@@ -237,11 +171,11 @@ impl GuestKnowledge {
             pid: pid_at.location(),
             ..GuestNote::default()
         };
-        Ok(Self::new(Guest::Other(OtherGuest {
+        Ok(Self::new(OtherGuest {
             named_pid: note.pid.is_none().then_some(pid_at),
             note,
             code: None,
-        })))
+        }))
     }
 
     /// The same knowledge of [`GuestKnowledge::from_pid_at`], and of the code in `image`, if that is an ELF file with symbols, as for
@@ -257,9 +191,9 @@ impl GuestKnowledge {
                     let unknown = || pid_at.unknown_base();
                     code = Some(code.ok_or_else(unknown)?.with_pid(pid_at)?);
                 }
-                Ok(Self::new(Guest::Other(OtherGuest { code, ..guest })))
+                Ok(Self::new(OtherGuest { code, ..*guest }))
             }
-            guest => Ok(guest.map_or_else(Self::pending, Self::new)),
+            guest => Ok(guest.map_or_else(Self::pending, Self::new::<Guest>)),
         }
     }
 
@@ -273,7 +207,7 @@ impl GuestKnowledge {
 
     /// No knowledge, neither now nor later.
     pub fn unknown() -> Self {
-        Self::new(Guest::Other(OtherGuest::UNKNOWN))
+        Self::new(OtherGuest::UNKNOWN)
     }
 
     /// No knowledge until [`GuestKnowledge::complete`] is called.
@@ -316,9 +250,9 @@ impl GuestKnowledge {
         (current == 0).then(|| first.into_inner())?
     }
 
-    fn new(guest: Guest) -> Self {
+    fn new<G: Into<Guest>>(guest: G) -> Self {
         let found = Self::default();
-        let _first = found.guests[0].set(guest);
+        let _first = found.guests[0].set(guest.into());
         found
     }
 
@@ -333,8 +267,8 @@ impl GuestKnowledge {
     }
 
     pub(super) fn guest(&self) -> &Guest {
-        const PENDING: &Guest = &Guest::Other(OtherGuest::UNKNOWN);
-        self.known().unwrap_or(PENDING)
+        static PENDING: LazyLock<Guest> = LazyLock::new(|| OtherGuest::UNKNOWN.into());
+        self.known().unwrap_or_else(|| &PENDING)
     }
 
     /// A description of how processes are identified.
@@ -411,15 +345,6 @@ impl GuestKnowledge {
     }
 }
 
-/// The places in the `kvmprof` note of `image`, if it has one.
-fn note_of(image: &[u8]) -> Result<Option<GuestNote>, IntrospectionError> {
-    let locations = notes(image, note::OWNER.as_bytes())
-        .into_iter()
-        .find(|(kind, _)| *kind == TYPE_LOCATIONS);
-    let note = locations.map(|(_, descriptor)| parse_note(descriptor));
-    Ok(note.transpose()?)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -434,12 +359,11 @@ mod tests {
         assert!(knowledge.is_pending() && !knowledge.tells_processes());
         knowledge.complete(GuestKnowledge::from_pid_at("gs:8:4").unwrap());
         knowledge.complete(GuestKnowledge::unknown());
-        let Guest::Other(OtherGuest {
-            note, code: None, ..
-        }) = knowledge.guest()
-        else {
+        let Guest::Other(other) = knowledge.guest() else {
             panic!("{knowledge:?}");
         };
+        let note = &other.note;
+        assert!(other.code.is_none());
         assert!(note.pid.is_some() && note.tid.is_none());
         assert!(knowledge.tells_processes() && knowledge.linux().is_none());
     }
@@ -563,5 +487,11 @@ mod tests {
         assert_eq!(GuestKnowledge::unknown().kallsyms(), None);
         let by_option = GuestKnowledge::from_pid_at("gs:8:4").unwrap();
         assert_eq!(by_option.kallsyms(), None);
+    }
+
+    /// At a start it is moved several times, with what has it.
+    #[test]
+    fn knowledge_is_moved_in_no_time() {
+        assert!(size_of::<GuestKnowledge>() <= 1024);
     }
 }

@@ -35,6 +35,7 @@ mod image_code;
 mod knowledge;
 mod linux;
 mod noted;
+mod other_guest;
 mod process_places;
 #[cfg(test)]
 mod test_guest;

@@ -6,12 +6,12 @@ use libc::{
     SYS_fdatasync, SYS_flock, SYS_fstat, SYS_fsync, SYS_ftruncate, SYS_futex, SYS_getcpu,
     SYS_getcwd, SYS_geteuid, SYS_getpid, SYS_getrandom, SYS_getsockopt, SYS_gettid, SYS_ioctl,
     SYS_kill, SYS_lseek, SYS_madvise, SYS_membarrier, SYS_mmap, SYS_mprotect, SYS_mremap,
-    SYS_munmap, SYS_newfstatat, SYS_openat, SYS_openat2, SYS_perf_event_open, SYS_poll, SYS_ppoll,
-    SYS_pread64, SYS_pwrite64, SYS_read, SYS_readlink, SYS_readv, SYS_recvfrom, SYS_recvmsg,
-    SYS_restart_syscall, SYS_rseq, SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_rt_sigtimedwait,
-    SYS_sched_getaffinity, SYS_sched_setaffinity, SYS_sched_yield, SYS_sendmsg, SYS_sendto,
-    SYS_setsockopt, SYS_shutdown, SYS_sigaltstack, SYS_statx, SYS_tgkill, SYS_timer_create,
-    SYS_timer_delete, SYS_timer_settime, SYS_wait4, SYS_write, SYS_writev,
+    SYS_munmap, SYS_openat, SYS_openat2, SYS_perf_event_open, SYS_poll, SYS_ppoll, SYS_pread64,
+    SYS_pwrite64, SYS_read, SYS_readv, SYS_recvfrom, SYS_recvmsg, SYS_restart_syscall, SYS_rseq,
+    SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_rt_sigtimedwait, SYS_sched_getaffinity,
+    SYS_sched_setaffinity, SYS_sched_yield, SYS_sendmsg, SYS_sendto, SYS_setsockopt, SYS_shutdown,
+    SYS_sigaltstack, SYS_statx, SYS_tgkill, SYS_timer_create, SYS_timer_delete, SYS_timer_settime,
+    SYS_wait4, SYS_write, SYS_writev,
 };
 
 use crate::calls::{AllowedCall, Condition, any, is, only, request, without};
@@ -79,13 +79,12 @@ const COMMON: &[AllowedCall] = &[
     // glibc's allocator reads /proc/sys/vm/overcommit_memory when it first returns memory, on any thread. Landlock restricts the files that can be
     // opened.
     only(SYS_openat, TO_READ),
+    // The standard library reads the length of an open file by statx(2) with an empty path, which a filter can't tell from another path.
     any(SYS_statx),
     any(SYS_fstat),
-    any(SYS_newfstatat),
     any(SYS_lseek),
-    // With RUST_BACKTRACE the report of a panic shortens paths and searches for the program's own file.
+    // With RUST_BACKTRACE the report of a panic shortens paths.
     any(SYS_getcwd),
-    any(SYS_readlink),
     // A panic asks the event thread to end the process, abort(3) raises a signal, and vCPUs' threads are kicked.
     only(SYS_kill, OF_THIS_PROCESS),
     only(SYS_tgkill, OF_THIS_PROCESS),

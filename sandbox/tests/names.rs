@@ -106,6 +106,15 @@ const CALLS: &[(i64, Arguments)] = &[
     (libc::SYS_inotify_add_watch, |it| {
         [0, it.file, u64::MAX, 0, 0, 0]
     }),
+    (libc::SYS_readlink, |it| [it.file, it.free, 0, 0, 0, 0]),
+    (libc::SYS_readlinkat, |it| [AT, it.file, it.free, 0, 0, 0]),
+    (libc::SYS_stat, |it| [it.file, 0, 0, 0, 0, 0]),
+    (libc::SYS_lstat, |it| [it.file, 0, 0, 0, 0, 0]),
+    (libc::SYS_newfstatat, |it| [AT, it.file, 0, 0, 0, 0]),
+    (libc::SYS_access, |it| [it.file, 0, 0, 0, 0, 0]),
+    (libc::SYS_faccessat, |it| [AT, it.file, 0, 0, 0, 0]),
+    (libc::SYS_faccessat2, |it| [AT, it.file, 0, 0, 0, 0]),
+    (libc::SYS_statfs, |it| [it.file, 0, 0, 0, 0, 0]),
 ];
 
 /// Calls that reach other processes, the network, the host's settings or rarely used parts of its kernel: no table has them, whatever the arguments.

@@ -58,8 +58,6 @@ pub struct SamplingHost {
     time_offset: u64,
     /// Whether samples have host stacks.
     takes_host_stacks: bool,
-    /// The host's functions, for the reader of host stacks.
-    host_stacks: Option<Arc<HostStacks>>,
 }
 
 /// The form of the records, for a reader of records that another process has the kernel take.
@@ -108,31 +106,17 @@ impl SamplingHost {
     }
 
     fn new(kernel: Arc<HostKernel>, pid: i32, kvm: u64) -> Result<Self, SamplingError> {
-        let layout = kernel.vcpu_layout();
-        let layout = layout.map_err(|error| SamplingError::Layout(error.to_string()))?;
         Ok(Self {
-            layout: *layout,
+            layout: *vcpu_layout(&kernel)?,
             kernel,
             pid,
             kvm,
             time_offset: time_namespace::monotonic_offset(),
             takes_host_stacks: false,
-            host_stacks: None,
         })
     }
 
-    /// From now on, a record of the host's stack precedes each sample with stacks whose tick didn't interrupt the guest. `stacks` are the stacks
-    /// of the guest's VMM.
-    #[must_use]
-    pub fn with_host_stacks(self, stacks: Option<Arc<HostStacks>>) -> Self {
-        Self {
-            takes_host_stacks: stacks.is_some(),
-            host_stacks: stacks,
-            ..self
-        }
-    }
-
-    /// The same for a maker of programs whose records another process reads.
+    /// If so, a record of the host's stack precedes each sample with stacks whose tick didn't interrupt the guest.
     #[must_use]
     pub fn with_records_of_host_stacks(self, takes_host_stacks: bool) -> Self {
         Self {
@@ -146,7 +130,7 @@ impl SamplingHost {
         RecordForm {
             state: self.layout.state,
             takes_host_stacks: self.takes_host_stacks,
-            host_stacks: self.host_stacks.clone(),
+            host_stacks: None,
         }
     }
 
@@ -249,10 +233,23 @@ impl SamplingHost {
 }
 
 impl RecordForm {
-    /// The same records, with this reader for those of the host's stacks.
+    /// The form on this host, without records of the host's stacks.
+    ///
+    /// # Errors
+    /// This version doesn't support the host's kernel.
+    pub fn of(kernel: &HostKernel) -> Result<Self, SamplingError> {
+        Ok(Self {
+            state: vcpu_layout(kernel)?.state,
+            takes_host_stacks: false,
+            host_stacks: None,
+        })
+    }
+
+    /// The same records, and if there are `stacks` those of the stacks of the guest's VMM, with these as their reader.
     #[must_use]
     pub fn with_host_stacks(self, stacks: Option<Arc<HostStacks>>) -> Self {
         Self {
+            takes_host_stacks: stacks.is_some(),
             host_stacks: stacks,
             ..self
         }
@@ -301,6 +298,11 @@ impl SamplingProgram {
         let files = [self.program, self.outputs, self.record];
         files.into_iter().chain(self.host_record).collect()
     }
+}
+
+fn vcpu_layout(kernel: &HostKernel) -> Result<&VcpuLayout, SamplingError> {
+    let layout = kernel.vcpu_layout();
+    layout.map_err(|error| SamplingError::Layout(error.to_string()))
 }
 
 /// The VMM's address for guest-physical `address`.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::{Collector, Failure, Guest, Host, Origin, POLL, SECOND};
 use crate::attached::Attached;
+use crate::backoff::Backoff;
 use crate::gather::Gather;
 use crate::launcher::message::{Process, Told};
 use crate::sockets::{Followed, Socket, Wanted, attached_name, find, guest_name};
@@ -16,9 +17,6 @@ const LOOK: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(30);
 /// Maximum number of guests that are newly followed in one step: each begins with some hundred KiB of names.
 const STARTS: usize = 8;
-/// The wait before a guest that couldn't be followed is tried again, and its maximum: it doubles at each attempt that fails.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 impl Collector<'_> {
     /// Searches for sockets, and follows guests that are new.
@@ -203,12 +201,12 @@ impl Collector<'_> {
         if before.is_none_or(|failure| failure.message != message) {
             log::warn!("Guest {name}: {message}");
         }
-        let wait = before.map_or(FIRST_WAIT, |failure| (2 * failure.wait).min(LONGEST_WAIT));
-        let until = Instant::now() + wait;
+        let mut backoff = before.map_or(Backoff::LOCAL, |failure| failure.backoff);
+        let until = Instant::now() + backoff.advance();
         self.next_look = self.next_look.min(until);
         let failure = Failure {
             until,
-            wait,
+            backoff,
             message,
         };
         self.failures.insert(socket.path.clone(), failure);

@@ -14,6 +14,7 @@ use kvmprof_attach::{HostKernel, Machine, find_machines};
 use kvmprof_report::text::visible;
 
 use super::message::{MAX_NAME, Process, Told, cut};
+use crate::backoff::Backoff;
 use crate::child::{Child, ENDING, program};
 use crate::config::Config;
 
@@ -21,19 +22,16 @@ use crate::config::Config;
 const PROGRAM: &str = "kvmprof";
 /// The interval between searches for guests.
 const LOOK: Duration = Duration::from_secs(5);
-/// The wait before the first attempt to attach to a guest again, and its maximum: it doubles at each attempt that fails within that time.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// Maximum number of messages about guests that are told. Further ones are left out.
 const MAX_WARNINGS: usize = 4096;
 /// Maximum length of the part of a guest's name that others choose. Its pid and a number have room behind it.
 const MAX_OWN_NAME: usize = MAX_NAME - 24;
 
-/// When something is done again: after a second, then after twice as long each time. What has gone well for as long as the longest wait begins anew.
+/// When something is done again, each time after a longer wait. What has gone well for as long as the longest wait begins anew.
 #[derive(Debug)]
 pub(super) struct Again {
     until: Instant,
-    wait: Duration,
+    backoff: Backoff,
     begun: Instant,
 }
 
@@ -43,7 +41,7 @@ impl Again {
         let now = Instant::now();
         Self {
             until: now,
-            wait: FIRST_WAIT,
+            backoff: Backoff::LOCAL,
             begun: now,
         }
     }
@@ -58,13 +56,10 @@ impl Again {
 
     /// It has ended. The next attempt has the first wait before it if it `has_succeeded` or lasted.
     pub(super) fn end(&mut self, has_succeeded: bool) {
-        if has_succeeded || self.begun.elapsed() >= LONGEST_WAIT {
-            self.wait = FIRST_WAIT;
+        if has_succeeded || self.begun.elapsed() >= self.backoff.longest() {
+            self.backoff.reset();
         }
-        self.until = Instant::now() + self.wait;
-        if !has_succeeded {
-            self.wait = (2 * self.wait).min(LONGEST_WAIT);
-        }
+        self.until = Instant::now() + self.backoff.advance();
     }
 }
 

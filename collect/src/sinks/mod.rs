@@ -28,13 +28,13 @@ use self::departure::Departure;
 use self::otlp::OtlpSink;
 use self::parquet::ParquetSink;
 use self::pprof::{Dialect, PprofSink};
+use crate::backoff::Backoff;
 use crate::batch::Batch;
 use crate::config::{SinkConfig, SinkKind};
 use crate::spool::{Claim, Counts, Progress, Spool, SpoolError};
 
-/// The wait before a failed attempt is repeated, and its maximum. It doubles at each attempt, and a random part of up to its half is added.
-const FIRST_WAIT: Duration = Duration::from_millis(500);
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// The wait before a failed attempt is repeated, to which a random part of up to its half is added.
+const BACKOFF: Backoff = Backoff::between(Duration::from_millis(500), Duration::from_secs(30));
 /// The maximum wait that a sink can ask for.
 const LONGEST_ASKED: Duration = Duration::from_secs(300);
 /// The frames of ticks without a stack: of samples beyond the limits, and of vCPUs that were halted.
@@ -281,7 +281,7 @@ impl Runner<'_> {
 
     /// Sends a part, and repeats that until the sink has accepted or refused it. `None` if the spool was closed before that.
     fn send(&mut self, batches: &[Batch], part: usize) -> Result<Option<FinalCount>, SpoolError> {
-        let mut wait = FIRST_WAIT;
+        let mut backoff = BACKOFF;
         loop {
             let departure = Arc::new(self.departure(part));
             let sent = self.sink.send(batches, part, &departure);
@@ -297,10 +297,10 @@ impl Runner<'_> {
                     let asked = after.unwrap_or_default().min(LONGEST_ASKED);
                     self.tell(&error, "It is tried again");
                     self.note(part, |progress| progress.retries += 1)?;
-                    if self.spool.wait_ended(jittered(wait, chance()).max(asked)) {
+                    let wait = jittered(backoff.advance(), chance());
+                    if self.spool.wait_ended(wait.max(asked)) {
                         return Ok(None);
                     }
-                    wait = longer(wait);
                     continue;
                 }
             };
@@ -339,11 +339,6 @@ impl Runner<'_> {
             self.last_error = message;
         }
     }
-}
-
-/// The wait after an attempt that followed `wait`.
-fn longer(wait: Duration) -> Duration {
-    (2 * wait).min(LONGEST_WAIT)
 }
 
 /// `wait` and up to half of it in addition, in proportion to `chance`.

@@ -8,15 +8,11 @@ use crate::spool::testing::{fill_up, on_small_disk, take_kept_room};
 
 #[test]
 fn retry_delays_grow_to_a_limit_with_jitter() {
-    let mut wait = FIRST_WAIT;
-    let mut waits = Vec::new();
-    for _ in 0..8 {
-        waits.push(wait.as_millis());
-        wait = longer(wait);
-    }
+    let mut backoff = BACKOFF;
+    let waits: Vec<Duration> = (0..8).map(|_| backoff.advance()).collect();
     let expected = [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000];
-    assert_eq!(waits, expected);
-    for wait in [FIRST_WAIT, LONGEST_WAIT] {
+    assert_eq!(waits, expected.map(Duration::from_millis));
+    for wait in [waits[0], waits[7]] {
         assert_eq!(jittered(wait, 0), wait);
         assert_eq!(jittered(wait, 128), wait + wait / 4);
         let longest = jittered(wait, u8::MAX);

@@ -102,9 +102,17 @@ impl LinuxKnowledge {
                 if let Some(runtime) = code.runtime.filter(|_| copies.is_none()) {
                     runtime.walk(memory, registers, stack.language());
                 }
+                // The task's own list is another than when its stack was copied.
+                let view = self.view(memory, registers).filter(|_| copies.is_none());
+                let true_return = |back, place| {
+                    let (view, task) = (view.as_ref()?, code.task?);
+                    let word = |address| view.u64(address);
+                    (self.return_hooks).true_address_in_program((back, place), task, word)
+                };
                 let space = AddressSpace::new(memory, registers);
                 let mut memory = PagedMemory::new(memory, |address| space.translate(address))
-                    .with_copies(copies);
+                    .with_copies(copies)
+                    .with_true_return(&true_return);
                 stack.walk_user(&user, code.user, &mut memory);
                 if memory.take_left_copies() {
                     stack.cut_short();

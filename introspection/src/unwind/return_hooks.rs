@@ -1,11 +1,13 @@
 //! Return addresses that the kernel has replaced. Return probes (`kernel/trace/rethook.c`) and the function graph tracer
-//! (`kernel/trace/fgraph.c`) let functions return to a trampoline, and keep the true address in a list of the task.
+//! (`kernel/trace/fgraph.c`) let functions return to a trampoline, and keep the true address in a list of the task. So do
+//! return probes of programs (`kernel/events/uprobes.c`), whose trampoline is at the begin of a page of the process.
 //!
 //! The trampoline wasn't called, so the instruction before it belongs to another function.
 
 use super::stack_memory::StackMemory;
 use crate::Symbols;
 use crate::image::types::Types;
+use kvmprof_paging::PAGE;
 
 /// Maximum number of functions of one task that wait for a return probe.
 const MAX_NODES: usize = 64;
@@ -20,6 +22,7 @@ pub struct ReturnHooks {
     pub(super) trampolines: [Option<u64>; 4],
     pub(super) probes: Option<Probes>,
     pub(super) graph: Option<Graph>,
+    pub(super) programs: Option<ProgramProbes>,
 }
 
 /// Offsets of the list of return probes, in bytes.
@@ -40,6 +43,19 @@ pub(super) struct Graph {
     pub list: u64,
     /// The distance from `ftrace_ret_stack.retp`, the place of the return address, back to `ret`, the address.
     pub distance: u64,
+}
+
+/// Offsets that lead to the return probes of a program, in bytes.
+#[derive(Debug)]
+pub(super) struct ProgramProbes {
+    /// From a task to the address of its process's trampoline: `task_struct.mm`, `mm_struct.uprobes_state.xol_area`, `xol_area.vaddr`.
+    pub trampoline: [u64; 3],
+    /// From a task to its list: `task_struct.utask`, `uprobe_task.return_instances`.
+    pub first: [u64; 2],
+    /// The members of `struct return_instance`: `next`, `orig_ret_vaddr`, `stack`.
+    pub next: u64,
+    pub address: u64,
+    pub place: u64,
 }
 
 impl ReturnHooks {
@@ -64,6 +80,24 @@ impl ReturnHooks {
                 distance: place.checked_sub(address)?,
             })
         };
+        let programs = || {
+            let state = offset("mm_struct", "uprobes_state")?;
+            let page = state.checked_add(offset("uprobes_state", "xol_area")?)?;
+            Some(ProgramProbes {
+                trampoline: [
+                    offset("task_struct", "mm")?,
+                    page,
+                    offset("xol_area", "vaddr")?,
+                ],
+                first: [
+                    offset("task_struct", "utask")?,
+                    offset("uprobe_task", "return_instances")?,
+                ],
+                next: offset("return_instance", "next")?,
+                address: offset("return_instance", "orig_ret_vaddr")?,
+                place: offset("return_instance", "stack")?,
+            })
+        };
         Self {
             // The second and third are the names in kernels before 5.18.
             trampolines: symbols.addresses_of([
@@ -74,7 +108,22 @@ impl ReturnHooks {
             ]),
             probes: probes(),
             graph: graph(),
+            programs: programs(),
         }
+    }
+
+    /// The address that a function of the program of `task` returns to, if `back` at `place` on its stack is the trampoline. `word` reads the kernel's
+    /// memory. `None` if `back` is another address, or the true one isn't known.
+    pub fn true_address_in_program(
+        &self,
+        (back, place): (u64, u64),
+        task: u64,
+        word: impl Fn(u64) -> Option<u64>,
+    ) -> Option<u64> {
+        // Hardly any other return address is at the begin of a page.
+        let is_likely = back.is_multiple_of(PAGE);
+        let probes = self.programs.as_ref().filter(|_| is_likely)?;
+        probes.find(task, back, place, word)
     }
 
     /// The address that a function of `task` returns to, if `back` is at `place` on its stack. `slide` is the kernel's.
@@ -126,6 +175,29 @@ impl Probes {
                 }
             }
             next = memory.word(next)?;
+        }
+        None
+    }
+}
+
+impl ProgramProbes {
+    fn find(
+        &self,
+        task: u64,
+        trampoline: u64,
+        place: u64,
+        word: impl Fn(u64) -> Option<u64>,
+    ) -> Option<u64> {
+        let member = |at: u64, offset: u64| word(at.wrapping_add(offset)).filter(|it| *it != 0);
+        let known = (self.trampoline.iter()).try_fold(task, |at, offset| member(at, *offset))?;
+        (known == trampoline).then_some(())?;
+        let mut node = (self.first.iter()).try_fold(task, |at, offset| member(at, *offset))?;
+        // Of several probes of one function, each has the true address.
+        for _ in 0..MAX_NODES {
+            if member(node, self.place)? == place {
+                return member(node, self.address);
+            }
+            node = member(node, self.next)?;
         }
         None
     }

@@ -41,6 +41,11 @@ pub trait StackMemory {
     /// The 8 bytes of code that end right before `address`.
     fn code_before(&mut self, address: u64) -> Option<[u8; 8]>;
 
+    /// The address that a function returns to, if the kernel has put `back` in its place on the stack; else `None`.
+    fn true_return(&self, _back: u64, _place: u64) -> Option<u64> {
+        None
+    }
+
     /// Whether the stack's code may use `address`. User code has the lower half of all addresses.
     fn may_use(&self, address: u64) -> bool {
         address >> 63 == 0
@@ -70,6 +75,9 @@ impl<C: FnMut(u64) -> Option<[u8; 8]>> StackMemory for CopiedMemory<'_, C> {
     }
 }
 
+/// The address that a function returns to, by the return address on the stack and the place of that; `None` if the kernel hasn't replaced it.
+pub(crate) type TrueReturn<'a> = dyn Fn(u64, u64) -> Option<u64> + 'a;
+
 /// Guest memory, read through `translate`, which turns a virtual address into a physical one. The words of a stack are
 /// close together, so the last word's page is cached. If the vCPU already runs again, words come only from copies of
 /// its stacks, while its code is unchanged.
@@ -80,6 +88,7 @@ pub struct PagedMemory<'a, M, T> {
     page: Option<(u64, GuestAddress)>,
     copies: Option<&'a [StackCopy<'a>]>,
     has_left_copies: bool,
+    true_return: Option<&'a TrueReturn<'a>>,
     // Kernels may have their code and stacks in either half.
     has_both_halves: bool,
 }
@@ -93,6 +102,7 @@ impl<'a, M: PhysicalMemory, T: Fn(u64) -> Option<GuestAddress>> PagedMemory<'a, 
             page: None,
             copies: None,
             has_left_copies: false,
+            true_return: None,
             has_both_halves: false,
         }
     }
@@ -106,6 +116,13 @@ impl<'a, M: PhysicalMemory, T: Fn(u64) -> Option<GuestAddress>> PagedMemory<'a, 
     #[must_use]
     pub fn with_copies(mut self, copies: Option<&'a [StackCopy<'a>]>) -> Self {
         self.copies = copies;
+        self
+    }
+
+    /// Has `true_return` say which return addresses the kernel has replaced.
+    #[must_use]
+    pub(crate) fn with_true_return(mut self, true_return: &'a TrueReturn<'a>) -> Self {
+        self.true_return = Some(true_return);
         self
     }
 
@@ -154,6 +171,10 @@ impl<M: PhysicalMemory, T: Fn(u64) -> Option<GuestAddress>> StackMemory for Page
         let start = address.checked_sub(8)?;
         read_paged(self.memory, start, &mut bytes, &self.translate)?;
         Some(bytes)
+    }
+
+    fn true_return(&self, back: u64, place: u64) -> Option<u64> {
+        self.true_return?(back, place)
     }
 
     fn may_use(&self, address: u64) -> bool {

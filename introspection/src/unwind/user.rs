@@ -200,7 +200,7 @@ impl UserUnwinder {
         let frame = walk.frame;
         let is_covered = self.covers(walk.inside());
         let reads = &mut walk.reads;
-        let caller = if walk.is_signal {
+        let mut caller = if walk.is_signal {
             interrupted(frame.sp, memory).ok_or(StackEnd::Broken)?
         } else if is_covered {
             self.step(&frame, walk.is_exact, cache, reads, memory)?
@@ -213,6 +213,14 @@ impl UserUnwinder {
                 other => other?,
             }
         };
+        // A return address is right below the caller's stack.
+        let place = caller.sp.wrapping_sub(8);
+        if let Some(back) = memory
+            .true_return(caller.ip, place)
+            .filter(|_| !walk.is_signal)
+        {
+            caller.ip = back;
+        }
         if is_covered && self.is_in_outermost(caller.ip) {
             return Err(StackEnd::Complete);
         }

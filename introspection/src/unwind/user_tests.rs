@@ -72,6 +72,8 @@ pub(super) struct Memory {
     words: HashMap<u64, u64>,
     calls: Vec<u64>,
     signal: Option<u64>,
+    /// The true one for a return address at a place.
+    returns: HashMap<(u64, u64), u64>,
     /// Code at addresses.
     code: Vec<(u64, Vec<u8>)>,
 }
@@ -98,6 +100,10 @@ impl StackMemory for Memory {
     fn word(&mut self, address: u64) -> Option<u64> {
         assert!(address >> 63 == 0, "{address:#x} is on no user's stack");
         self.words.get(&address).copied()
+    }
+
+    fn true_return(&self, back: u64, place: u64) -> Option<u64> {
+        self.returns.get(&(back, place)).copied()
     }
 
     fn code_before(&mut self, address: u64) -> Option<[u8; 8]> {
@@ -168,6 +174,25 @@ fn code_without_frames_is_followed_to_its_end() {
         functions(&stack),
         [(LEAF, 5), (MIDDLE, 0x1f), (MIDDLE, 0x1f), (START, 0x1f)]
     );
+    assert_eq!(stack.summary().user_end, StackEnd::Complete);
+}
+
+#[test]
+fn a_return_address_that_the_kernel_has_replaced_is_the_true_one_or_the_end() {
+    const TRAMPOLINE: u64 = STACK - 0x1000;
+    let unwinder = unwinder(&program());
+    let mut memory = Memory::default();
+    memory.set(STACK, TRAMPOLINE);
+    memory.call(STACK + 8 + 40, START);
+    let stack = walk(&unwinder, &mut memory, BIAS + LEAF + 5, 0x1234);
+    assert_eq!(functions(&stack), [(LEAF, 5)]);
+    assert_eq!(stack.summary().user_end, StackEnd::Broken);
+    let back = BIAS + MIDDLE + 0x20;
+    memory.calls.push(back);
+    memory.returns.insert((TRAMPOLINE, STACK), back);
+    let stack = walk(&unwinder, &mut memory, BIAS + LEAF + 5, 0x1234);
+    let whole = [(LEAF, 5), (MIDDLE, 0x1f), (START, 0x1f)];
+    assert_eq!(functions(&stack), whole);
     assert_eq!(stack.summary().user_end, StackEnd::Complete);
 }
 

@@ -29,7 +29,7 @@ pub fn file_options(limit: Option<u64>, failure: &RecordingFailure) -> FileOptio
     FileOptions {
         limit,
         failure: failure.clone(),
-        begin: None,
+        ..FileOptions::default()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Errors of samples that the host's kernel takes.
 
 use std::io;
+use std::sync::Arc;
 
 use kvmprof_attach::sampling::SamplingError;
 
@@ -12,6 +13,9 @@ pub enum KernelCaptureError {
     /// The kernel refuses the program, or doesn't know the vCPU.
     #[error(transparent)]
     Program(#[from] SamplingError),
+    /// The kernel's memory can't be read, or this version doesn't support the kernel.
+    #[error(transparent)]
+    Host(Arc<SamplingError>),
     /// The kernel refuses the event of the clock or of its ring.
     #[error("The host's kernel takes samples by perf's clock on the vCPUs' threads, but {}", perf_event::why_not(.0))]
     Event(io::Error),

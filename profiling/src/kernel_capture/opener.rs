@@ -1,12 +1,12 @@
-//! Opens the files of captures: with the rights of the thread that asks, or by a process that keeps the rights for it. A thread that runs a guest should be able
-//! to load no program into the host's kernel.
+//! Opens the files of captures by a process, or a thread, that keeps the rights for it. A thread that runs a guest should be able to load no program into the
+//! host's kernel.
 
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
 use kvmprof_attach::sampling::{RecordForm, SamplingError, SamplingHost};
-use kvmprof_attach::{AttachedMemory, HostKernel, HostKernelError, Slots};
+use kvmprof_attach::{AttachedMemory, HostKernel, HostStacks, Slots};
 use kvmprof_machine::helper::{Answer, Helper};
 use kvmprof_recording::StackParts;
 use kvmprof_sandbox::process;
@@ -20,11 +20,14 @@ use crate::perf_event::has_thread;
 
 /// The connection to the process that opens captures for this one's guest. The process ends when this is dropped.
 #[derive(Debug)]
-pub struct CaptureHelper(Helper);
+pub struct CaptureHelper {
+    helper: Helper,
+    form: Result<RecordForm, Arc<SamplingError>>,
+}
 
 impl CaptureHelper {
     /// Forks the process. It takes samples of threads of this process alone, which run vCPUs of the guest whose descriptor its first request names. It keeps
-    /// CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN.
+    /// CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN, and it alone keeps the file by which the host kernel's memory is read.
     ///
     /// # Errors
     /// The host gives no socket or process.
@@ -32,24 +35,25 @@ impl CaptureHelper {
     /// # Safety
     /// The process has no other thread: one might hold a lock that nobody releases in the new process.
     pub unsafe fn fork() -> io::Result<Self> {
-        let process = getpid();
+        let (mut server, form) = Server::of(getpid());
         let serve = || {
-            // The kernel's types are read with the rights of before.
-            let mut server = Server::of(process);
             process::keep_capture_rights()?;
             Ok(move |request: &[u8]| server.answer(request))
         };
         // SAFETY: by this function's own condition.
-        unsafe { Helper::fork(c"kvmprof-bpf", serve) }.map(Self)
+        let helper = unsafe { Helper::fork(c"kvmprof-bpf", serve) }?;
+        Ok(Self { helper, form })
     }
 
-    /// The same by a thread of this process, which isn't contained: for programs that contain other threads.
+    /// The same by a thread of this process, which isn't contained: for programs that contain other threads, or none.
     ///
     /// # Errors
     /// The host gives no socket or thread.
     pub fn on_thread() -> io::Result<Self> {
-        let mut server = Server::of(getpid());
-        Helper::on_thread("captures", move |request: &[u8]| server.answer(request)).map(Self)
+        let (mut server, form) = Server::of(getpid());
+        let answer = move |request: &[u8]| server.answer(request);
+        let helper = Helper::on_thread("captures", answer)?;
+        Ok(Self { helper, form })
     }
 }
 
@@ -63,8 +67,6 @@ pub struct CaptureOpener {
 /// By whose rights.
 #[derive(Debug)]
 enum RightsOf {
-    /// Those of the thread that asks.
-    Own(SamplingHost),
     /// Those of another process, which knows the guest by the VM's descriptor in this process, and gets the memory slots with each request.
     Helper(Arc<CaptureHelper>, i32),
     /// Those of the process that traces the guest's VMM, which has found the guest and its memory slots itself.
@@ -72,23 +74,20 @@ enum RightsOf {
 }
 
 impl CaptureOpener {
-    /// Captures by the rights of the threads that ask, of the guest of `host`.
-    pub fn here(host: SamplingHost) -> Self {
-        Self {
-            form: host.form(),
-            by: RightsOf::Own(host),
-        }
-    }
-
-    /// Captures of the guest of this process behind the descriptor `vm`, by `helper` if there is one.
-    pub fn own(host: SamplingHost, vm: i32, helper: Option<Arc<CaptureHelper>>) -> Self {
-        match helper {
-            Some(helper) => Self {
-                form: host.form(),
-                by: RightsOf::Helper(helper, vm),
-            },
-            None => Self::here(host),
-        }
+    /// Captures of the guest of this process behind the descriptor `vm`, by `helper`. With `host_stacks`, there are records of the host's stacks, too.
+    ///
+    /// # Errors
+    /// The host's kernel can't be read, or this version doesn't support it.
+    pub fn own(
+        vm: i32,
+        host_stacks: Option<Arc<HostStacks>>,
+        helper: Arc<CaptureHelper>,
+    ) -> Result<Self, KernelCaptureError> {
+        let form = helper.form.clone().map_err(KernelCaptureError::Host)?;
+        Ok(Self {
+            form: form.with_host_stacks(host_stacks),
+            by: RightsOf::Helper(helper, vm),
+        })
     }
 
     /// Captures with records of this `form` by the process `tracer`, which answers by [`TracedCaptures`].
@@ -119,10 +118,7 @@ impl CaptureOpener {
         period: u64,
     ) -> Result<CaptureFiles, KernelCaptureError> {
         let (helper, vm, slots) = match &self.by {
-            RightsOf::Own(host) => {
-                return CaptureFiles::open(host, slots, thread, contents, period);
-            }
-            RightsOf::Helper(helper, vm) => (&helper.0, *vm, slots.clone()),
+            RightsOf::Helper(helper, vm) => (&helper.helper, *vm, slots.clone()),
             RightsOf::Tracer(helper) => (&**helper, 0, Slots::default()),
         };
         let tid = match thread.tid {
@@ -209,18 +205,31 @@ impl TracedCaptures {
 struct Server {
     /// The process whose threads are sampled.
     process: Pid,
-    kernel: Result<Arc<HostKernel>, HostKernelError>,
+    kernel: Result<Arc<HostKernel>, Arc<SamplingError>>,
     /// The guest, by its VM's descriptor. A process has one.
     host: Option<(i32, SamplingHost)>,
 }
 
 impl Server {
-    fn of(process: Pid) -> Self {
-        Self {
+    /// That of `process`, and the form of the records. The host's kernel is opened with the rights of before.
+    fn of(process: Pid) -> (Self, Result<RecordForm, Arc<SamplingError>>) {
+        let opened = HostKernel::open()
+            .map_err(SamplingError::from)
+            .and_then(|kernel| Ok((RecordForm::of(&kernel)?, Arc::new(kernel))));
+        let (form, kernel) = match opened {
+            Ok((form, kernel)) => (Ok(form), Ok(kernel)),
+            Err(error) => {
+                let error = Arc::new(error);
+                (Err(Arc::clone(&error)), Err(error))
+            }
+        };
+        let host = None;
+        let server = Self {
             process,
-            kernel: HostKernel::open().map(Arc::new),
-            host: None,
-        }
+            kernel,
+            host,
+        };
+        (server, form)
     }
 
     fn answer(&mut self, request: &[u8]) -> Answer {
@@ -236,11 +245,9 @@ impl Server {
         let (vm, host) = match &mut self.host {
             Some(known) => known,
             none => {
-                let kernel = (self.kernel.as_ref()).map_err(|error| {
-                    KernelCaptureError::Helper(io::Error::other(error.to_string()))
-                })?;
+                let kernel = self.kernel.clone().map_err(KernelCaptureError::Host)?;
                 let pid = self.process.as_raw_pid();
-                let host = SamplingHost::own(Arc::clone(kernel), pid, request.vm)?;
+                let host = SamplingHost::own(kernel, pid, request.vm)?;
                 let host = host.with_records_of_host_stacks(request.takes_host_stacks);
                 none.insert((request.vm, host))
             }

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::task::Wake;
 
 use kvmprof_introspection::ProcessMap;
 use kvmprof_recording::{MAX_STACK_FRAMES, Ticks};
@@ -67,6 +68,13 @@ impl Doorbell {
     pub fn ring_anyway(&self) {
         // If the counter is full, it has rung already.
         let _ = self.event.write(1);
+    }
+}
+
+/// For those that wake the profiler for another reason than an entry in a ring.
+impl Wake for Doorbell {
+    fn wake(self: Arc<Self>) {
+        self.ring_anyway();
     }
 }
 

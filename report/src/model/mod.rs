@@ -12,6 +12,7 @@ mod names;
 mod pattern;
 mod profile;
 mod selection;
+mod selector;
 mod stacks;
 mod sums;
 pub(crate) mod timeline;
@@ -35,7 +36,8 @@ pub(crate) use profile::outermost_of_guest;
 #[cfg(test)]
 pub(crate) use profile::testing;
 pub use profile::{Process, Profile, Selected, StackSum, Thread, Watcher};
-pub use selection::{Label, NotALabel, NotATimeRange, Selection, Selector, Spread, TimeRange};
+pub use selection::{Label, NotALabel, NotATimeRange, Selection, TimeRange};
+pub use selector::{Selector, Spread};
 pub use stacks::{Stack, StackCounts};
 pub use sums::VcpuTicks;
 pub(crate) use sums::{Limits, Sums, task_name};

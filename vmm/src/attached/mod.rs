@@ -6,6 +6,7 @@ mod backend;
 mod console_file;
 mod dump;
 mod error;
+mod kernel_files;
 mod kernel_finder;
 mod process_watch;
 mod reboot;
@@ -29,7 +30,7 @@ use kvmprof_attach::sampling::RecordForm;
 use kvmprof_attach::tracer::{StopOutcome, TraceError};
 use kvmprof_attach::{AttachError, HostStacks, Machine};
 use kvmprof_devices::endpoint::{Backend, HelloInfo};
-use kvmprof_introspection::{BuildFiles, GuestKnowledge, IntrospectionError};
+use kvmprof_introspection::GuestKnowledge;
 use kvmprof_machine::helper::Helper;
 use kvmprof_machine::output_names::{OutputNames, listen};
 use kvmprof_machine::unix_socket::SocketListener;
@@ -54,6 +55,7 @@ use crate::vm::{
 };
 use crate::vm::{ReadFile, ReadFiles};
 use console_file::ConsoleFile;
+use kernel_files::{known, look_once, sorted};
 use kernel_finder::KernelFinder;
 use process_watch::ProcessWatch;
 use restart::Restart;
@@ -219,10 +221,13 @@ impl Opened {
         if is_compared {
             look_once(&mut finder, kernel, &knowledge)?;
         }
-        let (plan, record) = plan(self.profiling);
+        let doorbell = Arc::new(Doorbell::new().map_err(VmError::host("an eventfd"))?);
+        let (plan, mut record) = plan(self.profiling);
         let is_only = self.listener.is_none();
-        let only_output = record.as_ref().filter(|_| is_only);
-        let only_output = only_output.map(|record| record.file.failure.clone());
+        let only_output = record.as_mut().filter(|_| is_only).map(|record| {
+            record.file.waker = Some(Arc::clone(&doorbell).into());
+            record.file.failure.clone()
+        });
         let restart = Arc::<Restart>::default();
         let restarts = restart.times();
         let info = machine_info(&machine, &guest.control, &knowledge, host_stacks, restarts);
@@ -235,7 +240,6 @@ impl Opened {
             .zip(self.recording)
             .map(|(record, file)| start_recorder(record, file, sampled.len(), &info, &plan))
             .transpose()?;
-        let doorbell = Arc::new(Doorbell::new().map_err(VmError::host("an eventfd"))?);
         let common = AttachedCommon {
             vcpus: AtomicU32::new(guest.vcpu_count.unwrap_or(u32::MAX)),
             control: guest.control,
@@ -293,40 +297,8 @@ fn plan(mut profiling: ProfilingConfig) -> (ClockPlan, Option<RecordPlan>) {
     (plan, record)
 }
 
-/// The kernel's image, and the other files of its build. What `--kernel` names may be either.
-fn sorted(
-    kernel: Option<ReadFile>,
-    files: ReadFiles,
-) -> Result<(Option<ReadFile>, BuildFiles), AttachedError> {
-    let mut files = files.parse().map_err(AttachedError::Files)?;
-    let Some(file) = kernel else {
-        return Ok((None, files));
-    };
-    let was_added = files.add(&file.name(), &file.bytes);
-    let was_added = was_added.map_err(AttachedError::Files)?;
-    Ok(((!was_added).then_some(file), files))
-}
-
 fn another(file: Option<&File>) -> Option<File> {
     file.and_then(|file| file.try_clone().ok())
-}
-
-/// Compares the guest's kernel with the files: an error is better reported now than at the first tick.
-fn look_once(
-    finder: &mut KernelFinder,
-    kernel: Option<ReadFile>,
-    knowledge: &GuestKnowledge,
-) -> Result<(), AttachedError> {
-    match finder.look(knowledge) {
-        Ok(()) => {}
-        Err(source @ IntrospectionError::OtherBuild { .. }) => {
-            let path = kernel.map(|kernel| kernel.path).unwrap_or_default();
-            return Err(AttachedError::Kernel { path, source });
-        }
-        Err(source) if source.is_of_other_kernel() => return Err(AttachedError::Files(source)),
-        Err(error) => log::warn!("Samples have no processes for now: {error}"),
-    }
-    Ok(())
 }
 
 /// The description of the guest's machine for recordings and the status.
@@ -405,25 +377,6 @@ fn sampling_opener(
     kernel_capture::check(&opener, &guest.control.slots(), &vcpus, knowledge)
         .map_err(AttachedError::Capture)?;
     Ok(Some(Arc::new(opener)))
-}
-
-/// What is known of the guest before its memory is looked through.
-fn known(
-    said: Option<GuestKnowledge>,
-    kernel: Option<&ReadFile>,
-    files: &BuildFiles,
-) -> Result<GuestKnowledge, AttachedError> {
-    if let Some(knowledge) = said {
-        let image = kernel.map_or(&[][..], |kernel| &kernel.bytes);
-        return Ok(knowledge.with_image(image).map_err(VmError::from)?);
-    }
-    let Some(ReadFile { path, bytes }) = kernel else {
-        return Ok(GuestKnowledge::pending());
-    };
-    GuestKnowledge::from_running_image(bytes, files).map_err(|source| AttachedError::Kernel {
-        path: path.clone(),
-        source,
-    })
 }
 
 /// The name of the guest's kernel in recordings and the status.

@@ -3,8 +3,7 @@
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use kvmprof_attach::sampling::{SamplingError, SamplingHost};
-use kvmprof_attach::{HostKernel, HostStacks, Slot, Slots};
+use kvmprof_attach::{HostStacks, Slot, Slots};
 use kvmprof_introspection::GuestKnowledge;
 use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
 
@@ -22,7 +21,7 @@ pub struct KernelSampling {
 }
 
 impl KernelSampling {
-    /// Prepares the sampling of `machine`, whose guest `knowledge` describes, by `helper` if there is one. With `host_stacks`, samples have the host's stacks, too.
+    /// Prepares the sampling of `machine`, whose guest `knowledge` describes, by `helper`, or a thread with this one's rights. With `host_stacks`, samples have the host's stacks, too.
     ///
     /// # Errors
     /// The host's kernel can't take samples.
@@ -32,11 +31,12 @@ impl KernelSampling {
         host_stacks: Option<Arc<HostStacks>>,
         helper: Option<Arc<CaptureHelper>>,
     ) -> Result<Self, KernelCaptureError> {
-        let kernel = HostKernel::open().map_err(SamplingError::from)?;
-        let (pid, vm) = (std::process::id().cast_signed(), machine.vm.as_raw_fd());
-        let host = SamplingHost::own(Arc::new(kernel), pid, vm)?.with_host_stacks(host_stacks);
+        let here = || CaptureHelper::on_thread().map(Arc::new);
+        let helper = helper.map_or_else(here, Ok);
+        let helper = helper.map_err(KernelCaptureError::Helper)?;
+        let opener = CaptureOpener::own(machine.vm.as_raw_fd(), host_stacks, helper)?;
         let sampling = Self {
-            opener: Arc::new(CaptureOpener::own(host, vm, helper)),
+            opener: Arc::new(opener),
             slots: Arc::new(slots(&machine.memory)),
             vcpus: machine.vcpus.len(),
         };

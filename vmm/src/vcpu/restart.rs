@@ -11,7 +11,7 @@ use kvmprof_machine::console::HvcConsole;
 use kvmprof_machine::lock::lock;
 use kvmprof_machine::{Machine, MachineError};
 use kvmprof_profiling::clock::monotonic_ns;
-use kvmprof_profiling::profiler::RestartTimes;
+use kvmprof_profiling::profiler::{MachineInfo, RestartTimes};
 use kvmprof_profiling::sampling::{Doorbell, VcpuShared};
 
 /// Minimum time between two restarts: a guest that only resets itself makes 20 a second.
@@ -63,11 +63,11 @@ pub enum Restarted {
 }
 
 impl Restart {
-    /// The restarts of `machine`, whose guest `knowledge` describes and which has this virtio console. The threads of its `vcpus` end
-    /// when `stopping` is set. `doorbell` rings after each restart.
+    /// The restarts of `machine`, which `info` describes and which has this virtio console. The threads of its `vcpus` end when `stopping` is set. `doorbell`
+    /// rings after each restart.
     pub fn new(
         machine: Arc<Machine>,
-        knowledge: Arc<GuestKnowledge>,
+        info: &MachineInfo,
         hvc: Option<Arc<HvcConsole>>,
         on_reset: OnReset,
         vcpus: Vec<Arc<VcpuShared>>,
@@ -76,7 +76,7 @@ impl Restart {
     ) -> Self {
         Self {
             machine,
-            knowledge,
+            knowledge: Arc::clone(&info.knowledge),
             hvc,
             on_reset,
             vcpus,
@@ -85,7 +85,7 @@ impl Restart {
             requested: AtomicBool::new(false),
             meeting: Mutex::default(),
             changed: Condvar::new(),
-            times: Arc::default(),
+            times: Arc::clone(&info.restarts),
         }
     }
 
@@ -129,11 +129,6 @@ impl Restart {
     pub fn wake(&self) {
         drop(lock(&self.meeting));
         self.changed.notify_all();
-    }
-
-    /// When the machine was restarted, for the profiler.
-    pub fn times(&self) -> Arc<RestartTimes> {
-        Arc::clone(&self.times)
     }
 
     /// Does a vCPU's part of the restart, on its thread: `restore` resets the vCPU to its initial state. Waits for the other threads.

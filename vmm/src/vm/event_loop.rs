@@ -34,7 +34,7 @@ pub(crate) trait GuestThreads {
     /// Why a thread has ended by itself.
     type End;
 
-    /// Why the first thread has ended by itself, if one has.
+    /// Why the first thread has ended by itself, if one has. Whatever makes this so rings the doorbell.
     fn ended(&self) -> Option<Self::End>;
 
     /// Ends all threads.
@@ -116,10 +116,6 @@ impl EventLoop {
 
     fn serve<T: GuestThreads>(&mut self, vcpus: &T) -> Result<Option<T::End>, VmError> {
         loop {
-            // A recording that can't be written wakes nobody: this is seen before this thread sleeps.
-            if let Some(ending) = vcpus.ended() {
-                return Ok(Some(ending));
-            }
             self.wait_for_work()?;
             if let Some(ending) = vcpus.ended() {
                 return Ok(Some(ending));

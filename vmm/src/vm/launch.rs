@@ -346,14 +346,13 @@ impl Built {
         let stopping = Arc::<AtomicBool>::default();
         let restart = Restart::new(
             Arc::clone(machine),
-            Arc::clone(knowledge),
+            &self.info,
             self.hvc.clone(),
             self.config.on_reset,
             self.shared.clone(),
             Arc::clone(&stopping),
             Arc::clone(doorbell),
         );
-        self.info.restarts = restart.times();
         let common = VcpuCommon {
             memory: machine.memory.clone(),
             devices: Arc::clone(&machine.devices),

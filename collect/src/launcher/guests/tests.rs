@@ -138,7 +138,7 @@ fn until_ended(guests: &mut Guests) -> Vec<(Told, Option<OwnedFd>)> {
 /// Has no time come for another search, which would find this host's guests.
 fn look_at(guests: &mut Guests, machines: Vec<Machine>) {
     guests.choose(by_process(machines));
-    guests.next_look = Instant::now() + LONGEST_WAIT;
+    guests.next_look = Instant::now() + Backoff::LOCAL.longest();
     guests.look();
 }
 
@@ -217,16 +217,18 @@ fn a_failure_is_tried_again_later_each_time() {
         ));
         let guest = guests.guests.values_mut().next().unwrap();
         assert!(!guest.again.is_due());
-        waits.push(guest.again.wait.as_secs());
+        waits.push((guest.again.until - Instant::now()).as_secs_f64().ceil());
         guest.again.until = Instant::now();
     }
-    assert_eq!(waits, [2, 4, 8, 16, 32, 60, 60, 60]);
+    assert_eq!(waits, [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]);
     let guest = guests.guests.values_mut().next().unwrap();
     // One that has lasted begins anew, and so does one that has done all that it could.
-    guest.again.begun = Instant::now().checked_sub(LONGEST_WAIT).unwrap();
-    guest.again.end(false);
-    assert_eq!(guest.again.wait.as_secs(), 2);
-    guest.again.begin();
-    guest.again.end(true);
-    assert_eq!(guest.again.wait.as_secs(), 1);
+    let longest = Backoff::LOCAL.longest();
+    guest.again.begun = Instant::now().checked_sub(longest).unwrap();
+    let first = Duration::from_secs(1);
+    for has_succeeded in [false, true] {
+        guest.again.end(has_succeeded);
+        assert!(guest.again.until <= Instant::now() + first);
+        guest.again.begin();
+    }
 }

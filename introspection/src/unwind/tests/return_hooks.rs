@@ -1,6 +1,6 @@
 //! Stacks of functions whose return address the kernel has replaced.
 
-use super::super::return_hooks::{Graph, Probes, ReturnHooks};
+use super::super::return_hooks::{Graph, Probes, ProgramProbes, ReturnHooks};
 use super::*;
 
 const TASK: u64 = 0xffff_8880_0001_0000;
@@ -22,6 +22,13 @@ fn hooks() -> ReturnHooks {
         graph: Some(Graph {
             list: 0x80,
             distance: 16,
+        }),
+        programs: Some(ProgramProbes {
+            trampoline: [0xc0, 0x10, 0x18],
+            first: [0xc8, 0x20],
+            next: 0x28,
+            address: 8,
+            place: 0,
         }),
     }
 }
@@ -110,4 +117,43 @@ fn a_function_may_be_probed_and_traced() {
     // Both lists refer to a trampoline.
     memory.set(LIST + 0x100, &[at(PROBE), at(LEAF), STACK]);
     assert_eq!(frames(&mut memory, Some(TASK)), cut());
+}
+
+#[test]
+fn a_programs_function_leads_to_its_caller() {
+    const PAGE: u64 = 0x7fff_0000_3000;
+    const PLACE: u64 = 0x7fff_0000_0ff8;
+    const BACK: u64 = 0x40_1234;
+    let [structures, state, task_state] = [NODES, NODES + 0x100, NODES + 0x200];
+    let mut known = std::collections::BTreeMap::from([
+        (TASK + 0xc0, structures),
+        (structures + 0x10, state),
+        (state + 0x18, PAGE),
+        (TASK + 0xc8, task_state),
+        (task_state + 0x20, LIST),
+        // Another function's, and this one's.
+        (LIST, PLACE - 0x40),
+        (LIST + 8, BACK + 1),
+        (LIST + 0x28, LIST + 0x100),
+        (LIST + 0x100, PLACE),
+        (LIST + 0x108, BACK),
+        (LIST + 0x128, 0),
+    ]);
+    let hooks = hooks();
+    let found = |known: &std::collections::BTreeMap<u64, u64>, back, place| {
+        hooks.true_address_in_program((back, place), TASK, |address| known.get(&address).copied())
+    };
+    assert_eq!(found(&known, PAGE, PLACE), Some(BACK));
+    assert_eq!(found(&known, PAGE, PLACE + 8), None, "no probe is there");
+    assert_eq!(found(&known, PAGE + 0x1000, PLACE), None, "another page");
+    assert_eq!(
+        found(&known, PAGE + 8, PLACE),
+        None,
+        "behind the trampoline"
+    );
+    // A list without an end, a task without probes.
+    known.insert(LIST + 0x128, LIST);
+    assert_eq!(found(&known, PAGE, PLACE + 8), None);
+    known.insert(TASK + 0xc8, 0);
+    assert_eq!(found(&known, PAGE, PLACE), None);
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
+use std::task::Waker;
 use std::thread::{Builder, JoinHandle};
 
 use super::{Delivered, QueuedBlock, Sink, beginning};
@@ -20,6 +21,8 @@ pub struct FileOptions {
     pub limit: Option<u64>,
     /// Learns why the file isn't whole, if it can't be written.
     pub failure: RecordingFailure,
+    /// Woken when the file can't be written any more, after `failure` has learned why.
+    pub waker: Option<Waker>,
     /// The thread that writes calls this first.
     pub begin: Option<fn()>,
 }
@@ -258,6 +261,9 @@ impl<W: RecordingFile> Writer<W> {
         // Only the first error is kept.
         let _ = self.options.failure.0.set(why);
         self.progress.end();
+        if let Some(waker) = &self.options.waker {
+            waker.wake_by_ref();
+        }
     }
 
     /// Ends the recording with the account of what is in it.

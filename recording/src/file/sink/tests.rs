@@ -3,7 +3,8 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::task::Wake;
 
 use super::*;
 use crate::file::{Contents, Encoder, HEADER, NewFile, Recording};
@@ -222,8 +223,13 @@ fn a_full_disk_leaves_a_file_that_opens_and_a_ledger_that_balances() {
         file: File::create(&path).unwrap(),
         room: 200_000,
     };
-    let options = FileOptions::default();
+    let woken = Arc::<Woken>::default();
+    let options = FileOptions {
+        waker: Some(Arc::clone(&woken).into()),
+        ..FileOptions::default()
+    };
     let failure = options.failure.clone();
+    *woken.failure.lock().unwrap() = failure.clone();
     let sink = FileSink::to(disk, &path, &RecordingInfo::default(), options).unwrap();
     let mut encoder = Encoder::new(sink, &[]);
     feed(&mut encoder, 20_000);
@@ -239,6 +245,21 @@ fn a_full_disk_leaves_a_file_that_opens_and_a_ledger_that_balances() {
     assert!(contents.cut_off > 0);
     let message = failure.message().unwrap();
     assert!(message.contains("isn't whole"), "{message}");
+    assert_eq!(woken.seen.lock().unwrap().as_deref(), Some(message));
+}
+
+/// Looks at the failure when it is woken.
+#[derive(Default)]
+struct Woken {
+    failure: Mutex<RecordingFailure>,
+    seen: Mutex<Option<String>>,
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        let failure = self.failure.lock().unwrap();
+        *self.seen.lock().unwrap() = failure.message().map(str::to_owned);
+    }
 }
 
 #[test]

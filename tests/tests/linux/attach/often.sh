@@ -3,9 +3,12 @@ holdings() {
     echo "descriptors $(ls "/proc/$machine/fd" | wc -l)"
     echo "threads $(ls "/proc/$machine/task" | wc -l)"
     echo "traced $(cat /proc/[0-9]*/task/*/status 2>/dev/null | grep -c '^TracerPid:.*[1-9]')"
-    echo "programs $(ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c 'anon_inode:bpf\|anon_inode:\[perf_event\]')"
+    echo "programs $(($(programs) - of_lab))"
     echo "processes $(processes)"
 }
+
+# programs: how many eBPF programs and perf events processes have open. The lab itself has some.
+programs() { ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c 'anon_inode:bpf\|anon_inode:\[perf_event\]'; }
 
 # processes: how many run kvmprof.
 processes() { ls -l /proc/[0-9]*/exe 2>/dev/null | grep -c '/kvmprof$'; }
@@ -31,6 +34,7 @@ goes_on() {
 # capture: how this round takes samples.
 capture() { [ $((round % 2)) -eq 0 ] && echo ptrace || echo kernel; }
 
+of_lab=$(programs)
 qemu guest 2 '' -M pc -m 512
 says 'workload running'
 # The first one loads what the host's kernel keeps.

@@ -1,17 +1,3 @@
-# A return probe and the function graph tracer replace return addresses of the system call that dd makes.
-mount -t tracefs none /sys/kernel/tracing 2>/dev/null || {
-    mkdir -p /tracing
-    mount -t tracefs none /tracing
-}
-for tracing in /sys/kernel/tracing /tracing; do
-    [ -e $tracing/kprobe_events ] || continue
-    echo 'r:back vfs_read' >$tracing/kprobe_events
-    echo 1 >$tracing/events/kprobes/back/enable
-    echo ksys_read >$tracing/set_ftrace_filter
-    echo function_graph >$tracing/current_tracer
-    break
-done
-dd if=/dev/zero of=/dev/null bs=64k 2>/dev/null &
 odd &
 odd &
 own &
@@ -21,11 +7,3 @@ goes &
 # One makes code as a process of the guest, one as the first process of its own namespaces.
 generates &
 unshare -p -f -m own_generates &
-usleep 500000
-echo "hooks: $(cat $tracing/kprobe_events); $(cat $tracing/current_tracer) of $(cat $tracing/set_ftrace_filter)"
-echo "traced: $(head -n 100 $tracing/trace | grep -c 'ksys_read()')"
-echo workload running
-# Until the host has its samples.
-read -r word
-echo "hooks at the end: $(cat $tracing/current_tracer)"
-poweroff -f
