@@ -1,5 +1,7 @@
 //! Wrong uses: each has a message of one line that says what to do, and its own exit status.
 
+use std::process::Command;
+
 use super::not_run::not_run;
 use super::own_run::with_own_run;
 use super::{FAILURE, SUCCESS, USAGE, kvmprof, run};
@@ -35,7 +37,12 @@ record -o x --seconds x => number of seconds
 record -o x --pid dd => has to be a number
 record -o x.gz => without .gz
 record --cpus 2 => --kernel
-record --until x => --kernel
+record --until x => --console file:PATH
+record --console none => --console file:PATH
+record --until x --console stdio => --console file:PATH
+record --initrd x => --kernel
+record x --socket y => give one of them
+record --kernel x y => give one of them
 record --kernel x --pid 1 => --pid
 record --kernel x --socket y => give one of them
 record --kernel x -o - => in a file
@@ -104,9 +111,8 @@ fn impossible_memory_sizes_are_usage_errors() {
 fn without_a_socket_the_commands_say_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     for words in [
-        &["status"][..],
-        &["top"],
-        &["record", "-o", "x"],
+        &["control", "info"][..],
+        &["pmc", "list"],
         &["profil", "--pid", "7"],
         &["pcsample", "--pid", "7", "-n", "5"],
     ] {
@@ -127,6 +133,61 @@ fn without_a_socket_the_commands_say_what_to_do() {
         command.env("KVMPROF_SOCKET", "");
         let ran = super::ProgramResult::from(command.output().unwrap());
         ran.assert_refused(FAILURE, &["No device at /dev/", "--socket"]);
+    }
+}
+
+/// In a process namespace of its own, in which no guest runs.
+#[test]
+fn without_a_guest_the_message_says_how_to_get_one() {
+    if !rustix::process::geteuid().is_root() {
+        return not_run("only root can make a process namespace");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for words in [&["status"][..], &["top"], &["record", "-o", "x"]] {
+        let mut command = Command::new("unshare");
+        command
+            .args(["--pid", "--fork", "--mount-proc"])
+            .arg(env!("CARGO_BIN_EXE_kvmprof"))
+            .args(words)
+            .env("KVMPROF_SOCKET", "");
+        with_own_run(&mut command, folder.path());
+        let ran = super::ProgramResult::from(command.output().unwrap());
+        ran.assert_refused(USAGE, &["No guest runs", "--kernel", "--help"]);
+        let mut words = words.to_vec();
+        words.push("nobody");
+        let mut command = kvmprof(words);
+        with_own_run(&mut command, folder.path());
+        let ran = super::ProgramResult::from(command.output().unwrap());
+        ran.assert_refused(FAILURE, &["There is no guest nobody"]);
+    }
+}
+
+/// The short one fits on few screens.
+#[test]
+fn the_help_of_record_has_groups_and_all_options_on_request() {
+    let [short, all] = ["--help", "--help-all"].map(|option| {
+        let ran = run(["record", option]);
+        ran.assert_success();
+        ran.stdout
+    });
+    assert!(short.lines().count() < 100, "{short}");
+    for group in [
+        "\nWhen it ends:",
+        "\nWhat is sampled:",
+        "\nWhat comes of it:",
+    ] {
+        assert!(short.contains(group) && all.contains(group), "{group}");
+    }
+    for option in [
+        "--seconds <N>",
+        "--kernel <FILE>",
+        "--root <DIR",
+        "--help-all",
+    ] {
+        assert!(short.contains(option), "{option} isn't in {short}");
+    }
+    for option in ["--vsock", "--record-limit", "--no-trace"] {
+        assert!(all.contains(option) && !short.contains(option), "{option}");
     }
 }
 

@@ -57,6 +57,7 @@ mod socket;
 mod socket_clients;
 mod stacks;
 mod stuck_vcpu;
+mod targets;
 mod tools;
 mod top;
 mod vsock;
