@@ -1,5 +1,7 @@
 //! Wrong uses: each has a message of one line that says what to do, and its own exit status.
 
+use std::ffi::OsString;
+use std::path::Path;
 use std::process::Command;
 
 use super::not_run::not_run;
@@ -188,6 +190,50 @@ fn the_help_of_record_has_groups_and_all_options_on_request() {
     }
     for option in ["--vsock", "--record-limit", "--no-trace"] {
         assert!(all.contains(option) && !short.contains(option), "{option}");
+    }
+}
+
+/// The words of a shell's command up to the first pipe or the like, without quotes and comments.
+fn words(line: &str) -> Vec<OsString> {
+    let mut words = vec![String::new()];
+    let mut quote = None;
+    for letter in line.chars() {
+        match (quote, letter) {
+            (Some(open), _) if open == letter => quote = None,
+            (None, '\'' | '"') => quote = Some(letter),
+            (None, '#' | '|' | '&' | '>') => break,
+            (None, ' ') => words.push(String::new()),
+            _ => words.last_mut().unwrap().push(letter),
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words.into_iter().map(OsString::from).collect()
+}
+
+/// What the README and the tutorials show can be typed.
+#[test]
+fn the_first_pages_have_valid_commands_and_are_short() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let tutorials = std::fs::read_dir(root.join("docs/tutorials")).unwrap();
+    let mut pages: Vec<_> = tutorials.map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(pages.len(), 3);
+    for page in &pages {
+        let length = std::fs::read_to_string(page).unwrap();
+        assert!(length.split_whitespace().count() < 600, "{page:?}");
+    }
+    pages.push(root.join("README.md"));
+    for page in pages {
+        let text = std::fs::read_to_string(&page).unwrap();
+        let lines = text.lines().filter_map(|line| line.strip_prefix("    "));
+        let lines = lines.map(|line| line.trim_start_matches("$ ").trim_start_matches("sudo "));
+        let lines = lines.map(|line| line.trim_start_matches("./"));
+        let mut count = 0;
+        for line in lines.filter(|line| line.starts_with("kvmprof ")) {
+            let checked = kvmprof::commands::check(&words(line));
+            assert!(checked.is_ok(), "{page:?}: {line}: {checked:?}");
+            count += 1;
+        }
+        assert!(count >= 8, "{page:?}");
     }
 }
 

@@ -60,5 +60,6 @@ mod stuck_vcpu;
 mod targets;
 mod tools;
 mod top;
+mod tutorial;
 mod vsock;
 mod witness;

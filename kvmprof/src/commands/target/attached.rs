@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use kvmprof_attach::Machine;
 use kvmprof_cli::command_line::Console;
-use kvmprof_client::{Connection, named_socket};
+use kvmprof_client::{Connection, RuntimeFolderError, named_socket};
 use rustix::process::{
     Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal,
 };
@@ -25,9 +26,13 @@ pub struct Attached {
     child: Child,
 }
 
-/// The name of the socket at which the guest of process `pid` is served. Other commands find it by that meanwhile: a guest can be attached to only once.
-pub fn socket_name(pid: i32) -> String {
-    format!("attached-{pid}")
+/// The socket at which the guest of process `pid` is served. Other commands find it there meanwhile: a guest can be attached to only once. Its name doesn't
+/// end as those of guests with names do: it is none that a collector follows.
+///
+/// # Errors
+/// This user has no folder for sockets.
+pub fn socket(pid: i32) -> Result<PathBuf, RuntimeFolderError> {
+    Ok(named_socket(&format!("attached-{pid}"))?.with_extension(""))
 }
 
 /// Attaches to `machine`, and connects.
@@ -44,7 +49,7 @@ pub fn attach(
             machine.pid
         );
     }
-    let socket = named_socket(&socket_name(machine.pid))?;
+    let socket = socket(machine.pid)?;
     console.say(format_args!(
         "attaching to the guest of process {}",
         machines::in_words(machine)

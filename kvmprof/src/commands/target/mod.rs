@@ -129,12 +129,16 @@ impl TargetArgs {
         let is_own_program =
             machine.program == "kvmprof" && machine.user == rustix::process::geteuid().as_raw();
         let own = (machine.name.as_deref()).filter(|_| is_own_program);
-        let socket = own.and_then(|name| named(served, name));
-        let socket = socket.or_else(|| named(served, &attached::socket_name(machine.pid)));
-        match socket {
-            Some(socket) => self.by_socket(socket),
-            None => Ok(Found::Machine(Box::new(machine))),
+        if let Some(socket) = own.and_then(|name| named(served, name)) {
+            return self.by_socket(socket);
         }
+        // Nobody listens at one that a killed program has left.
+        let attached = attached::socket(machine.pid).ok();
+        let attached = attached.and_then(|socket| self.socket.connect_to(&socket).ok());
+        Ok(match attached {
+            Some(connection) => Found::Served(connection),
+            None => Found::Machine(Box::new(machine)),
+        })
     }
 }
 
@@ -150,11 +154,9 @@ mod tests {
 
     #[test]
     fn names_are_whole_names() {
-        let sockets = ["/run/kvmprof/db.sock", "/run/kvmprof/attached-12.sock"].map(PathBuf::from);
+        let sockets = ["/run/kvmprof/db.sock", "/run/kvmprof/db2.sock"].map(PathBuf::from);
         assert_eq!(named(&sockets, "db"), Some(&*sockets[0]));
         assert_eq!(named(&sockets, "d"), None);
         assert_eq!(named(&sockets, "db.sock"), None);
-        let attached = attached::socket_name(12);
-        assert_eq!(named(&sockets, &attached), Some(&*sockets[1]));
     }
 }
