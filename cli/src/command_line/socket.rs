@@ -47,8 +47,15 @@ impl SocketArgs {
     /// # Errors
     /// [`ClientError`] if no guest answers at it.
     pub fn connect_by_path(&self) -> Result<Option<Connection>, ClientError> {
-        let connect = |path| Connection::connect_to(path, self.allow_owner);
-        self.path().map(connect).transpose()
+        self.path().map(|path| self.connect_to(path)).transpose()
+    }
+
+    /// Connects to the socket at `path`, with the owner that the options allow.
+    ///
+    /// # Errors
+    /// [`ClientError`] if no guest answers at it.
+    pub fn connect_to(&self, path: &Path) -> Result<Connection, ClientError> {
+        Connection::connect_to(path, self.allow_owner)
     }
 
     /// Connects to the guest; without a socket, to the only one in this user's folder of sockets.

@@ -1,21 +1,16 @@
 //! `kvmprof attach`.
 
 use std::path::PathBuf;
-use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use kvmprof_attach::remote::StandStill;
-use kvmprof_attach::{
-    HostKernel, Machine, MachineList, find_machines, lacks, missing_to_look_into,
-};
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage, value};
 use kvmprof_profiling::clock::{ClockSource, DEFAULT_HZ};
 use kvmprof_profiling::{LookPlan, ProfilingConfig, RecordPlan};
 use kvmprof_recording::StackParts;
 use kvmprof_recording::file::RecordingFailure;
-use kvmprof_report::text::visible;
 use kvmprof_vmm::attached::{AttachConfig, AttachedEnd, Attachment, ConsoleText, attach};
 use kvmprof_vmm::vm::{block_signals, catch_signals};
 
@@ -23,13 +18,9 @@ use super::guest::parse_console_text;
 use super::profiling::ProfilingOptions;
 use super::record_limit::{RecordLimit, whole_recording};
 use super::sandbox::SandboxMode;
+use super::target;
 use super::thread_panics;
 use super::units::{parse_look_ticks, parse_stacks};
-
-/// The pause between two looks for the guest that `--wait` waits for. A look reads `/proc`, a millisecond on a host with some hundred processes.
-const WAIT_POLL: Duration = Duration::from_millis(20);
-/// Maximum time that `--wait` waits for the other vCPUs, once one of them has run.
-const MAX_WAIT_FOR_VCPUS: Duration = Duration::from_secs(1);
 
 /// The argument of `--capture`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -123,7 +114,7 @@ impl Command for AttachArguments {
         };
         let profiling = self.profiling.config(source, self.hz)?;
         self.sandbox.close_inherited(&[]);
-        let (host, machine) = find(&self.guest, self.wait)?;
+        let (host, machine) = target::find_machine(&self.guest, self.wait)?;
         let pid = machine.pid;
         let sockets = self.socket.iter().cloned().collect();
         // SAFETY: the command has started no thread yet.
@@ -169,162 +160,5 @@ impl Command for AttachArguments {
         }
         whole_recording(&failure)?;
         Ok(ExitStatus::SUCCESS)
-    }
-}
-
-/// The machine that `guest` names, which can be attached to, as the host's kernel shows it.
-///
-/// # Errors
-/// There is none, or several, or it can't be attached to.
-pub(super) fn find(guest: &str, wait: bool) -> anyhow::Result<(HostKernel, Machine)> {
-    let host = HostKernel::open()
-        .context("The host's kernel doesn't tell where guests have their memory")?;
-    let (mut waited_for_vcpus, mut has_said) = (Duration::ZERO, false);
-    loop {
-        let found = choose(find_machines(Ok(&host)), guest)?;
-        match found.and_then(attachable) {
-            Err(Missing { why, may_come }) if !(wait && may_come) => return Err(why),
-            Err(_) if has_said => {}
-            Err(Missing { why, .. }) => {
-                eprintln!("Waiting for the guest {}: {why:#}", visible(guest));
-                has_said = true;
-            }
-            Ok(machine) => {
-                let is_whole = machine.vcpus.iter().all(|vcpu| vcpu.thread.is_some());
-                if !wait || is_whole || waited_for_vcpus >= MAX_WAIT_FOR_VCPUS {
-                    return Ok((host, machine));
-                }
-                waited_for_vcpus += WAIT_POLL;
-            }
-        }
-        thread::sleep(WAIT_POLL);
-    }
-}
-
-/// The process that `guest` names, PID or PID:START_TIME: its pid, and its start time, if that is given.
-fn process_of(guest: &str) -> Option<(i32, Option<u64>)> {
-    let Some((pid, start)) = guest.split_once(':') else {
-        return Some((guest.parse().ok()?, None));
-    };
-    Some((pid.parse().ok()?, Some(start.parse().ok()?)))
-}
-
-/// Why a guest can't be attached to now.
-#[derive(Debug)]
-struct Missing {
-    why: anyhow::Error,
-    /// Whether that may change.
-    may_come: bool,
-}
-
-/// The machine that `guest` names: its VMM's process, or its name. What has the form of a process is one, whatever other guests are called: who starts a guest
-/// chooses its name.
-///
-/// # Errors
-/// Several guests are meant.
-fn choose(found: MachineList, guest: &str) -> anyhow::Result<Result<Machine, Missing>> {
-    let process = process_of(guest);
-    let is_meant = |machine: &Machine| match process {
-        Some((pid, start)) => {
-            machine.pid == pid && start.is_none_or(|start| machine.start_time == start)
-        }
-        None => machine.name.as_deref() == Some(guest),
-    };
-    let mut meant: Vec<Machine> = found.machines.into_iter().filter(is_meant).collect();
-    match (meant.pop(), meant.len()) {
-        (Some(machine), 0) => Ok(Ok(machine)),
-        (Some(machine), others) => {
-            meant.push(machine);
-            let pids: Vec<String> = meant
-                .iter()
-                .map(|machine| machine.pid.to_string())
-                .collect();
-            bail!(
-                "{} guests are meant by {}, of the processes {}: give the pid of one that has a single guest",
-                others + 1,
-                visible(guest),
-                pids.join(", ")
-            )
-        }
-        (None, _) => Ok(Err(Missing {
-            why: unknown(guest, found.hidden),
-            may_come: true,
-        })),
-    }
-}
-
-/// The machine, if it can be attached to.
-fn attachable(machine: Machine) -> Result<Machine, Missing> {
-    match &machine.obstacle {
-        None => Ok(machine),
-        Some(obstacle) => Err(Missing {
-            why: anyhow!(
-                "Cannot attach to the guest of process {}: {obstacle}",
-                machine.pid
-            ),
-            may_come: obstacle.is_of_start(),
-        }),
-    }
-}
-
-/// The error if no guest is called `guest`, and `hidden` processes can't be looked into.
-fn unknown(guest: &str, hidden: usize) -> anyhow::Error {
-    let rights = match hidden {
-        0 => Vec::new(),
-        _ => missing_to_look_into(process_of(guest).map(|(pid, _)| pid)),
-    };
-    let guest = visible(guest);
-    if rights.is_empty() {
-        return anyhow!("There is no guest {guest} on this host: see kvmprof list");
-    }
-    anyhow!(
-        "Guest {guest} may be one of a process that kvmprof may not look into: {}",
-        lacks(&rights)
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn machine(pid: i32, name: &str) -> Machine {
-        Machine {
-            pid,
-            start_time: 7,
-            user: 0,
-            program: "vmm".to_owned(),
-            name: Some(name.to_owned()),
-            descriptor: 3,
-            vcpus: Vec::new(),
-            memory_bytes: None,
-            obstacle: None,
-        }
-    }
-
-    #[test]
-    fn a_number_is_always_a_pid() {
-        let chosen = |machines: &[Machine], guest: &str| {
-            let found = MachineList {
-                machines: machines.to_vec(),
-                hidden: 0,
-            };
-            choose(found, guest)?.map_err(|missing| missing.why)
-        };
-        let all = [machine(10, "db"), machine(11, "10"), machine(12, "web")];
-        assert_eq!(chosen(&all, "10").unwrap().pid, 10);
-        assert_eq!(chosen(&all, "web").unwrap().pid, 12);
-        assert_eq!(chosen(&all, "11").unwrap().pid, 11);
-        // That VMM has ended: another one whose name is its pid isn't taken for it.
-        let error = chosen(&all[1..], "10").unwrap_err();
-        assert!(error.to_string().contains("no guest 10"), "{error}");
-        let all = [machine(10, "db"), machine(11, "10:7")];
-        assert_eq!(chosen(&all, "10:7").unwrap().pid, 10);
-        // A process that was started later has the pid.
-        let error = chosen(&all, "10:6").unwrap_err();
-        assert!(error.to_string().contains("no guest 10:6"), "{error}");
-        let twice = [machine(10, "db"), machine(11, "db")];
-        let error = chosen(&twice, "db").unwrap_err().to_string();
-        let expected = "2 guests are meant by db, of the processes 10, 11: ";
-        assert!(error.contains(expected), "{error}");
     }
 }

@@ -7,12 +7,13 @@ use clap::{Args, ValueEnum};
 use kvmprof_abi::control::{CTL_PAUSE, CTL_POWER_BUTTON, CTL_RESET, CTL_RESUME, CTL_STOP};
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::device;
-use kvmprof_cli::command_line::{Command, Console, ExitStatus, SocketArgs, usage};
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_cli::text::{visible_rows, write_json};
 use kvmprof_client::{ClientError, Connection};
 use kvmprof_recording::status::MachineStatus;
 
 use super::status::{machine_state, read_status};
+use super::target::TargetArgs;
 use super::units::format_memory;
 
 /// What the guest is to do.
@@ -37,15 +38,15 @@ enum Action {
 /// Only a guest that kvmprof run runs can be controlled; kvmprof attach only looks at its guest.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0; 1 when there is no guest at the socket, or it can't do that now; 2 for wrong options.\n\n\
-    Example: kvmprof control --socket /run/guest.sock pause"
+    after_help = "Exit status: 0; 1 when there is no such guest, or it can't do that now; 2 for wrong options.\n\n\
+    Example: kvmprof control pause guest"
 )]
 pub struct ControlArguments {
-    #[command(flatten)]
-    socket: SocketArgs,
     /// What the guest is to do
     #[arg(value_enum, value_name = "ACTION")]
     action: Action,
+    #[command(flatten)]
+    target: TargetArgs,
     /// With info: print the machine's part of the status document (guest/abi/WIRE.md describes it)
     #[arg(long)]
     json: bool,
@@ -57,7 +58,7 @@ impl Command for ControlArguments {
         if self.json && self.action != Action::Info {
             return Err(usage("--json is for info: other actions print nothing"));
         }
-        let connection = self.socket.connect()?;
+        let connection = self.target.connect_own("control")?;
         let Some(command) = self.action.command() else {
             let written = self.info(&connection, console.text())?;
             written.context("Cannot write what the guest does")?;

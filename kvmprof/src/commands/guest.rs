@@ -174,6 +174,11 @@ impl GuestOptions {
         named.or_else(|| self.root.folder())
     }
 
+    /// The requested place of the console.
+    pub fn console(&self) -> Option<&console::Console> {
+        self.console.as_ref()
+    }
+
     /// The requested number of ticks a second; `None` for the default.
     pub fn rate(&self) -> Option<u32> {
         self.hz

@@ -28,6 +28,7 @@ mod run;
 mod sandbox;
 mod separate_process;
 mod status;
+mod target;
 mod thread_panics;
 mod top;
 mod units;
@@ -65,6 +66,15 @@ struct WithoutCommands {}
 /// The option that asks for the program's version.
 const VERSION: &str = "--version";
 
+/// The command line of one command.
+fn part<T: Args>(name: &'static str) -> clap::Command {
+    let part = T::augment_args(clap::Command::new(name));
+    match name {
+        "record" => record::with_groups(part),
+        _ => part,
+    }
+}
+
 /// Defines [`Arguments`] by the commands' names and arguments.
 macro_rules! commands {
     ($($name:literal => $variant:ident($arguments:ty),)*) => {
@@ -87,11 +97,10 @@ macro_rules! commands {
                 let program = match only {
                     Some(VERSION) => program,
                     $(Some($name) => {
-                        program.subcommand(<$arguments>::augment_args(clap::Command::new($name)))
+                        program.subcommand(part::<$arguments>($name))
                     })*
                     _ => {
-                        $(let part = <$arguments>::augment_args(clap::Command::new($name));
-                        let program = program.subcommand(part);)*
+                        $(let program = program.subcommand(part::<$arguments>($name));)*
                         Setup::augment_subcommands(Tool::augment_subcommands(program))
                     }
                 };

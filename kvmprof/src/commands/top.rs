@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use clap::Args;
 use kvmprof_abi::wire::device;
-use kvmprof_cli::command_line::{Command, Console, ExitStatus, SocketArgs, value};
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, value};
 use kvmprof_report::top::{TopOptions, run};
 
 use super::recorder;
+use super::target::TargetArgs;
 use super::units::parse_stacks;
 use kvmprof_recording::{SamplingEvent, StackParts};
 
@@ -21,13 +22,13 @@ const PIECES: usize = 8;
 /// gets plain tables, one after the other.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 when the user quit, the tables were printed or the guest ended; 1 when there is no guest \
-    at the socket, or it has no clock; 2 for wrong options.\n\n\
-    Example: kvmprof top --socket /run/guest.sock --count 1 --interval 5 | head -40"
+    after_help = "Exit status: 0 when the user quit, the tables were printed or the guest ended; 1 when there is no \
+    such guest, or it has no clock; 2 for wrong options.\n\n\
+    Example: kvmprof top guest --count 1 --interval 5 | head -40"
 )]
 pub struct TopArguments {
     #[command(flatten)]
-    socket: SocketArgs,
+    target: TargetArgs,
     /// Length of the time window that the view covers, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = value::seconds_of_an_hour)]
     window: Duration,
@@ -63,8 +64,8 @@ pub struct TopArguments {
 
 impl Command for TopArguments {
     /// Shows a running guest until the user quits, or, in a pipe, until the guest ends.
-    fn execute(&self, _console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let connection = self.socket.connect()?;
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let connection = self.target.connect(console)?;
         let recorder = connection.open(device::RECORDER, 0)?;
         if let Some(hz) = self.hz {
             recorder::choose_rate(&connection, &recorder, hz)?;

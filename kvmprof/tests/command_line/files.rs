@@ -1,9 +1,10 @@
 //! No command replaces a recording that the user didn't name for that.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 
-use super::{FAILURE, Folder, USAGE, read};
+use super::not_run::not_run;
+use super::{FAILURE, Folder, USAGE, kvmprof, read};
 
 /// The commands that write a result, without its file.
 const WRITING: [&[&str]; 5] = [
@@ -49,6 +50,60 @@ fn another_recording_is_replaced_by_force_only() {
         // Other files are replaced as before.
         let ran = folder.run(&[words, &["-o", "third"]].concat());
         assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{words:?}");
+    }
+}
+
+/// Results of a command that a user has called through sudo are that user's.
+#[test]
+fn results_belong_to_the_user_behind_sudo() {
+    if !rustix::process::geteuid().is_root() {
+        return not_run("only root can give files away");
+    }
+    let folder = Folder::new();
+    let owner_of = |name: &str, variables: &[(&str, &str)]| {
+        let mut command = kvmprof(["flamegraph", "before", "-o", name]);
+        command
+            .current_dir(&folder.0)
+            .envs(variables.iter().copied());
+        let ran = super::ProgramResult::from(command.output().unwrap());
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+        let found = fs::metadata(folder.path(name)).unwrap();
+        (found.uid(), found.gid(), found.mode() & 0o777)
+    };
+    let behind = [("SUDO_UID", "1234"), ("SUDO_GID", "4321")];
+    assert_eq!(owner_of("theirs", &behind), (1234, 4321, 0o600));
+    // The next result replaces it.
+    assert_eq!(owner_of("theirs", &behind), (1234, 4321, 0o600));
+    for wrong in [
+        [("SUDO_UID", "4294967295"), ("SUDO_GID", "1")],
+        [("SUDO_UID", "x"), ("SUDO_GID", "1")],
+        [("SUDO_UID", "1"), ("SUDO_GID", "")],
+    ] {
+        assert_eq!(owner_of("roots", &wrong).0, 0, "{wrong:?}");
+    }
+}
+
+/// Without names a command reads what record has written, and writes beside it.
+#[test]
+fn the_default_files_are_those_of_record() {
+    let folder = Folder::new();
+    folder
+        .run(&["report"])
+        .assert_refused(FAILURE, &["out.kvmprof"]);
+    fs::rename(folder.path("before"), folder.path("out.kvmprof")).unwrap();
+    for words in [
+        &["report"][..],
+        &["report", "--tree"],
+        &["export", "--format", "folded"],
+    ] {
+        let ran = folder.run(words);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{words:?}");
+    }
+    for (command, file) in [("flamegraph", "out.svg"), ("html", "out.html")] {
+        let ran = folder.run(&[command]);
+        let said = format!("kvmprof: {file} is written\n");
+        assert_eq!((ran.status, ran.stderr), (0, said), "{command}");
+        assert!(!read(folder.path(file)).is_empty());
     }
 }
 

@@ -1,5 +1,9 @@
 //! Wrong uses: each has a message of one line that says what to do, and its own exit status.
 
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::Command;
+
 use super::not_run::not_run;
 use super::own_run::with_own_run;
 use super::{FAILURE, SUCCESS, USAGE, kvmprof, run};
@@ -35,7 +39,12 @@ record -o x --seconds x => number of seconds
 record -o x --pid dd => has to be a number
 record -o x.gz => without .gz
 record --cpus 2 => --kernel
-record --until x => --kernel
+record --until x => --console file:PATH
+record --console none => --console file:PATH
+record --until x --console stdio => --console file:PATH
+record --initrd x => --kernel
+record x --socket y => give one of them
+record --kernel x y => give one of them
 record --kernel x --pid 1 => --pid
 record --kernel x --socket y => give one of them
 record --kernel x -o - => in a file
@@ -104,9 +113,8 @@ fn impossible_memory_sizes_are_usage_errors() {
 fn without_a_socket_the_commands_say_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     for words in [
-        &["status"][..],
-        &["top"],
-        &["record", "-o", "x"],
+        &["control", "info"][..],
+        &["pmc", "list"],
         &["profil", "--pid", "7"],
         &["pcsample", "--pid", "7", "-n", "5"],
     ] {
@@ -127,6 +135,105 @@ fn without_a_socket_the_commands_say_what_to_do() {
         command.env("KVMPROF_SOCKET", "");
         let ran = super::ProgramResult::from(command.output().unwrap());
         ran.assert_refused(FAILURE, &["No device at /dev/", "--socket"]);
+    }
+}
+
+/// In a process namespace of its own, in which no guest runs.
+#[test]
+fn without_a_guest_the_message_says_how_to_get_one() {
+    if !rustix::process::geteuid().is_root() {
+        return not_run("only root can make a process namespace");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for words in [&["status"][..], &["top"], &["record", "-o", "x"]] {
+        let mut command = Command::new("unshare");
+        command
+            .args(["--pid", "--fork", "--mount-proc"])
+            .arg(env!("CARGO_BIN_EXE_kvmprof"))
+            .args(words)
+            .env("KVMPROF_SOCKET", "");
+        with_own_run(&mut command, folder.path());
+        let ran = super::ProgramResult::from(command.output().unwrap());
+        ran.assert_refused(USAGE, &["No guest runs", "--kernel", "--help"]);
+        let mut words = words.to_vec();
+        words.push("nobody");
+        let mut command = kvmprof(words);
+        with_own_run(&mut command, folder.path());
+        let ran = super::ProgramResult::from(command.output().unwrap());
+        ran.assert_refused(FAILURE, &["There is no guest nobody"]);
+    }
+}
+
+/// The short one fits on few screens.
+#[test]
+fn the_help_of_record_has_groups_and_all_options_on_request() {
+    let [short, all] = ["--help", "--help-all"].map(|option| {
+        let ran = run(["record", option]);
+        ran.assert_success();
+        ran.stdout
+    });
+    assert!(short.lines().count() < 100, "{short}");
+    for group in [
+        "\nWhen it ends:",
+        "\nWhat is sampled:",
+        "\nWhat comes of it:",
+    ] {
+        assert!(short.contains(group) && all.contains(group), "{group}");
+    }
+    for option in [
+        "--seconds <N>",
+        "--kernel <FILE>",
+        "--root <DIR",
+        "--help-all",
+    ] {
+        assert!(short.contains(option), "{option} isn't in {short}");
+    }
+    for option in ["--vsock", "--record-limit", "--no-trace"] {
+        assert!(all.contains(option) && !short.contains(option), "{option}");
+    }
+}
+
+/// The words of a shell's command up to the first pipe or the like, without quotes and comments.
+fn words(line: &str) -> Vec<OsString> {
+    let mut words = vec![String::new()];
+    let mut quote = None;
+    for letter in line.chars() {
+        match (quote, letter) {
+            (Some(open), _) if open == letter => quote = None,
+            (None, '\'' | '"') => quote = Some(letter),
+            (None, '#' | '|' | '&' | '>') => break,
+            (None, ' ') => words.push(String::new()),
+            _ => words.last_mut().unwrap().push(letter),
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words.into_iter().map(OsString::from).collect()
+}
+
+/// What the README and the tutorials show can be typed.
+#[test]
+fn the_first_pages_have_valid_commands_and_are_short() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let tutorials = std::fs::read_dir(root.join("docs/tutorials")).unwrap();
+    let mut pages: Vec<_> = tutorials.map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(pages.len(), 3);
+    for page in &pages {
+        let length = std::fs::read_to_string(page).unwrap();
+        assert!(length.split_whitespace().count() < 600, "{page:?}");
+    }
+    pages.push(root.join("README.md"));
+    for page in pages {
+        let text = std::fs::read_to_string(&page).unwrap();
+        let lines = text.lines().filter_map(|line| line.strip_prefix("    "));
+        let lines = lines.map(|line| line.trim_start_matches("$ ").trim_start_matches("sudo "));
+        let lines = lines.map(|line| line.trim_start_matches("./"));
+        let mut count = 0;
+        for line in lines.filter(|line| line.starts_with("kvmprof ")) {
+            let checked = kvmprof::commands::check(&words(line));
+            assert!(checked.is_ok(), "{page:?}: {line}: {checked:?}");
+            count += 1;
+        }
+        assert!(count >= 8, "{page:?}");
     }
 }
 

@@ -61,7 +61,7 @@ impl SerialEvents for RoomForInput {
 /// the interrupt identification clears that register's received-data bit, although more input waits; only
 /// further input raises the interrupt again, and a full FIFO takes none. A driver that reads a part of the
 /// input and waits for the next interrupt, as Linux's does after 256 characters, then waits forever. On a 16550
-/// the condition holds until the FIFO is empty. docs/upstream.md has the report.
+/// the condition holds until the FIFO is empty.
 struct Port {
     serial: Serial<InterruptLine, RoomForInput, Vec<u8>>,
     listening: ListenerState,

@@ -38,8 +38,8 @@ pub use guest::{
 };
 pub use info::{Account, KERNEL_CLOCK, RecordingInfo};
 pub use new_file::{
-    NewFile, RefusedOutput, create_folder, create_in_place, is_recording, open_in_place,
-    open_to_append, write_new_file,
+    NewFile, RefusedOutput, create_folder, create_in_place, give_to_invoker, is_recording,
+    open_in_place, open_to_append, write_new_file,
 };
 pub use observer::{Observer, Unobserved};
 pub use piece::{Details, Looks, Piece, Samples};

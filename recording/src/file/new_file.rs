@@ -1,6 +1,7 @@
 //! Files for results. They have data of the guest, which only the user of the command may read: they are made with mode 0600, links aren't
 //! followed, and no other user's file is written to.
 
+use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, Write};
@@ -10,7 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt}
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, openat, statat};
+use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid, openat, statat};
 
 use super::MAGIC;
 use super::folder::OutputFolder;
@@ -365,7 +366,42 @@ impl UnnamedFile {
                 _ => {}
             }
         }
+        hand_over(file);
         folder.rename(&self.temporary, name)
+    }
+}
+
+/// The user and the group that have called this program through sudo(8); `None` for any other call, or user than root.
+fn invoker() -> Option<(Uid, Gid)> {
+    let number = |name| env::var(name).ok()?.parse::<u32>().ok();
+    let is_root = rustix::process::geteuid().is_root();
+    let (user, group) = (number("SUDO_UID")?, number("SUDO_GID")?);
+    // -1 would leave the owner as it is.
+    (is_root && user != u32::MAX && group != u32::MAX)
+        .then(|| (Uid::from_raw(user), Gid::from_raw(group)))
+}
+
+/// Makes `file` the [`invoker`]'s. It stays root's where this process may not do that.
+fn hand_over(file: &File) {
+    if let Some((user, group)) = invoker() {
+        let _ = rustix::fs::fchown(file, Some(user), Some(group));
+    }
+}
+
+/// Makes the result at `path` the user's who has called this program through sudo(8), as [`NewFile::keep`] does by itself. It stays root's if it isn't
+/// root's own regular file.
+pub fn give_to_invoker(path: &Path) {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(path);
+    let Ok(file) = file else {
+        return;
+    };
+    let is_own = |found: fs::Metadata| found.is_file() && found.uid() == 0 && found.nlink() == 1;
+    if file.metadata().is_ok_and(is_own) {
+        hand_over(&file);
     }
 }
 

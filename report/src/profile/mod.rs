@@ -10,6 +10,7 @@ mod relatives;
 mod share;
 mod table;
 mod table_arguments;
+mod tree;
 
 pub use crate::model::{
     DifferentTicks, Label, ModeCounts, NotAPattern, NotATimeRange, Pattern, Process, ProcessNames,
@@ -17,7 +18,8 @@ pub use crate::model::{
     VcpuTicks, Watcher, Weight,
 };
 pub use crate::symbolize::Symbols;
-pub(crate) use accounts::{emptiness, loss, loss_of_one, print as print_accounts, restarts};
+pub use accounts::print as print_accounts;
+pub(crate) use accounts::{emptiness, loss, loss_of_one, restarts};
 pub use arguments::{SelectionArguments, SeveralTimes};
 pub use folded::folded;
 pub(crate) use folded::{KERNEL_MARK, mark, plain, root, without_mark};
@@ -32,3 +34,4 @@ pub use share::Share;
 pub use table::{Layout, Section, SectionParser, TableStyle, print};
 pub(crate) use table::{column, shares};
 pub use table_arguments::{RowsArguments, SCHEMA, TableArguments, TableError};
+pub use tree::print_tree;

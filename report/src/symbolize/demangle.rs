@@ -119,7 +119,7 @@ fn cpp_function(name: &str) -> Option<BoundedText> {
     Some(short)
 }
 
-// What follows knows faults of cpp_demangle 0.5.1 (docs/upstream.md). A name without its parameters is right, a mangled one too.
+// What follows knows faults of cpp_demangle 0.5.1. A name without its parameters is right, a mangled one too.
 
 /// Whether cpp_demangle drops references of template arguments: of lambdas that take `T&&`, or are within functions that take packs.
 fn loses_references(name: &str) -> bool {

@@ -14,7 +14,7 @@ use super::view::{Order, Table, View, title};
 const MAX_STACK_LINES: usize = 10_000;
 
 const HELP: [&str; 13] = [
-    "p f Tab        processes, functions",
+    "a p f Tab      all, processes, functions",
     "s              next order",
     "/              filter: type, Enter keeps",
     "Esc            clear the filter, go back",
@@ -118,11 +118,14 @@ impl Painter {
         width: usize,
         room: usize,
     ) -> Vec<Line<'static>> {
+        if view.table == Table::Overview {
+            return self.overview(snapshot, view, width, room);
+        }
         let whole = snapshot.known();
         let cursor = view.cursor(snapshot);
         let first = (cursor + 1).saturating_sub(room);
         let (heading, rows): (String, Vec<String>) = match view.table {
-            Table::Processes => {
+            Table::Overview | Table::Processes => {
                 let rows = view.processes(snapshot).into_iter().skip(first).take(room);
                 let rows = rows.map(|row| lines::process_line(row, whole, width));
                 (lines::process_heading(width), rows.collect())
@@ -147,6 +150,35 @@ impl Painter {
                 Line::from(row)
             });
         }
+        all
+    }
+
+    /// Processes with bars, of which one is selected, and below them functions with bars. Processes have at most half of the room.
+    fn overview(
+        &self,
+        snapshot: &Snapshot,
+        view: &View,
+        width: usize,
+        room: usize,
+    ) -> Vec<Line<'static>> {
+        let whole = snapshot.known();
+        let cursor = view.cursor(snapshot);
+        let processes = view.processes(snapshot);
+        let above = (room / 2).min(processes.len());
+        let first = (cursor + 1).saturating_sub(above);
+        let mut all = vec![self.heading(lines::process_bar_heading(), width)];
+        for (index, row) in processes.iter().enumerate().skip(first).take(above) {
+            let line = lines::process_bar(row, whole, width);
+            all.push(match index == cursor {
+                true => self.plain(format!("{line:<width$}"), Modifier::REVERSED),
+                false => self.bar(&line),
+            });
+        }
+        all.push(self.heading(lines::function_bar_heading(), width));
+        let left = room.saturating_sub(above + 1);
+        let functions = view.functions(snapshot).into_iter().take(left);
+        let functions = functions.map(|row| lines::function_bar(row, whole, width));
+        all.extend(functions.map(Line::from));
         all
     }
 
@@ -186,9 +218,9 @@ impl Painter {
         }
         let order = match (view.table, view.order) {
             (_, Order::Own) => "self",
-            (Table::Processes | Table::Labels, Order::Total) => "kernel",
+            (Table::Overview | Table::Processes | Table::Labels, Order::Total) => "kernel",
             (Table::Functions, Order::Total) => "total",
-            (Table::Processes, Order::Name) => "pid",
+            (Table::Overview | Table::Processes, Order::Name) => "pid",
             (Table::Functions, Order::Name) => "name",
             (Table::Labels, Order::Name) => "value",
         };

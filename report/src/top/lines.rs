@@ -14,6 +14,8 @@ pub const MODE_LETTERS: [char; Mode::ALL.len()] = ['u', 'k', 'i', '.'];
 const WIDE: usize = 72;
 /// The minimum width of a bar with numbers.
 const MIN_BAR: usize = 12;
+/// The longest bar of a function.
+const BAR: usize = 16;
 
 /// `part` of `whole` in %; 0 if `whole` is 0.
 #[expect(
@@ -198,8 +200,7 @@ pub fn function_heading(width: usize) -> String {
     }
 }
 
-/// A line for a function, with its shares of `whole`; `k` marks kernel functions, `u` user functions, with their
-/// process at the end.
+/// A line for a function, with its shares of `whole`.
 pub fn function_line(row: &FunctionRow, whole: u64, width: usize) -> String {
     let (own, total) = (percent(row.own, whole), percent(row.total, whole));
     let mut text = if width >= WIDE {
@@ -210,12 +211,56 @@ pub fn function_line(row: &FunctionRow, whole: u64, width: usize) -> String {
     } else {
         format!("{own:>5.1} % {total:>5.1} %")
     };
+    text.push(' ');
+    text.push_str(&name_of(row));
+    text
+}
+
+/// The heading above processes with bars.
+pub fn process_bar_heading() -> String {
+    format!("{:>7} {:<16} {:>7}", "PID", "PROCESS", "SHARE")
+}
+
+/// A line for a process in `width` characters: its share of `whole` as a number, and as a bar of the letters of modes.
+pub fn process_bar(row: &ProcessRow, whole: u64, width: usize) -> String {
+    let ticks = sum_modes(&row.modes);
+    let share = percent(ticks, whole);
+    let name: String = row.name.chars().take(16).collect();
+    let text = format!("{:>7} {name:<16} {share:>5.1} %", row.pid);
+    let of_process = VcpuTicks {
+        modes: row.modes,
+        ..VcpuTicks::default()
+    };
+    let length = bar_length(ticks, whole, width.saturating_sub(text.chars().count() + 3));
+    format!("{text} [{}]", letters(&of_process, length))
+}
+
+/// The heading above functions with bars.
+pub fn function_bar_heading() -> String {
+    format!("{:>7} {:>7} {:<BAR$}   FUNCTION", "SELF", "TOTAL", "")
+}
+
+/// A line for a function: its shares of `whole` as numbers, that of its own samples as a bar, and its name, marked as by [`function_line`].
+pub fn function_bar(row: &FunctionRow, whole: u64, width: usize) -> String {
+    let (own, total) = (percent(row.own, whole), percent(row.total, whole));
+    let bar = "█".repeat(bar_length(row.own, whole, BAR));
+    let text = format!("{own:>5.1} % {total:>5.1} % {bar:<BAR$} {}", name_of(row));
+    text.chars().take(width).collect()
+}
+
+/// The length of a bar for `part` of `whole`, at most `longest`.
+fn bar_length(part: u64, whole: u64, longest: usize) -> usize {
+    let length = u128::from(part) * longest as u128 / u128::from(whole.max(1));
+    usize::try_from(length).unwrap_or(longest).min(longest)
+}
+
+/// A function's name: `k` marks kernel functions, `u` user functions, with their process at the end.
+fn name_of(row: &FunctionRow) -> String {
     let FunctionId { pid, name } = &row.function;
     match pid {
-        None => text.push_str(&format!(" k {name}")),
-        Some(pid) => text.push_str(&format!(" u {name}  {pid} {}", row.process)),
+        None => format!("k {name}"),
+        Some(pid) => format!("u {name}  {pid} {}", row.process),
     }
-    text
 }
 
 /// The lines of a stack, innermost frame first.

@@ -47,7 +47,8 @@ fn assert_golden(name: &str, text: &str) {
 #[test]
 fn screens_look_as_they_should_in_all_sizes() {
     let views = [
-        ("processes", vec![]),
+        ("overview", vec![]),
+        ("processes", vec![KeyCode::Char('p')]),
         ("functions", vec![KeyCode::Tab, KeyCode::Down]),
         ("stacks", vec![KeyCode::Char(' '), KeyCode::Enter]),
         ("filter", "/wea".chars().map(KeyCode::Char).collect()),

@@ -18,8 +18,10 @@ const MAX_FILTER: usize = 64;
 /// The table that is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Table {
-    /// Processes.
+    /// Processes, and functions below them, both with bars.
     #[default]
+    Overview,
+    /// Processes.
     Processes,
     /// Functions.
     Functions,
@@ -145,7 +147,7 @@ impl View {
     /// The process, function or value of a label of each row of the table, in order.
     fn targets(&self, snapshot: &Snapshot) -> Vec<Target> {
         match self.table {
-            Table::Processes => self
+            Table::Overview | Table::Processes => self
                 .processes(snapshot)
                 .into_iter()
                 .map(|row| Target::Process(row.pid))
@@ -228,12 +230,14 @@ impl View {
     fn key_in_table(&mut self, code: KeyCode, latest: &Snapshot) -> Action {
         match code {
             KeyCode::Char('q') => return Action::Quit,
+            KeyCode::Char('a') => self.show(Table::Overview),
             KeyCode::Char('p') => self.show(Table::Processes),
             KeyCode::Char('f') => self.show(Table::Functions),
             KeyCode::Tab => self.show(match self.table {
-                Table::Processes => Table::Functions,
+                Table::Overview => Table::Functions,
                 Table::Functions if latest.by.is_some() => Table::Labels,
                 Table::Functions | Table::Labels => Table::Processes,
+                Table::Processes => Table::Overview,
             }),
             KeyCode::Char('s') => {
                 self.order = match self.order {

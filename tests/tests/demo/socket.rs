@@ -234,21 +234,36 @@ fn a_named_guest_is_found() {
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
-        let status = || {
+        let client = || {
             let mut command = Command::new(kvmprof());
             with_own_run(&mut command, folder.path());
+            command.env_remove("KVMPROF_SOCKET");
             command
-                .args(["status", "--json"])
-                .env_remove("KVMPROF_SOCKET");
-            run_command(&mut command)
         };
+        let status = || run_command(client().args(["status", "--json"]));
         let ran = until("the guest is found", || {
             let ran = status();
             (ran.status == 0).then_some(ran)
         });
         assert!(ran.stdout.contains("demo.elf"), "{ran:?}");
+        // Any of its names leads to the same socket.
+        let path = folder.path().join("kvmprof").join(format!("{name}.sock"));
+        let path = match rustix::process::geteuid().is_root() {
+            true => format!("/run/kvmprof/{name}.sock"),
+            false => path.to_str().unwrap().to_owned(),
+        };
+        for target in [&name, &path] {
+            let ran = run_command(client().args(["status", target]));
+            assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+            assert!(ran.stdout.contains("demo.elf"), "{ran:?}");
+            let ran = run_command(client().args(["control", "info", target]));
+            assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+        }
+        run_command(client().args(["control", "info", "nobody"]))
+            .assert_refused(1, &["no guest nobody"]);
         kill_process(Pid::from_child(&guest), Signal::TERM).unwrap();
         assert_eq!(guest.wait().unwrap().code(), Some(0));
-        status().assert_refused(2, &["--socket PATH", "--name"]);
+        run_command(client().args(["control", "info"]))
+            .assert_refused(2, &["--socket PATH", "--name"]);
     });
 }

@@ -16,7 +16,7 @@ use super::AttachedError;
 use crate::vm::{Termination, VmError, add};
 
 /// The pause between two looks at the file.
-const POLL: Duration = Duration::from_millis(50);
+pub const POLL: Duration = Duration::from_millis(50);
 /// Maximum number of bytes that are read at a look: other events wait meanwhile. What there is more of is read at later looks.
 const BYTES_AT_A_LOOK: usize = 1 << 20;
 
@@ -31,7 +31,7 @@ pub struct ConsoleText {
 
 /// A console's file, from its present end on.
 #[derive(Debug)]
-pub(super) struct ConsoleFile {
+pub struct ConsoleFile {
     file: File,
     text: String,
 }
@@ -54,11 +54,23 @@ impl ConsoleFile {
     ///
     /// # Errors
     /// The host can't make a timer.
-    pub fn start(self, termination: &Termination) -> Result<ConsoleWatch, VmError> {
-        let watch = termination
-            .stop_request()
-            .and_then(|stop| Ok(ConsoleWatch::new(self, stop, timer()?)));
+    pub(super) fn start(self, termination: &Termination) -> Result<ConsoleWatch, VmError> {
+        let watch = termination.stop_request().and_then(|stop| {
+            Ok(ConsoleWatch {
+                looks: self.looks(stop),
+                timer: timer()?,
+            })
+        });
         watch.map_err(VmError::host("a timer"))
+    }
+
+    /// Looks at the file, which write to `found` once the text has come.
+    pub fn looks(self, found: EventFd) -> ConsoleLooks {
+        ConsoleLooks {
+            file: self.file,
+            watch: TextWatch::new(&self.text, vec![Arc::new(found)]),
+            buffer: vec![0; BYTES_AT_A_LOOK],
+        }
     }
 }
 
@@ -78,26 +90,26 @@ fn timer() -> io::Result<TimerFd> {
     Ok(timer)
 }
 
-/// Looks at a console's file at each tick of its timer.
-pub(super) struct ConsoleWatch {
+/// Looks at a console's file.
+#[derive(Debug)]
+pub struct ConsoleLooks {
     file: File,
     watch: TextWatch,
-    timer: TimerFd,
     buffer: Vec<u8>,
 }
 
-impl ConsoleWatch {
-    fn new(console: ConsoleFile, stop_request: EventFd, timer: TimerFd) -> Self {
-        Self {
-            file: console.file,
-            watch: TextWatch::new(&console.text, vec![Arc::new(stop_request)]),
-            timer,
-            buffer: vec![0; BYTES_AT_A_LOOK],
-        }
-    }
+/// Looks at a console's file at each tick of its timer.
+pub(super) struct ConsoleWatch {
+    looks: ConsoleLooks,
+    timer: TimerFd,
+}
 
+impl ConsoleLooks {
     /// Reads what has been written since the last look. A VMM that starts the file anew, as for a guest's reboot, makes it shorter.
-    fn look(&mut self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The file can't be read any more.
+    pub fn look(&mut self) -> io::Result<()> {
         let position = self.file.stream_position()?;
         if self.file.seek(SeekFrom::End(0))? >= position {
             self.file.seek(SeekFrom::Start(position))?;
@@ -115,7 +127,7 @@ impl MutEventSubscriber for ConsoleWatch {
     fn process(&mut self, _events: Events, ops: &mut EventOps) {
         // The timer is readable, so this doesn't wait.
         if self.timer.wait().is_ok()
-            && let Err(error) = self.look()
+            && let Err(error) = self.looks.look()
         {
             log::error!("The file of the guest's console can't be read any more: {error}");
             // Dropping the timer's event ends the looks.

@@ -54,7 +54,6 @@ use crate::vm::{
     open_recording, open_sysroot, restrict_paths, set_unheard, start_recorder,
 };
 use crate::vm::{ReadFile, ReadFiles};
-use console_file::ConsoleFile;
 use kernel_files::{known, look_once, sorted};
 use kernel_finder::KernelFinder;
 use process_watch::ProcessWatch;
@@ -63,7 +62,7 @@ use threads::AttachedThreads;
 use vcpu::{AttachedCommon, SampledVcpu};
 
 pub use attachment::Attachment;
-pub use console_file::ConsoleText;
+pub use console_file::{ConsoleFile, ConsoleLooks, ConsoleText, POLL as CONSOLE_POLL};
 pub use dump::{DumpConfig, DumpError, Dumped, dump};
 pub use error::AttachedError;
 

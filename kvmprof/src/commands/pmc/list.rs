@@ -4,23 +4,24 @@ use std::io::Write;
 
 use anyhow::Context;
 use clap::Args;
-use kvmprof_cli::command_line::{Command, Console, ExitStatus, SocketArgs};
+use kvmprof_cli::command_line::{Command, Console, ExitStatus};
 use kvmprof_cli::table::{Align, write_table};
 use kvmprof_cli::text::write_json;
 use kvmprof_recording::counters::{Counters, Event};
 use kvmprof_report::text::visible;
 
 use super::read_counters;
+use crate::commands::target::TargetArgs;
 
 /// Options of `kvmprof pmc list`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0; 1 when there is no guest at the socket; 2 for wrong options.\n\n\
-    Example: kvmprof pmc list --socket /run/guest.sock"
+    after_help = "Exit status: 0; 1 when there is no guest there; 2 for wrong options.\n\n\
+    Example: kvmprof pmc list guest"
 )]
 pub struct ListArguments {
     #[command(flatten)]
-    socket: SocketArgs,
+    target: TargetArgs,
     /// Print a JSON document
     #[arg(long)]
     json: bool,
@@ -29,7 +30,7 @@ pub struct ListArguments {
 impl Command for ListArguments {
     /// Prints all counters with their present counts.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let counters = read_counters(&self.socket.connect()?)?;
+        let counters = read_counters(&self.target.connect_own("pmc list")?)?;
         let written = if self.json {
             let document = serde_json::to_string(&counters)?;
             write_json(console.text(), document)

@@ -4,28 +4,29 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use kvmprof_cli::command_line::{Command, Console, ExitStatus, SocketArgs, value};
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, value};
 use kvmprof_recording::{SamplingEvent, StackParts};
 use kvmprof_report::profile::{Layout, Section, SortBy, TableStyle, print};
 
 use crate::commands::record::RecordingOptions;
 use crate::commands::recordings::{CommandError, InputArguments};
+use crate::commands::target::TargetArgs;
 
 /// Samples a running guest by an event, and shows which processes and functions cause it
 ///
 /// It is a recording that isn't kept: kvmprof record --event keeps one, with which there are flame graphs and call stacks.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0; 1 when there is no guest at the socket, no such event came, or something else samples the guest; 2 \
+    after_help = "Exit status: 0; 1 when there is no guest there, no such event came, or something else samples the guest; 2 \
     for wrong options.\n\n\
-    Example: kvmprof pmc profile exits:10 --socket /run/guest.sock --seconds 5"
+    Example: kvmprof pmc profile exits:10 guest --seconds 5"
 )]
 pub struct ProfileArguments {
     /// The event, and how many of them there are to a sample, as for kvmprof record --event
     #[arg(value_name = "EVENT:N")]
     event: SamplingEvent,
     #[command(flatten)]
-    socket: SocketArgs,
+    target: TargetArgs,
     /// How long to sample, in seconds; if not given, until the guest ends or Ctrl-C
     #[arg(long, value_name = "N", value_parser = value::seconds)]
     seconds: Option<Duration>,
@@ -44,7 +45,7 @@ impl Command for ProfileArguments {
         let path = folder.path().join("samples");
         let recording = RecordingOptions {
             record_limit: None,
-            socket: self.socket.clone(),
+            target: self.target.clone(),
             seconds: self.seconds,
             stacks: StackParts {
                 kernel: true,
@@ -54,7 +55,7 @@ impl Command for ProfileArguments {
             event: Some(self.event),
             tasks: None,
         };
-        recording.record(&path, None, console)?;
+        recording.record(&path, None, None, console)?;
         let profile = InputArguments::default().open(&path, console)?.profile;
         if profile.contents.account.ticks == 0 {
             anyhow::bail!(

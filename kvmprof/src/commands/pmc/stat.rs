@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use kvmprof_cli::command_line::{Command, Console, ExitStatus, SocketArgs, value};
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, value};
 use kvmprof_cli::interrupt::Interrupt;
 use kvmprof_cli::table::{Align, write_table};
 use kvmprof_cli::text::write_json;
@@ -13,16 +13,17 @@ use kvmprof_recording::counters::Counters;
 
 use super::processes::{Account, Layout, choose, write};
 use super::{read_counters, seconds};
+use crate::commands::target::TargetArgs;
 
 /// Options of `kvmprof pmc stat`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0; 1 when there is no guest at the socket, or it ends meanwhile; 2 for wrong options.\n\n\
-    Example: kvmprof pmc stat --socket /run/guest.sock --seconds 5"
+    after_help = "Exit status: 0; 1 when there is no guest there, or it ends meanwhile; 2 for wrong options.\n\n\
+    Example: kvmprof pmc stat guest --seconds 5"
 )]
 pub struct StatArguments {
     #[command(flatten)]
-    socket: SocketArgs,
+    target: TargetArgs,
     /// How long to count, in seconds; if not given, until Ctrl-C
     #[arg(long, value_name = "N", value_parser = value::seconds)]
     seconds: Option<Duration>,
@@ -50,7 +51,7 @@ impl Command for StatArguments {
     /// Prints the counts between two points in time.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
-        let connection = self.socket.connect()?;
+        let connection = self.target.connect_own("pmc stat")?;
         let mut before = read_counters(&connection)?;
         let chosen = choose(&before, &self.event)?;
         let account = (self.processes || !self.pid.is_empty())

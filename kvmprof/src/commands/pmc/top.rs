@@ -5,23 +5,24 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use kvmprof_cli::command_line::{Command, Console, ExitStatus, SocketArgs, value};
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, value};
 use kvmprof_cli::interrupt::Interrupt;
 use kvmprof_recording::counters::Counters;
 
 use super::processes::{Account, Layout, choose, write};
 use super::{read_counters, seconds};
+use crate::commands::target::TargetArgs;
 
 /// Options of `kvmprof pmc top`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0 when the user ended it, the tables were printed or the guest ended; 1 when there is no guest at \
-    the socket; 2 for wrong options.\n\n\
-    Example: kvmprof pmc top --socket /run/guest.sock --event exits,cpu-time"
+    the other end; 2 for wrong options.\n\n\
+    Example: kvmprof pmc top guest --event exits,cpu-time"
 )]
 pub struct TopArguments {
     #[command(flatten)]
-    socket: SocketArgs,
+    target: TargetArgs,
     /// The counters, by the names that pmc list has, separated by commas; the first one gives the order [default: cpu-time, exits
     /// and others that say what makes them]
     #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
@@ -41,7 +42,7 @@ impl Command for TopArguments {
     /// Prints a table of the processes repeatedly, with the counts of each since the previous table.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
-        let connection = self.socket.connect()?;
+        let connection = self.target.connect_own("pmc top")?;
         let chosen = choose(&read_counters(&connection)?, &self.event)?;
         let account = Account::begin(&connection, &chosen)?;
         let layout = Layout {

@@ -5,18 +5,19 @@ use std::time::Duration;
 
 use clap::Args;
 use kvmprof_abi::profil::{MAX_KEPT, RATE_HZ, WORD_SIZE};
-use kvmprof_cli::command_line::{SocketArgs, value};
+use kvmprof_cli::command_line::value;
 use kvmprof_cli::table::{USUAL_ROWS, most_rows};
 use kvmprof_recording::SamplingEvent;
 
 use super::process::Process;
+use crate::commands::target::TargetArgs;
 use crate::commands::units::{format_memory, parse_memory};
 
 /// Which process, for how long, and where names come from.
 #[derive(Debug, Args)]
 pub struct ProcessArguments {
     #[command(flatten)]
-    pub socket: SocketArgs,
+    pub target: TargetArgs,
     /// The process, by the guest's own pid
     #[arg(long, short, value_name = "PID", value_parser = process_id, allow_negative_numbers = true)]
     pub pid: i32,

@@ -80,7 +80,7 @@ pub fn with_session<T>(
 ) -> anyhow::Result<T> {
     let process = Process::new(arguments.pid, arguments.sysroot.as_deref())?;
     let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
-    let connection = arguments.socket.connect()?;
+    let connection = arguments.target.connect_own("profil")?;
     // The profile has to be opened first. Then the recorder shows the same program, or the profile's state shows another one.
     let profile = ProcessProfile::open(&connection, arguments.pid)?;
     let device = connection.open(device::RECORDER, 0)?;

@@ -1,5 +1,6 @@
 //! `kvmprof record`.
 
+mod help;
 mod limited;
 mod progress;
 mod running;
@@ -11,9 +12,12 @@ use anyhow::Context;
 use clap::builder::Resettable;
 use clap::{Arg, Args};
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
+use kvmprof_machine::console::Console as Place;
 use kvmprof_profiling::LookPlan;
 use kvmprof_profiling::clock::DEFAULT_HZ;
-use kvmprof_recording::file::Recording;
+use kvmprof_recording::file::{Account, Recording, give_to_invoker};
+use kvmprof_recording::{misleads, without_sample};
+use kvmprof_vmm::attached::ConsoleText;
 
 use super::browser;
 use super::guest::{GuestOptions, parse_console_text, with_kernel};
@@ -21,12 +25,21 @@ use super::recordings::{Naming, check_output, is_standard, write_page};
 
 use progress::summary;
 
+pub use help::with_groups;
 use running::NAME_A_FILE;
 pub use running::RecordingOptions;
 pub use started::{Ended, Outcome, Started};
 
 /// The heading of the options that apply only to a guest that is started.
 const STARTED: &str = "Options of a guest that is started (see kvmprof run)";
+
+/// Makes the options of a guest that is started require `--kernel`, except `--console`: that is of any guest.
+fn of_started(option: Arg) -> Arg {
+    match option.get_id() == "console" {
+        true => option,
+        false => with_kernel(STARTED)(option),
+    }
+}
 
 /// Allows the option `--hz` for any guest, including one that runs already.
 fn with_every_guest(option: Arg) -> Arg {
@@ -41,19 +54,21 @@ fn with_every_guest(option: Arg) -> Arg {
         ))
 }
 
-/// Record every tick of a running guest to a file, with call stacks
+/// Record every tick of a guest to a file, with call stacks
 ///
-/// Any number of recordings can run at once, beside pcs and prf. Ctrl-C ends the recording and closes its file. A file
-/// that was cut off can be read up to that point.
+/// TARGET is a guest that runs, under kvmprof or another VMM such as QEMU; --kernel starts a new one. Any number of recordings can
+/// run at once, beside pcs and prf. Ctrl-C ends the recording and closes its file. A file that was cut off can be read up to that
+/// point.
 #[derive(Debug, Args)]
 #[command(
     mut_arg("hz", with_every_guest),
-    mut_args(with_kernel(STARTED)),
-    after_help = "Exit status: 0; 1 when there is no guest at the socket, it has no clock, its host \
+    mut_args(of_started),
+    after_help = "Exit status: 0; 1 when there is no such guest, it has no clock, its host \
     doesn't count the event, no tick came, or a file cannot be written; 2 for wrong options. With --kernel also as kvmprof \
     run.\n\n\
-    Examples:\n  kvmprof record --socket /run/guest.sock --output out.kvmprof --seconds 10 -F 99 --pid 101,230\n  \
-    kvmprof record --socket /run/guest.sock --output exits.kvmprof --seconds 10 --event exits:10\n  \
+    Examples:\n  kvmprof record --seconds 10 --open\n  \
+    kvmprof record debian12 --seconds 10 -F 99 --pid 101,230\n  \
+    kvmprof record guest --output exits.kvmprof --seconds 10 --event exits:10\n  \
     kvmprof record --kernel vmlinuz --initrd initrd.img --until \"login:\" --open"
 )]
 pub struct RecordArguments {
@@ -72,8 +87,8 @@ pub struct RecordArguments {
     /// Start a guest with this kernel, a Linux bzImage or an ELF file, and record it from its first instruction
     #[arg(long, value_name = "FILE", conflicts_with = "pid")]
     kernel: Option<PathBuf>,
-    /// End the guest when its console says this
-    #[arg(long, value_name = "TEXT", value_parser = parse_console_text, requires = "kernel", help_heading = STARTED)]
+    /// End when the guest's console says this; of a guest that runs already, with --console file:PATH
+    #[arg(long, value_name = "TEXT", value_parser = parse_console_text)]
     until: Option<String>,
     #[command(flatten, next_help_heading = STARTED)]
     guest: GuestOptions,
@@ -86,11 +101,16 @@ impl Command for RecordArguments {
         let (summary, status) = match &self.kernel {
             Some(kernel) => match self.started(kernel)?.record()? {
                 Outcome::GuestProcess(status) | Outcome::NoRecording(status) => return Ok(status),
-                Outcome::Recorded(Ended { status, .. }) => (self.summary()?, status),
+                Outcome::Recorded(Ended { status, .. }) => {
+                    // The process that has written it has no right to.
+                    give_to_invoker(&self.output);
+                    (self.summary()?, status)
+                }
             },
             None => {
                 let rate = self.guest.rate();
-                let summary = self.recording.record(&self.output, rate, console)?;
+                let until = self.until_of_running()?;
+                let summary = self.recording.record(&self.output, rate, until, console)?;
                 (summary, ExitStatus::SUCCESS)
             }
         };
@@ -102,6 +122,9 @@ impl Command for RecordArguments {
             for gap in self.gaps()? {
                 console.say(gap);
             }
+            if console.is_terminal() {
+                self.advise(console)?;
+            }
         }
         self.show(console)?;
         Ok(status)
@@ -111,12 +134,11 @@ impl Command for RecordArguments {
 impl RecordArguments {
     /// The guest to start with this `kernel`.
     fn started<'a>(&'a self, kernel: &'a Path) -> anyhow::Result<Started<'a>> {
-        if let Some(socket) = self.recording.socket.named() {
-            return Err(usage(format_args!(
-                "--kernel starts a guest, and --socket {} is one that runs already: give one of them (kvmprof run \
+        if self.recording.target.is_named() {
+            return Err(usage(
+                "--kernel starts a guest, and TARGET or --socket is one that runs already: give one of them (kvmprof run \
                  --socket --record does both)",
-                socket.display()
-            )));
+            ));
         }
         Ok(Started {
             guest: &self.guest,
@@ -129,6 +151,21 @@ impl RecordArguments {
             time: self.recording.seconds,
             until: self.until.as_deref(),
         })
+    }
+
+    /// The text that ends the recording of a guest that runs already.
+    fn until_of_running(&self) -> anyhow::Result<Option<ConsoleText>> {
+        match (&self.until, self.guest.console()) {
+            (None, None) => Ok(None),
+            (Some(text), Some(Place::File(file))) => Ok(Some(ConsoleText {
+                text: text.clone(),
+                file: file.clone(),
+            })),
+            _ => Err(usage(
+                "Of a guest that runs already, --until needs --console file:PATH, the file to which its VMM writes its \
+                 console, and --console is for nothing else",
+            )),
+        }
     }
 
     /// A description of the recording.
@@ -150,6 +187,32 @@ impl RecordArguments {
         Ok(contents.kernel.map_or_else(Vec::new, |kernel| kernel.gaps))
     }
 
+    /// Says what the recording can't tell, if that is much, and what to do with it.
+    fn advise(&self, console: &mut Console<'_>) -> anyhow::Result<()> {
+        let contents = Recording::open(&self.output)?.contents()?;
+        let account = contents.closed.filter(|_| contents.info.event.is_none());
+        if let Some(Account {
+            ticks,
+            lost,
+            stolen,
+            ..
+        }) = account
+            && misleads(ticks, lost, stolen)
+        {
+            console.warn(format_args!(
+                "{}: what the guest did in them isn't known",
+                without_sample(ticks, lost, stolen)
+            ));
+        }
+        if self.page().is_none() {
+            let file = self.output.display();
+            console.say(format_args!(
+                "next: kvmprof report {file}, or kvmprof view {file}"
+            ));
+        }
+        Ok(())
+    }
+
     /// Checks the options before a guest is started or contacted.
     fn check(&self, console: &mut Console<'_>) -> anyhow::Result<()> {
         let to_output = is_standard(&self.output);
@@ -161,6 +224,9 @@ impl RecordArguments {
                 "A recording is packed already: give {} a name without .gz",
                 self.output.display()
             )));
+        }
+        if self.kernel.is_none() {
+            self.until_of_running()?;
         }
         if self.kernel.is_none() && self.guest.rate() == Some(0) {
             return Err(usage(

@@ -2,23 +2,26 @@
 
 use std::io::{self, Write};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
 use kvmprof_abi::recorder::REC_STOP;
 use kvmprof_abi::wire::{MAX_DATA, device};
-use kvmprof_cli::command_line::{Console, PipeWriter, SocketArgs, value};
+use kvmprof_cli::command_line::{Console, PipeWriter, value};
 use kvmprof_cli::interrupt::{Interrupt, WaitEnd};
 use kvmprof_client::RemoteDevice;
 use kvmprof_recording::file::NewFile;
 use kvmprof_recording::{SamplingEvent, StackParts};
+use kvmprof_vmm::attached::{CONSOLE_POLL, ConsoleFile, ConsoleLooks, ConsoleText};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::limited::LimitedRecording;
 use super::progress::Progress;
 use crate::commands::record_limit::parse_limit;
 use crate::commands::recorder;
 use crate::commands::recordings::is_standard;
+use crate::commands::target::TargetArgs;
 use crate::commands::units::{parse_look_ticks, parse_stacks};
 
 /// What to do with a recording, for people who have no file for it.
@@ -28,7 +31,7 @@ pub const NAME_A_FILE: &str = "name a file with --output";
 #[derive(Clone, Debug, Args)]
 pub struct RecordingOptions {
     #[command(flatten)]
-    pub socket: SocketArgs,
+    pub target: TargetArgs,
     /// How long the file may become, such as 1G (1M at least): there the recording ends, as a whole one
     #[arg(long, value_name = "SIZE", value_parser = parse_limit)]
     pub record_limit: Option<u64>,
@@ -57,8 +60,8 @@ pub struct RecordingOptions {
 }
 
 impl RecordingOptions {
-    /// Records a running guest to the file `output`, `rate` times a second if that is given. Returns a description of
-    /// the recording.
+    /// Records a running guest to the file `output`, `rate` times a second if that is given, and up to the text `until`. Returns a
+    /// description of the recording.
     ///
     /// # Errors
     /// The guest can't be recorded, or the file can't be written.
@@ -66,11 +69,13 @@ impl RecordingOptions {
         &self,
         output: &Path,
         rate: Option<u32>,
+        until: Option<ConsoleText>,
         console: &mut Console<'_>,
     ) -> anyhow::Result<String> {
         let to_output = is_standard(output);
         let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
-        let connection = self.socket.connect()?;
+        let until = until.map(ConsoleEnd::open).transpose()?;
+        let connection = self.target.connect(console)?;
         let recorder = connection.open(device::RECORDER, 0)?;
         let file = (!to_output).then(|| NewFile::create_recording(output));
         let file = file.transpose().with_context(|| writing(output))?;
@@ -87,6 +92,10 @@ impl RecordingOptions {
         std::thread::scope(|scope| {
             let (device, over, time) = (&recorder, interrupt.clone(), self.seconds);
             scope.spawn(move || stop_in_time(device, &over, time));
+            if let Some(until) = until {
+                let interrupt = interrupt.clone();
+                scope.spawn(move || until.wait(&interrupt));
+            }
             let mut copier = Copier {
                 recorder: &recorder,
                 path: output,
@@ -159,6 +168,35 @@ impl Copier<'_> {
             if !goes_on {
                 log::warn!("The recording has reached --record-limit, and ends here");
                 return Ok(());
+            }
+        }
+    }
+}
+
+/// Ends a recording at a text on the guest's console.
+struct ConsoleEnd {
+    looks: ConsoleLooks,
+    found: EventFd,
+}
+
+impl ConsoleEnd {
+    fn open(text: ConsoleText) -> anyhow::Result<Self> {
+        let found = EventFd::new(EFD_NONBLOCK).context("Cannot make a descriptor")?;
+        let other = found.try_clone().context("Cannot make a descriptor")?;
+        let looks = ConsoleFile::open(text)?.looks(other);
+        Ok(Self { looks, found })
+    }
+
+    /// Raises `interrupt` once the text has come; returns when the work is done.
+    fn wait(mut self, interrupt: &Interrupt) {
+        while !interrupt.comes_before(Instant::now().checked_add(CONSOLE_POLL)) {
+            if let Err(error) = self.looks.look() {
+                log::error!("The file of the guest's console can't be read any more: {error}");
+                return;
+            }
+            if self.found.read().is_ok() {
+                interrupt.stopper().stop();
+                return;
             }
         }
     }

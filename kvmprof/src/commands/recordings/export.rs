@@ -55,7 +55,7 @@ impl ValueEnum for SelectedFormat {
 )]
 pub struct ExportArguments {
     /// The recording; - is standard input
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "FILE", default_value = "out.kvmprof")]
     file: PathBuf,
     /// The format
     #[arg(long, value_enum, value_name = "FORMAT")]

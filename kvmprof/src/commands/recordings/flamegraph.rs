@@ -10,6 +10,9 @@ use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_report::graph::{Graph, GraphArguments, GraphError};
 use kvmprof_report::tasks;
 
+/// The ending of the picture's name.
+const ENDING: &str = "svg";
+
 /// Draw the stacks of recordings as a flame graph, an SVG file
 #[derive(Debug, Args)]
 #[command(
@@ -35,7 +38,7 @@ impl Command for FlamegraphArguments {
         if self.tasks {
             return self.draw_tasks(console);
         }
-        let (profile, _) = self.picture.open::<()>(console)?;
+        let (profile, _) = self.picture.open::<()>(ENDING, console)?;
         let title = self.picture.title(&profile);
         let budget = self.limit.budget(profile.length());
         let svg = self.graph.draw(&profile, title, &budget);
@@ -44,7 +47,7 @@ impl Command for FlamegraphArguments {
             GraphError::NoSamples => CommandError::NoSamples(self.picture.names()).into(),
             other => other.into(),
         })?;
-        self.picture.write(&svg, console)?;
+        self.picture.write(&svg, ENDING, console)?;
         Ok(ExitStatus::SUCCESS)
     }
 }
@@ -56,7 +59,7 @@ impl FlamegraphArguments {
             resolver,
             title,
             length,
-        } = self.picture.open_tasks(console)?;
+        } = self.picture.open_tasks(ENDING, console)?;
         let lines = tasks::folded(&sums, &resolver, &self.limit.budget(length))?;
         if lines.is_empty() {
             return Err(CommandError::NoLooks(self.picture.names()).into());
@@ -71,7 +74,7 @@ impl FlamegraphArguments {
             differential: false,
         };
         let svg = graph.draw(&lines).map_err(GraphError::from)?;
-        self.picture.write(&svg, console)?;
+        self.picture.write(&svg, ENDING, console)?;
         Ok(ExitStatus::SUCCESS)
     }
 }

@@ -14,6 +14,9 @@ use kvmprof_report::graph::title;
 use kvmprof_report::html::{Counts, page};
 use kvmprof_report::symbolize::SourceTexts;
 
+/// The ending of the page's name.
+const ENDING: &str = "html";
+
 /// Write recordings as an HTML page: timeline, flame graph, tables, filters
 ///
 /// One file that any browser opens from disk; it loads nothing. With --vmlinux or --sysroot it also has the instructions of the functions with the
@@ -98,9 +101,9 @@ impl Command for HtmlArguments {
     /// Reads the recording and writes the page.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let texts = self.sources.texts(self.picture.input())?;
-        let (profile, counts) = self.picture.open::<Counts>(console)?;
+        let (profile, counts) = self.picture.open::<Counts>(ENDING, console)?;
         let page = page(&profile, counts, &self.picture.title(&profile), &texts);
-        self.picture.write(page.as_bytes(), console)?;
+        self.picture.write(page.as_bytes(), ENDING, console)?;
         Ok(ExitStatus::SUCCESS)
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::input::TaskInput;
-use super::output::{Naming, check_output, is_packed_name, write_to};
+use super::output::{Naming, check_output, is_packed_name, is_standard, write_to};
 use super::{CommandError, InputArguments};
 use kvmprof_cli::command_line::Console;
 use kvmprof_report::graph::title;
@@ -15,11 +15,12 @@ use kvmprof_report::profile::{Profile, Watcher};
 #[derive(Debug, Args)]
 pub struct PictureArguments {
     /// The recordings, which are counted together; - is standard input
-    #[arg(value_name = "FILE", required = true)]
+    #[arg(value_name = "FILE", default_value = "out.kvmprof")]
     pub files: Vec<PathBuf>,
-    /// The file to write; - is standard output; it is compressed by gzip if its name ends in .gz
+    /// The file to write; - is standard output; it is compressed by gzip if its name ends in .gz. If not given, it is called as the first recording,
+    /// with another ending
     #[arg(short, long, value_name = "PATH")]
-    output: PathBuf,
+    output: Option<PathBuf>,
     /// Replace the output file even if it is a recording
     #[arg(long)]
     force: bool,
@@ -31,21 +32,31 @@ pub struct PictureArguments {
 }
 
 impl PictureArguments {
-    /// Opens the recordings, and passes the data of each to a watcher of its own.
+    /// Opens the recordings, and passes the data of each to a watcher of its own. `ending` is that of the file that will be written.
     ///
     /// # Errors
     /// A recording can't be read, the recordings can't be counted together, or the output file may not be replaced.
     pub fn open<W: Watcher + Default>(
         &self,
+        ending: &str,
         console: &mut Console<'_>,
     ) -> anyhow::Result<(Profile, Vec<W>)> {
-        self.check_output()?;
+        self.check_output(ending)?;
         self.input.open_all(&self.files, console)
     }
 
-    fn check_output(&self) -> Result<(), CommandError> {
+    fn check_output(&self, ending: &str) -> Result<(), CommandError> {
         let inputs: Vec<&Path> = self.files.iter().map(PathBuf::as_path).collect();
-        check_output(&self.output, &inputs, Naming::output(self.force))
+        check_output(&self.output(ending), &inputs, Naming::output(self.force))
+    }
+
+    /// The file to write, with `ending` if none is named. What comes from standard input goes to standard output.
+    fn output(&self, ending: &str) -> PathBuf {
+        let by_name = || match self.files.first() {
+            Some(file) if !is_standard(file) => file.with_extension(ending),
+            _ => "-".into(),
+        };
+        self.output.clone().unwrap_or_else(by_name)
     }
 
     /// The options for the selected part, and for names.
@@ -63,8 +74,8 @@ impl PictureArguments {
     ///
     /// # Errors
     /// As [`Self::open`]; or there are no looks.
-    pub fn open_tasks(&self, console: &mut Console<'_>) -> anyhow::Result<TaskInput> {
-        self.check_output()?;
+    pub fn open_tasks(&self, ending: &str, console: &mut Console<'_>) -> anyhow::Result<TaskInput> {
+        self.check_output(ending)?;
         self.input.open_tasks(&self.files, console)
     }
 
@@ -78,14 +89,23 @@ impl PictureArguments {
         self.title.clone().unwrap_or_else(|| title(profile))
     }
 
-    /// Writes the `picture`.
+    /// Writes the `picture`, and says where it is if no file was named.
     ///
     /// # Errors
     /// The file can't be written.
-    pub fn write(&self, picture: &[u8], console: &mut Console<'_>) -> Result<(), CommandError> {
-        let packed = is_packed_name(&self.output);
-        write_to(&self.output, packed, console.data(), |out| {
+    pub fn write(
+        &self,
+        picture: &[u8],
+        ending: &str,
+        console: &mut Console<'_>,
+    ) -> Result<(), CommandError> {
+        let path = self.output(ending);
+        write_to(&path, is_packed_name(&path), console.data(), |out| {
             out.write_all(picture).map_err(CommandError::Output)
-        })
+        })?;
+        if self.output.is_none() && !is_standard(&path) {
+            console.say(format_args!("{} is written", path.display()));
+        }
+        Ok(())
     }
 }

@@ -11,7 +11,8 @@ use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_cli::table::{USUAL_ROWS, most_rows};
 use kvmprof_cli::text::write_json;
 use kvmprof_report::profile::{
-    RowsArguments, SCHEMA, TableArguments, TableError, TableStyle, print,
+    RowsArguments, SCHEMA, TableArguments, TableError, TableStyle, folded, print, print_accounts,
+    print_tree,
 };
 use kvmprof_report::tasks;
 
@@ -28,11 +29,12 @@ use kvmprof_report::tasks;
     after_help = "Exit status: 0; 1 when the recording cannot be read or has nothing that the options select, or the report cannot \
     be written; 2 for wrong options.\n\n\
     Examples: kvmprof report out.kvmprof --by process,function --top 10\n          \
+    kvmprof report --tree\n          \
     kvmprof report monday.kvmprof tuesday.kvmprof --grep '^tcp_' --mode kernel"
 )]
 pub struct ReportArguments {
     /// The recordings, which are counted together; - is standard input
-    #[arg(value_name = "FILE", required = true)]
+    #[arg(value_name = "FILE", default_value = "out.kvmprof")]
     files: Vec<PathBuf>,
     #[command(flatten)]
     input: InputArguments,
@@ -46,6 +48,9 @@ pub struct ReportArguments {
     /// run, as far as the looks show it: the time from the first to the last of the looks between which it never ran.
     #[arg(long, conflicts_with_all = ["by", "sort", "callers", "callees"])]
     tasks: bool,
+    /// Show the call tree instead of the tables, from the processes inwards; frames with less than 1 % are left out
+    #[arg(long, conflicts_with_all = ["by", "sort", "callers", "callees", "json", "top", "tasks"])]
+    tree: bool,
 }
 
 impl Command for ReportArguments {
@@ -62,6 +67,13 @@ impl Command for ReportArguments {
         })?;
         let budget = self.limit.budget(profile.length());
         let style = TableStyle::for_terminal(console.is_terminal());
+        if self.tree {
+            let stacks = folded(&profile, &budget)?;
+            return within(&budget, console, |out| {
+                print_accounts(&profile, out)?;
+                print_tree(&stacks, style, out)
+            });
+        }
         let top = self.most_rows();
         within(&budget, console, |out| {
             if self.tables.rows.json {

@@ -26,7 +26,7 @@ use super::{CommandError, InputArguments, OutputLimit};
 )]
 pub struct StallsArguments {
     /// The recording; - is standard input
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "FILE", default_value = "out.kvmprof")]
     file: PathBuf,
     /// Only this time, in seconds from the recording's start; either end may be left open
     #[arg(long, value_name = "A:B", default_value = ":")]

@@ -5,7 +5,7 @@ mod devices;
 use anyhow::Context;
 use clap::Args;
 use kvmprof_abi::wire::device;
-use kvmprof_cli::command_line::{Command, Console, ExitStatus, SocketArgs};
+use kvmprof_cli::command_line::{Command, Console, ExitStatus};
 use kvmprof_cli::text::{visible_rows, write_json};
 use kvmprof_client::Connection;
 use kvmprof_recording::SamplingEvent;
@@ -14,6 +14,7 @@ use kvmprof_recording::status::{
     ProfilStatus, RecorderStatus, Status,
 };
 
+use super::target::TargetArgs;
 use super::units::format_memory;
 use devices::device_lines;
 
@@ -26,12 +27,12 @@ const MAX_STATUS: usize = 1 << 20;
 /// terms on the right add up to the number on the left.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0; 1 when there is no guest at the socket; 2 for wrong options.\n\n\
-    Example: kvmprof status --socket /run/guest.sock"
+    after_help = "Exit status: 0; 1 when there is no such guest; 2 for wrong options.\n\n\
+    Example: kvmprof status guest"
 )]
 pub struct StatusArguments {
     #[command(flatten)]
-    socket: SocketArgs,
+    target: TargetArgs,
     /// Print the JSON document that the guest's kvmprof gives (guest/abi/WIRE.md describes it)
     #[arg(long)]
     json: bool,
@@ -40,7 +41,7 @@ pub struct StatusArguments {
 impl Command for StatusArguments {
     /// Prints the status of a running guest.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let (document, status) = read_status(&self.socket.connect()?)?;
+        let (document, status) = read_status(&*self.target.connect(console)?)?;
         let written = if self.json {
             write_json(console.text(), document)
         } else {

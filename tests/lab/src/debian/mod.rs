@@ -24,7 +24,7 @@ const RECORDING: &str = "recording";
 /// Boot a whole Debian system in the lab.
 #[derive(Debug, Args)]
 pub(crate) struct DebianArguments {
-    /// A qcow2 image of another Debian system, made as docs/disks.md says [default: one made of
+    /// A qcow2 image of another Debian system, made as docs/devices.md says [default: one made of
     /// Debian's packages]
     #[arg(long, value_name = "PATH", requires_all = ["kernel", "initrd"])]
     disk: Option<PathBuf>,

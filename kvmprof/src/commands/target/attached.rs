@@ -1,0 +1,104 @@
+//! A `kvmprof attach` that a command starts for a guest of another VMM, and ends.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use kvmprof_attach::Machine;
+use kvmprof_cli::command_line::Console;
+use kvmprof_client::{Connection, RuntimeFolderError, named_socket};
+use rustix::process::{
+    Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal,
+};
+
+use super::machines;
+
+/// The pause between two tries to connect.
+const POLL: Duration = Duration::from_millis(20);
+
+/// The running `kvmprof attach`. It ends when this is dropped, or when this process ends.
+#[derive(Debug)]
+pub struct Attached {
+    child: Child,
+}
+
+/// The socket at which the guest of process `pid` is served. Other commands find it there meanwhile: a guest can be attached to only once. Its name doesn't
+/// end as those of guests with names do: it is none that a collector follows.
+///
+/// # Errors
+/// This user has no folder for sockets.
+pub fn socket(pid: i32) -> Result<PathBuf, RuntimeFolderError> {
+    Ok(named_socket(&format!("attached-{pid}"))?.with_extension(""))
+}
+
+/// Attaches to `machine`, and connects.
+///
+/// # Errors
+/// It can't be attached to. Why is on standard error then, or in the error.
+pub fn attach(
+    machine: &Machine,
+    console: &mut Console<'_>,
+) -> anyhow::Result<(Connection, Attached)> {
+    if let Some(obstacle) = &machine.obstacle {
+        bail!(
+            "Cannot attach to the guest of process {}: {obstacle}",
+            machine.pid
+        );
+    }
+    let socket = socket(machine.pid)?;
+    console.say(format_args!(
+        "attaching to the guest of process {}",
+        machines::in_words(machine)
+    ));
+    let parent = getpid();
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .arg0("kvmprof")
+        .arg("attach")
+        .arg(format!("{}:{}", machine.pid, machine.start_time))
+        .arg("--socket")
+        .arg(&socket)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        // Ctrl-C is for the command, which ends it then.
+        .process_group(0);
+    // SAFETY: between fork and exec there are only prctl(2) and getppid(2), which take no lock and no memory.
+    unsafe {
+        command.pre_exec(move || {
+            set_parent_process_death_signal(Some(Signal::TERM))?;
+            // If the parent has ended before that, the signal never comes.
+            match getppid() == Some(parent) {
+                true => Ok(()),
+                false => Err(io::ErrorKind::BrokenPipe.into()),
+            }
+        });
+    }
+    let child = command.spawn().context("Cannot start kvmprof attach")?;
+    let mut attached = Attached { child };
+    loop {
+        if let Ok(connection) = Connection::connect(&socket) {
+            return Ok((connection, attached));
+        }
+        if let Some(status) = attached.child.try_wait()? {
+            bail!("kvmprof attach has ended ({status}): it has said why");
+        }
+        thread::sleep(POLL);
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let Ok(pid) = i32::try_from(self.child.id()) else {
+            return;
+        };
+        // It has ended by itself if this fails.
+        if let (Ok(None), Some(pid)) = (self.child.try_wait(), Pid::from_raw(pid)) {
+            let _ = kill_process(pid, Signal::TERM);
+            let _ = self.child.wait();
+        }
+    }
+}
