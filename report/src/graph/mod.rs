@@ -10,6 +10,7 @@ pub(crate) use marks::{CUT, GROUP, MARKS};
 pub use marks::{marked, with_torn_edges};
 pub use titles::{account, account_of_changes, title, title_of};
 
+use inferno::flamegraph::color::{BackgroundColor, Color};
 use inferno::flamegraph::{Direction, Options, TextTruncateDirection, from_lines};
 
 use self::palette::{CHANGES, MODES, Shade, by_change, by_name, cut};
@@ -39,6 +40,7 @@ impl Graph {
         options.title = visible(&self.title);
         options.subtitle = Some(visible(&self.subtitle));
         options.count_name = "ticks".to_owned();
+        options.bgcolors = Some(BackgroundColor::Flat(Color::new(255, 255, 255)));
         // The same recording must give the same picture.
         options.deterministic = true;
         options.text_truncate_direction = TextTruncateDirection::Right;
@@ -104,6 +106,7 @@ impl Graph {
         let example = if self.differential { "same" } else { "user" };
         left = add_legend(&mut end, left, "cut short", &format!("url(#cut-{example})"));
         end.add("</g>");
+        end.add(SCREEN_STYLE);
         add_narrow(&mut end, left, self.subtitle.chars().count());
         // The legend is on the left of the subtitle.
         text = text.replacen(SUBTITLE, SUBTITLE_ON_THE_RIGHT, 1);
@@ -139,7 +142,11 @@ fn label_root(svg: &str) -> String {
     svg.to_owned()
 }
 
-/// The colour of a torn edge, that of lost ticks on the page.
+/// The search can be seen, and where the reader's screen is dark the picture is, too: its background, and all text that isn't in a frame.
+const SCREEN_STYLE: &str = "<style type=\"text/css\">#search { opacity:0.7 } @media (prefers-color-scheme:dark) { \
+     svg > rect { fill:#0d1117 } svg > text, #legend text { fill:#e6edf3 } }</style>";
+
+/// The colour of a torn edge, that of the page.
 const TORN_COLOR: &str = "rgb(209,36,47)";
 
 /// The start of the subtitle in inferno's documents, and its new position.
@@ -255,6 +262,13 @@ mod tests {
     }
 
     #[test]
+    fn the_background_is_plain_and_can_be_dark() {
+        let svg = drawn(&Graph::default(), &["p-7;f 2"]);
+        assert_eq!(svg.matches("stop-color=\"#ffffff\"").count(), 2, "{svg}");
+        assert_eq!(svg.matches("(prefers-color-scheme:dark)").count(), 1);
+    }
+
+    #[test]
     fn labels_of_the_legend_are_beside_its_colours() {
         let svg = drawn(&Graph::default(), &["p-7;f 2"]);
         let (_, legend) = svg.split_once("<g id=\"legend\">").unwrap();
@@ -327,7 +341,7 @@ mod tests {
             assert_eq!(svg.matches(SUBTITLE_ON_THE_RIGHT).count(), 1);
         }
         let css = include_str!("../html/script/palette.css");
-        assert!(css.contains("--lost: #d1242f;") && TORN_COLOR == "rgb(209,36,47)");
+        assert!(css.contains("--torn: #d1242f;") && TORN_COLOR == "rgb(209,36,47)");
     }
 
     #[test]

@@ -24,7 +24,7 @@ const MAX_CELLS: usize = 500_000;
 /// - `times`, `selection`: what the command selected, the first of each recording; if recordings have different times, `begin`
 ///   is 0 and stands for all their begins;
 /// - `comparison`: whether the second recording is compared with the first;
-/// - `files`: the recordings' names, if there are several;
+/// - `files`: the recordings' names; none if the only one has none;
 /// - `event`: the event that makes the ticks; null for the clock, whose rate is `hz`;
 /// - `processes`: their `recording` (its number), `pid` and `name`; `threads`: their `recording`, `pid`, `tid` and `name`. -1 is
 ///   unknown, null is all that aren't told apart;
@@ -106,11 +106,10 @@ fn processes(profile: &Profile) -> Value {
 }
 
 fn files(profile: &Profile) -> Vec<String> {
-    if profile.merged.is_empty() {
-        return Vec::new();
-    }
     let recordings = profile.recordings();
-    recordings.map(|one| visible(&one.file)).collect()
+    let files: Vec<String> = recordings.map(|one| visible(&one.file)).collect();
+    // One that wasn't read from a file has no name.
+    if files == [""] { Vec::new() } else { files }
 }
 
 fn threads(merged: &Merged) -> Value {

@@ -10,7 +10,8 @@ use crate::symbolize::{Resolver, SourceTexts};
 use kvmprof_recording::file::{Account, FileError, Recording, Unobserved};
 use kvmprof_recording::without_sample;
 
-/// The views, which the script fills in.
+/// The controls of the bar beside the title, and the views, which the script fills in.
+const BAR: &str = include_str!("script/bar.html");
 const VIEWS: &str = include_str!("script/views.html");
 
 const STYLES: [&str; 3] = [
@@ -20,19 +21,23 @@ const STYLES: [&str; 3] = [
 ];
 
 /// The script's files. Each comes after those that it needs.
-const SCRIPTS: [&str; 13] = [
+const SCRIPTS: [&str; 17] = [
     include_str!("script/data.js"),
     include_str!("script/state.js"),
     include_str!("script/sums.js"),
     include_str!("script/change.js"),
     include_str!("script/tree.js"),
+    include_str!("script/tip.js"),
     include_str!("script/flames.js"),
+    include_str!("script/calltree.js"),
     include_str!("script/code.js"),
     include_str!("script/details.js"),
     include_str!("script/views.js"),
+    include_str!("script/lanes.js"),
     include_str!("script/timeline.js"),
     include_str!("script/filters.js"),
     include_str!("script/tables.js"),
+    include_str!("script/keys.js"),
     include_str!("script/main.js"),
 ];
 
@@ -142,14 +147,16 @@ fn body(profile: &Profile, title: &str, is_comparison: bool) -> Markup {
     body.add("<header><h1>")
         .text(title)
         .add("</h1>\n")
-        .join(&warnings(profile, is_comparison))
+        .add(BAR)
         .add(
             "</header>\n<main>\n\
              <noscript><p class=warning>This page is drawn by a script, which doesn't run here. \
              <code>kvmprof report</code> prints the same numbers.</p></noscript>\n",
         )
         .add(VIEWS)
-        .add("<section class=columns aria-label=\"About the recording\"><div><h2>Recording</h2>\n")
+        .add("<section id=about aria-label=\"About the recording\">\n")
+        .join(&warnings(profile, is_comparison))
+        .add("<div class=columns><div><h2>Recording</h2>\n")
         .join(&properties::info(profile))
         .add("</div>\n<div><h2>Ticks</h2>\n");
     if is_comparison {
@@ -160,7 +167,7 @@ fn body(profile: &Profile, title: &str, is_comparison: bool) -> Markup {
     } else {
         body.join(&properties::account(&profile.account()));
     }
-    body.add("</div></section>\n</main>\n");
+    body.add("</div></div></section>\n</main>\n");
     body
 }
 

@@ -164,14 +164,8 @@ function comparisonCommand() {
   const times = data.times.map((time) => `${edgeTimeIn(begin, time, time.begin ?? 0)}:${edgeTimeIn(end, time, time.begin ?? 0)}`);
   const isSame = times.every((time) => time === times[0]);
   if (times[0] !== ":" || !isSame) (isSame ? times.slice(0, 1) : times).forEach((time) => words.push(`--time ${time}`));
-  if (given.pids.length > 0) words.push(`--pid=${given.pids.join(",")}`);
-  given.comms.forEach((comm) => words.push(`--comm ${quoted(comm)}`));
-  const [vcpu, mode] = [state.vcpu !== "" ? [state.vcpu] : given.vcpus, state.mode !== "" ? [state.mode] : given.modes];
-  if (vcpu.length > 0) words.push(`--vcpu=${vcpu.join(",")}`);
-  if (mode.length > 0) words.push(`--mode=${mode.join(",")}`);
-  selectedLabels().forEach((label) => words.push(`--label ${quoted(label)}`));
+  const [options, others] = optionsOfFilters(given, given.pids);
+  words.push(...options);
   if (given.grep !== null) words.push(`--grep ${quoted(given.grep)}`);
-  const others = ["pid", "tid", "module", "function"].some((name) => state[name] !== "");
-  if (others || state.only.length > 0 || state.hide.length > 0) words.push("   # without the other filters");
-  return words.join(" ");
+  return withNote(words, others || state.pid !== "" || state.function !== "");
 }

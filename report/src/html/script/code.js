@@ -1,54 +1,50 @@
 // The code of a function: its source lines and instructions with their ticks, where the page has them.
 
 const codes = new Map(data.code.map((code) => [code.function, code]));
-const openCode = new Set(); // the names of the lists that are open, for the next function too
 
 // The function whose code a frame is in: what is inlined has none of its own.
 function functionWithCode({ fn, frame, flames }) {
-  if (!frame?.isInlined || state.view === "inverted" || flames === views.callers) return fn;
+  if (!frame?.isInlined || isFromCallees(flames)) return fn;
   let outer = frame;
   while (outer.parent && outer.isInlined) outer = outer.parent;
   return outer.fn;
 }
 
-function codeListsOf(selected) {
-  const fn = functionWithCode(selected);
-  const code = codes.get(fn);
-  if (!code) return [];
-  const whose = fn === selected.fn ? "it" : functions.name[fn];
-  const note = `${ticksOf(code.ticks)} found the processor in ${whose}, in all that the page has: filters don't change these.`;
-  const lists = [make("p", { className: "note", textContent: note })];
-  if (code.source) lists.push(codeList("Source", code.source.file, () => sourceRows(code), code));
-  lists.push(codeList("Instructions", "", () => instructionRows(code), code));
-  return lists;
+// Draws the code of the function that the address names, else of the one with the most ticks in it.
+function drawCode() {
+  const fn = functionOfKey(state.about);
+  const code = codes.get(fn) ?? data.code[0];
+  const name = functions.name[code.function];
+  const note = `${ticksOf(code.ticks)} found the processor in ${name}, in all that the page has: filters don't change these.`;
+  const choose = make("select", { onchange: (event) => change({ about: keyOf(Number(event.target.value)) }) },
+    ...data.code.map((other) => make("option", { value: other.function, textContent: `${functions.name[other.function]} (${ticksOf(other.ticks)})` })));
+  choose.value = code.function;
+  const missing = fn !== undefined && fn !== code.function ? [make("p", { className: "warning", textContent: `The page has no code of ${functions.name[fn]}.` })] : [];
+  const lists = make("div", { className: "lists" });
+  if (code.source) lists.append(codeList("Source", code.source.file, sourceRows(code), code));
+  lists.append(codeList("Instructions", "", instructionRows(code), code));
+  element("code").replaceChildren(make("p", {}, make("label", {}, "Function ", choose)), ...missing, make("p", { className: "note", textContent: note }), lists);
+  for (const box of lists.querySelectorAll(".scrolled")) {
+    const rows = [...box.querySelectorAll("tbody tr")];
+    const most = rows.reduce((most, row) => Number(row.dataset.ticks) > Number(most?.dataset.ticks ?? 0) ? row : most, null);
+    if (most) box.scrollTop = most.offsetTop - box.clientHeight / 2;
+  }
 }
 
-// A list that is made when it is opened.
-function codeList(name, about, rows, code) {
-  const list = make("details", { className: "code" }, make("summary", { textContent: about ? `${name}: ${about}` : name }));
-  const fill = () => {
-    const [head, ...body] = rows();
-    const columns = make("tr", {}, ...head.map((text, index) => make("th", { scope: "col", className: index > 0 && index < 3 ? "n" : "", textContent: text })));
-    const table = make("table", {}, make("thead", {}, columns), make("tbody", {}, ...body.map((row) => codeRow(row, code.ticks))));
-    list.append(make("div", { className: "wide", tabIndex: 0, role: "region", "aria-label": `${name}, ${functions.name[code.function]}` }, table));
-  };
-  if (openCode.has(name)) {
-    list.open = true;
-    fill();
-  }
-  list.addEventListener("toggle", () => {
-    if (list.open) openCode.add(name);
-    else openCode.delete(name);
-    if (list.open && list.childElementCount === 1) fill();
-  });
-  return list;
+function codeList(name, about, [head, ...body], code) {
+  const columns = make("tr", {}, ...head.map((text, index) => make("th", { scope: "col", className: index > 0 && index < 3 ? "n" : "", textContent: text })));
+  const table = make("table", {}, make("thead", {}, columns), make("tbody", {}, ...body.map((row) => codeRow(row, code.ticks))));
+  return make("section", {}, make("h3", { textContent: about ? `${name}: ${about}` : name }),
+    make("div", { className: "scrolled", tabIndex: 0, role: "region", "aria-label": `${name}, ${functions.name[code.function]}` }, table));
 }
 
 function codeRow([place, ticks, ...texts], all) {
   const cell = make("td", { className: "n bar", textContent: ticks > 0 ? percent(ticks, all) : "" });
   cell.style.setProperty("--share", `${100 * ticks / Math.max(all, 1)}%`);
-  return make("tr", {}, make("th", { scope: "row", textContent: place }), make("td", { className: "n", textContent: ticks > 0 ? ticks : "" }), cell,
+  const row = make("tr", {}, make("th", { scope: "row", textContent: place }), make("td", { className: "n", textContent: ticks > 0 ? ticks : "" }), cell,
     ...texts.map((text) => make("td", { className: "text", textContent: text })));
+  row.dataset.ticks = ticks;
+  return row;
 }
 
 function sourceRows({ source }) {

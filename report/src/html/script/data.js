@@ -141,7 +141,7 @@ const labelName = (thread, key) => `${key}=${labels[data.labelled[thread]][key] 
 const labelNames = [...new Set(labels.flatMap((set) => Object.entries(set).map((label) => label.join("="))))].sort();
 // The number of a recording, where there are several: as a part of names, and of what the address of the page says. Where two are compared names have
 // none, but one id may be that of another process in each.
-const isMerged = data.files.length > 0 && !isComparison;
+const isMerged = data.files.length > 1 && !isComparison;
 const ofRecording = (recording) => isMerged ? ` (${recording + 1})` : "";
 const inRecording = (recording, id) => isMerged || isComparison ? `${recording + 1}:${id}` : String(id);
 const processId = (process) => process === OTHERS ? "null" : inRecording(processes.recording[process], processes.pid[process]);
@@ -182,6 +182,12 @@ function edgeTimeIn(edge, { begin, end }, first) {
 function seconds(ns) {
   const text = (ns / 1e9).toFixed(9);
   return text.replace(/(\.\d{3}\d*?)0+$/, "$1");
+}
+
+// A duration for people.
+function duration(ns) {
+  const [scale, unit] = ns < 1e6 ? [1e3, "µs"] : ns < 1e9 ? [1e6, "ms"] : [1e9, "s"];
+  return `${Number((ns / scale).toPrecision(4))} ${unit}`;
 }
 
 // The time of an edge for people.

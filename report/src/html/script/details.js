@@ -3,29 +3,28 @@
 let selection = null; // { fn, frame, flames }
 
 function focusDetails() {
+  if (state.side !== "") changeInPlace({ side: "" }, drawViews);
   element("details").querySelector("button")?.focus();
 }
 
-// Shows a frame. `isChosen`: it stays until another one is.
-function showFrame(frame, flames, isChosen) {
-  if (isChosen) selection = { fn: frame.fn, frame, flames };
-  element("hover").textContent = `${frame.name}: ${countText(frame, flames.root)}`;
-  if (!isChosen) return;
+// Selects a frame of a view.
+function showFrame(frame, flames) {
+  selection = { fn: frame.fn, frame, flames };
   drawSelection();
   showRow();
 }
 
-// Shows a function, wherever it was called.
+// Selects a function, wherever it was called.
 function showFunction(fn) {
   selection = { fn, frame: null, flames: null };
   drawSelection();
   showRow();
 }
 
-// Shows what is selected in the details, and where it is in the graphs and in the table.
+// Shows what is selected in the details, and where it is in the views.
 function drawSelection() {
   drawDetails();
-  for (const flames of Object.values(views)) flames.mark(selection?.fn ?? -1);
+  for (const view of Object.values(views)) view.mark(selection?.fn ?? -1);
   markRow();
 }
 
@@ -37,19 +36,25 @@ function selectedGroup() {
   return null;
 }
 
-function factsOf({ fn, frame, flames }) {
-  const facts = [];
-  if (frame && isComparison) {
-    facts.push(["ticks", countText(frame, flames.root)]);
+// Whether the tree that a frame is in begins with callees.
+const isFromCallees = (flames) => flames === views.callers || flames !== views.callees && state.inverted !== "";
+
+function countsOf({ frame, flames }) {
+  const isSelf = frame.fn >= 0 && !isFromCallees(flames);
+  if (isComparison) {
     const own = frame.calls.reduce(([before, after], { sides }) => [before - sides[0], after - sides[1]], frame.sides);
-    if (frame.fn >= 0 && state.view !== "inverted" && flames !== views.callers) facts.push(["self", changeText(own)]);
-  } else if (frame) {
-    facts.push(["ticks", `${frame.ticks}: ${percent(frame.ticks, flames.root.ticks)} of what is shown, ${percent(frame.ticks, sums.total)} of what is selected`]);
-    const own = frame.calls.reduce((rest, called) => rest - called.ticks, frame.ticks);
-    if (frame.fn >= 0 && state.view !== "inverted" && flames !== views.callers) facts.push(["self", `${own}: ${percent(own, sums.total)}`]);
-    const modes = MODES.map((mode, index) => [mode, frame.modes[index]]).filter(([, ticks]) => ticks > 0);
-    facts.push(["modes", modes.map(([mode, ticks]) => `${mode} ${percent(ticks, frame.ticks)}`).join(", ")]);
+    return [["ticks", countText(frame, flames.root)], ...isSelf ? [["self", changeText(own)]] : []];
   }
+  const own = frame.calls.reduce((rest, called) => rest - called.ticks, frame.ticks);
+  const share = (count) => `${percent(count, sums.total)} of what is selected (${intervalText(count)})`;
+  const shown = flames.root.ticks === sums.total ? [] : [["of these", `${percent(frame.ticks, flames.root.ticks)} of what is shown`]];
+  return [["total", `${ticksOf(frame.ticks)}, ${share(frame.ticks)}`], ...shown, ...isSelf ? [["self", `${ticksOf(own)}, ${share(own)}`]] : []];
+}
+
+function factsOf(selected) {
+  const { fn, frame } = selected;
+  const facts = frame ? countsOf(selected) : [];
+  if (frame && !isComparison) facts.push(["modes", modesText(frame)]);
   if (fn < 0) return facts;
   const [low, span] = [functions.low[fn], functions.span[fn]];
   const module = functions.module[fn];
@@ -63,38 +68,70 @@ function factsOf({ fn, frame, flames }) {
   return facts.filter(([, value]) => value);
 }
 
-function actionsOf({ fn, frame, flames }) {
+function actionsOf(selected) {
+  const { fn, frame, flames } = selected;
   const actions = [];
   const add = (name, action) => actions.push(make("button", { type: "button", textContent: name, onclick: action }));
-  if (frame && flames.root !== frame) add("Zoom in", () => flames.enter(frame));
+  if (frame && flames.root !== frame && flames.enter) add("Zoom in", () => flames.enter(frame));
   if (fn >= 0) {
     const key = keyOf(fn);
-    add("Only with it", () => change({ only: [...new Set([...state.only, key])] }));
-    add("Without it", () => change({ hide: [...new Set([...state.hide, key])] }));
-    add("Callers and callees", () => change({ view: "sandwich", about: key, zoom: "" }));
-    if (moduleName(fn) !== "") add("Only its module", () => change({ module: moduleName(fn) }));
+    add("Only with it", () => change({ only: [...new Set([...state.only, key])], zoom: "" }));
+    add("Without it", () => change({ hide: [...new Set([...state.hide, key])], zoom: "" }));
+    add("Callers and callees", () => change({ tab: "function", about: key }));
+    const name = moduleName(fn);
+    if (name !== "") {
+      add("Only its module", () => include("module", name));
+      add("Without its module", () => exclude("module", name));
+    }
+    if (codes.has(functionWithCode(selected))) add("Code", () => change({ tab: "code", about: keyOf(functionWithCode(selected)) }));
   } else if (frame && /^g-?\d+$/.test(frame.id)) {
-    const key = Number(frame.id.slice(1));
-    const filters = { process: { pid: processId(key) }, thread: { pid: processId(processOf[key]), tid: threadId(key) } };
-    const filter = filters[state.group] ?? { label: frame.name };
-    // There is no filter for what has no label.
-    if (!filter.label || labelNames.includes(filter.label)) add(`Only this ${state.group.split(" ")[0]}`, () => change({ ...filter, zoom: "" }));
+    addGroupActions(Number(frame.id.slice(1)), frame, add);
   }
-  if (frame) add("Copy stack", (event) => copy(stackOf(frame, state.view === "inverted" || flames === views.callers).join("\n"), event.target));
+  if (frame) add("Copy stack", (event) => copy(stackOf(frame, isFromCallees(flames)).join("\n"), event.target));
   return actions;
+}
+
+// What can be done with a process, a thread or a label.
+function addGroupActions(key, frame, add) {
+  if (state.group === "thread") {
+    if (threads.tid[key] !== null) add("Only this thread", () => includeThread(key));
+    return;
+  }
+  const [kind, name, value] = state.group === "process" ? ["pid", "process", processId(key)] : ["label", "label", frame.name];
+  // There is no filter for what has no label.
+  if (kind === "label" && !labelNames.includes(value)) return;
+  add(`Only this ${name}`, () => include(kind, value));
+  add(`Without this ${name}`, () => exclude(kind, value));
+}
+
+// A bar with a part for each mode.
+function modeBar({ modes, ticks }) {
+  const parts = MODES.map((mode, index) => {
+    const part = make("i", { className: mode });
+    part.style.width = `${100 * modes[index] / Math.max(ticks, 1)}%`;
+    return part;
+  });
+  return make("div", { className: "modes", "aria-hidden": true }, ...parts);
 }
 
 function drawDetails() {
   const box = element("details");
+  if (state.side !== "") {
+    box.replaceChildren();
+    return;
+  }
   const hadFocus = box.contains(document.activeElement) ? document.activeElement.textContent : null;
+  const listed = (rows) => make("dl", {}, ...rows.flatMap(([term, value]) => [make("dt", { textContent: term }), make("dd", { textContent: value })]));
   if (!selection) {
-    box.replaceChildren(make("p", { className: "note", textContent: "Choose a frame to see more of it here. Arrow keys move between frames, Enter zooms in, Escape out." }));
+    const all = { modes: sums.mode, ticks: sums.total };
+    const rows = MODES.map((mode, index) => [mode, `${percent(sums.mode[index], sums.total)} (${ticksOf(sums.mode[index])})`]).filter((_, index) => sums.mode[index] > 0);
+    box.replaceChildren(make("h2", { textContent: "What is selected" }), ...isComparison ? [] : [modeBar(all), listed(rows)],
+      make("p", { className: "note", textContent: "Choose a frame or a function to see more of it here." }));
     return;
   }
   const name = selection.frame ? selection.frame.name : functions.name[selection.fn];
-  const rows = factsOf(selection).flatMap(([term, value]) => [make("dt", { textContent: term }), make("dd", { textContent: value })]);
   const actions = make("p", { className: "actions" }, ...actionsOf(selection));
-  box.replaceChildren(make("h3", { textContent: name }), actions, make("dl", {}, ...rows), ...codeListsOf(selection));
+  box.replaceChildren(make("h2", { textContent: name }), ...selection.frame && !isComparison ? [modeBar(selection.frame)] : [], listed(factsOf(selection)), actions);
   if (hadFocus !== null) {
     [...box.querySelectorAll("button")].find((button) => button.textContent === hadFocus)?.focus();
   }

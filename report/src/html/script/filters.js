@@ -1,4 +1,11 @@
-// The filters, which combine.
+// The filters, which combine: one value of each kind, what is left out, and functions of stacks. Each is a chip.
+
+const KINDS_OF_FILTERS = { pid: "process", tid: "thread", label: "label", vcpu: "vCPU", mode: "mode", module: "module" };
+
+// Only what has this value, or all but that.
+const include = (kind, value) => change({ [kind]: value, ...kind === "pid" ? { tid: "" } : {}, not: state.not.filter((one) => one !== `${kind}:${value}`), zoom: "" });
+const exclude = (kind, value) => change({ not: [...new Set([...state.not, `${kind}:${value}`])], ...state[kind] === value ? { [kind]: "" } : {}, zoom: "" });
+const includeThread = (thread) => change({ pid: processId(processOf[thread]), tid: threadId(thread), zoom: "" });
 
 function setUpFilters() {
   const listed = processes.pid.map((_, process) => process).filter((process) => sameProcess[process] === process);
@@ -10,22 +17,26 @@ function setUpFilters() {
   const isWithout = nodesWith(functionsWhere((_, fn) => moduleName(fn) === ""));
   const isAnyWithout = cells.node.some((node) => isWithout[node] === 1);
   fill("module", modules.name.filter((name) => name !== "" || isAnyWithout).map((name) => name || NO_MODULE).map((name) => [name, name]));
-  element("pid").addEventListener("change", (event) => change({ pid: event.target.value, tid: "", zoom: "" }));
-  for (const name of ["tid", "label", "vcpu", "mode", "module"]) {
-    element(name).addEventListener("change", (event) => change({ [name]: event.target.value, zoom: "" }));
+  for (const kind of Object.keys(KINDS_OF_FILTERS)) {
+    element(kind).addEventListener("change", (event) => include(kind, event.target.value));
   }
   // What is typed from one pause to the next is one step.
-  let isTyping = false;
+  let isTyped = false;
   setUpSearch(element("function"), (text, isDone) => {
-    if (text !== state.function) (isTyping ? changeInPlace : change)({ function: text, zoom: "" });
-    isTyping = !isDone;
+    if (text !== state.function) (isTyped ? changeInPlace : change)({ function: text, zoom: "" });
+    isTyped = !isDone;
   });
   element("regex").addEventListener("change", (event) => change({ regex: event.target.checked ? "1" : "", zoom: "" }));
-  element("clear").addEventListener("click", () => {
-    const cleared = Object.fromEntries(FILTERS.map((name) => [name, ""]));
-    change({ ...cleared, regex: "", only: [], hide: [], zoom: "" });
-  });
+  element("clear").addEventListener("click", clearFilters);
+  element("idling").hidden = !hasIdle;
+  element("idle").addEventListener("change", (event) => change({ idle: event.target.checked ? "1" : "", zoom: "" }));
+  element("undo").addEventListener("click", undo);
   element("copycommand").addEventListener("click", (event) => copy(element("command").textContent, event.target));
+}
+
+function clearFilters() {
+  const cleared = Object.fromEntries(FILTERS.map((name) => [name, ""]));
+  change({ ...cleared, regex: "", only: [], hide: [], not: [], zoom: "" });
 }
 
 // Fills a list with the choices; the first one is all.
@@ -38,33 +49,94 @@ function drawFilters() {
   const own = threads.tid.map((tid, thread) => [thread, tid]).filter(([thread, tid]) =>
     tid !== null && sameThread[thread] === thread && (state.pid === "" || processId(processOf[thread]) === state.pid));
   fill("tid", own.slice(0, 2000).map(([thread]) => [threadId(thread), threadName(thread)]));
-  for (const name of ["pid", "tid", "label", "vcpu", "mode", "module"]) element(name).value = state[name];
+  for (const kind of Object.keys(KINDS_OF_FILTERS)) element(kind).value = state[kind];
   if (document.activeElement !== element("function")) element("function").value = state.function;
   element("regex").checked = state.regex !== "";
+  element("idle").checked = state.idle !== "";
   const isWrong = state.function !== "" && matcher(state.function, state.regex !== "") === null;
   element("function").setAttribute("aria-invalid", isWrong);
   element("wrong").hidden = !isWrong;
   element("clear").disabled = !isFiltered();
-  drawChips();
+  element("undo").disabled = steps() === 0;
+  element("chips").replaceChildren(...chips());
   const [stolen, lost] = sums.missed;
   element("total").textContent = isComparison ? `${ticksOf(sums.sides[0])} selected before, ${ticksOf(sums.sides[1])} after.` : `${ticksOf(sums.total)} selected, ${percent(sums.total, allTicks)} of all; besides ${stolen} stolen, ${lost} lost.`;
   element("command").textContent = command();
+  element("command").title = element("command").textContent;
 }
 
-// The functions that stacks have to have, or may not have.
-function drawChips() {
-  const chip = (list, text, key) => {
-    const name = nameOfKey(key);
-    const without = () => change({ [list]: state[list].filter((other) => other !== key), zoom: "" });
-    return make("button", { type: "button", className: "chip", textContent: `${text} ${name} ✕`, onclick: without,
-      "aria-label": `${text} ${name}: remove this filter` });
-  };
-  element("chips").replaceChildren(
-    ...state.only.map((key) => chip("only", "only", key)), ...state.hide.map((key) => chip("hide", "without", key)));
+// What a value of a filter is called.
+function shownValue(kind, value) {
+  if (kind === "pid") {
+    const process = processes.pid.findIndex((_, process) => sameProcess[process] === process && processId(process) === value);
+    return processName(process);
+  }
+  const thread = kind === "tid" ? threads.tid.findIndex((_, thread) => threadId(thread) === value) : -1;
+  return thread >= 0 ? threadName(sameThread[thread]) : value;
+}
+
+// A filter that can be removed, and where `turn` is given be turned round: only this, or all but that.
+function chip(text, remove, turn) {
+  const body = turn ? make("button", { type: "button", textContent: text, title: "Turn round: only this, or all but this", onclick: turn }) : make("span", { textContent: text });
+  return make("span", { className: "chip" }, body, make("button", { type: "button", textContent: "✕", "aria-label": `${text}: remove this filter`, onclick: remove }));
+}
+
+function chips() {
+  const made = [];
+  const without = (list, key) => ({ [list]: state[list].filter((other) => other !== key), zoom: "" });
+  if (state.time !== "") {
+    const [begin, end] = selectedBins();
+    made.push(chip(`${shownTime(begin)} to ${shownTime(end)}`, () => change({ time: "", zoom: "" })));
+  }
+  for (const [kind, name] of Object.entries(KINDS_OF_FILTERS)) {
+    const value = state[kind];
+    if (value === "") continue;
+    const turn = kind === "tid" ? null : () => change({ [kind]: "", not: [...state.not, `${kind}:${value}`], zoom: "" });
+    made.push(chip(`${name} ${shownValue(kind, value)}`, () => change({ [kind]: "", zoom: "" }), turn));
+  }
+  if (state.function !== "") made.push(chip(`function ${state.function}`, () => change({ function: "", zoom: "" })));
+  for (const one of state.not) {
+    const [kind, value] = [one.slice(0, one.indexOf(":")), one.slice(one.indexOf(":") + 1)];
+    const turn = () => change({ ...without("not", one), [kind]: value });
+    if (kind in KINDS_OF_FILTERS) made.push(chip(`not ${KINDS_OF_FILTERS[kind]} ${shownValue(kind, value)}`, () => change(without("not", one)), turn));
+  }
+  for (const [list, other, word] of [["only", "hide", "only"], ["hide", "only", "without"]]) {
+    for (const key of state[list]) {
+      made.push(chip(`${word} ${nameOfKey(key)}`, () => change(without(list, key)), () => change({ ...without(list, key), [other]: [...new Set([...state[other], key])] })));
+    }
+  }
+  return made;
 }
 
 // What regular expressions of browsers have and those of the command line don't: looking ahead and behind, and references to groups.
 const ONLY_OF_BROWSERS = /\(\?<?[=!]|\\[1-9]|\\k</;
+
+// The modes and the vCPUs that the command has to select; none if these are all that there are. null: it can't.
+function chosenOf(all, given, isChosen) {
+  const chosen = (given.length > 0 ? given : all).filter(isChosen);
+  if (chosen.length === 0) return null;
+  return chosen.length === all.length ? given : chosen;
+}
+
+// The options of the filters that both commands have, and whether there are others.
+function optionsOfFilters(given, pids) {
+  const options = [];
+  const list = (option, values) => { if (values?.length > 0) options.push(`--${option}=${values.join(",")}`); };
+  list("pid", pids);
+  given.comms.forEach((comm) => options.push(`--comm ${quoted(comm)}`));
+  const wanted = selectedModes();
+  const vcpu = chosenOf(vcpus.map(String), given.vcpus.map(String), (vcpu) => isSelectedVcpu(vcpu));
+  const mode = chosenOf(MODES, given.modes, (mode) => wanted.includes(mode));
+  list("vcpu", vcpu);
+  list("mode", mode);
+  selectedLabels().forEach((label) => options.push(`--label ${quoted(label)}`));
+  const others = vcpu === null || mode === null || ["tid", "module"].some((name) => state[name] !== "")
+    || state.only.length > 0 || state.hide.length > 0 || ["pid", "label", "module"].some((kind) => leftOut(kind).length > 0);
+  return [options, others];
+}
+
+// Appends that there are filters which the command doesn't have.
+const withNote = (words, others) => [...words, ...others ? ["   # without the other filters"] : []].join(" ");
 
 // The command that prints the same numbers; filters that it doesn't have are left out, and said so.
 function command() {
@@ -72,28 +144,19 @@ function command() {
   if (isComparison) return comparisonCommand();
   const [recording, pid] = state.pid.includes(":") ? state.pid.split(":") : ["", state.pid];
   // A process is in one recording only.
-  const files = recording !== "" ? [data.files[recording - 1]] : isMerged ? data.files : ["FILE"];
-  const words = ["kvmprof report", ...files.map((file) => isMerged ? quoted(file) : file)];
+  const files = recording !== "" ? [data.files[recording - 1]] : data.files;
+  const words = ["kvmprof report", ...files.length > 0 ? files.map(quoted) : ["FILE"]];
   const [begin, end] = selectedBins();
   const time = `${edgeTime(begin)}:${edgeTime(end)}`;
   if (time !== ":") words.push(`--time ${time}`);
-  const list = (option, chosen, others) => {
-    const values = chosen !== "" ? [chosen] : others;
-    if (values.length > 0) words.push(`--${option}=${values.join(",")}`);
-  };
-  list("pid", pid, given.pids);
-  given.comms.forEach((comm) => words.push(`--comm ${quoted(comm)}`));
-  list("vcpu", state.vcpu, given.vcpus);
-  list("mode", state.mode, given.modes);
-  selectedLabels().forEach((label) => words.push(`--label ${quoted(label)}`));
+  const [options, others] = optionsOfFilters(given, pid !== "" ? [pid] : given.pids);
+  words.push(...options);
   // The page has no difference between capital and small letters.
   const pattern = state.regex !== "" ? state.function : state.function.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&");
   const isGiven = state.function !== "" && given.grep === null && !(state.regex !== "" && ONLY_OF_BROWSERS.test(pattern));
   const grep = isGiven ? `(?i)${pattern}` : given.grep;
   if (grep !== null) words.push(`--grep ${quoted(grep)}`);
-  const others = state.tid !== "" || state.module !== "" || state.function !== "" && !isGiven;
-  if (others || state.only.length > 0 || state.hide.length > 0) words.push("   # without the other filters");
-  return words.join(" ");
+  return withNote(words, others || state.function !== "" && !isGiven);
 }
 
 // `text` as one word of a shell.

@@ -1,34 +1,67 @@
 // Draws trees of calls as frames, which pointers and keys can move in.
 
-const HEIGHT = 18; // px of a frame
+const HEIGHT = 20; // px of a frame
 const THINNEST = 1; // px of a frame that is drawn
 const MOST = 6000; // frames that are drawn
+const SHADES = 5; // of a mode's colour
 
 const isInterrupt = (frame) => 2 * frame.modes[2] > frame.ticks;
+
+// The shade of each module: those with the most ticks of all differ from each other, and filters change none.
+const shades = (() => {
+  const ticks = modules.name.map((name, module) => ({ module, ticks: 0 }));
+  const ofNode = Int32Array.from(nodes.fn, (fn) => fn < 0 ? -1 : functions.module[fn]);
+  for (let cell = 0; cell < cells.length; cell++) {
+    const module = ofNode[cells.node[cell]];
+    if (module >= 0) ticks[module].ticks += cells.ticks[cell];
+  }
+  ticks.sort((a, b) => b.ticks - a.ticks || a.module - b.module);
+  const isOfKernel = new Set(functions.module.filter((_, fn) => functions.kernel[fn]));
+  const [found, next] = [new Int32Array(ticks.length), [0, 0]];
+  for (const { module } of ticks) found[module] = next[Number(isOfKernel.has(module))]++ % SHADES;
+  return found;
+})();
 
 // The class of a frame's colour.
 function colourOf(frame) {
   if (isComparison) return changeClass(frame.sides);
   if (frame.fn < 0) return "group";
   if (2 * frame.modes[3] > frame.ticks) return "idle";
-  if (functions.kernel[frame.fn] === 0) return "user";
-  return isInterrupt(frame) ? "interrupt" : "kernel";
+  const mode = functions.kernel[frame.fn] === 0 ? "user" : isInterrupt(frame) ? "interrupt" : "kernel";
+  return `${mode} s${shades[functions.module[frame.fn]]}`;
 }
+
+// What a tooltip says of a frame.
+function tipOf(frame, root) {
+  const own = frame.calls.reduce((rest, called) => rest - called.ticks, frame.ticks);
+  return [frame.name, countText(frame, root), isComparison || frame.fn < 0 ? "" : `${ticksOf(own)} not in frames below`,
+    frame.fn < 0 ? "" : [moduleName(frame.fn), frame.isInlined ? "inlined" : ""].filter(Boolean).join(", "),
+    isComparison ? "" : modesText(frame),
+    frame.fn < 0 ? "" : functions.lines[frame.fn].split(", ")[0],
+    frame.cut > 0 ? `callers of ${ticksOf(frame.cut)} missing` : ""];
+}
+
+const modesText = ({ modes, ticks }) => MODES.map((mode, index) => [mode, modes[index]]).filter(([, part]) => part > 0)
+  .map(([mode, part]) => `${mode} ${percent(part, ticks)}`).join(", ");
 
 class Flames {
   // Draws into `box`. `name` says what the tree is, `select` gets the frame that is selected, `enter` the one to look closer at.
   constructor(box, name, select, enter) {
-    Object.assign(this, { box, select, enter, current: "", root: null, isHeld: false, own: 0 });
+    Object.assign(this, { box, select, enter, current: "", root: null, isHeld: false, hits: [] });
     box.setAttribute("role", "tree");
     box.setAttribute("aria-label", name);
     box.addEventListener("click", (event) => this.onClick(event));
     box.addEventListener("contextmenu", (event) => this.onMenu(event));
     box.addEventListener("keydown", (event) => this.onKey(event));
     box.addEventListener("focusin", (event) => this.onFocus(event));
-    box.addEventListener("mouseover", (event) => { if (event.target.frame) select(event.target.frame, this, false); });
+    box.addEventListener("pointermove", (event) => {
+      if (event.target.frame && event.pointerType !== "touch") showTip(event, tipOf(event.target.frame, this.root));
+      else hideTip();
+    });
+    box.addEventListener("pointerleave", hideTip);
   }
 
-  // Has `redraw` draw anew with the outermost frame where it is in the window, so that no other frame comes under the pointer.
+  // Has `redraw` draw anew with the outermost frame where it is in the pane, so that no other frame comes under the pointer.
   hold(redraw) {
     this.isHeld = true;
     redraw();
@@ -60,45 +93,44 @@ class Flames {
       }
     }
     this.isCrowded = index < rest.length;
-    const deepest = boxes.reduce((depth, box) => Math.max(depth, box.frame.depth), 0);
-    const rows = this.resize(deepest + 1);
     this.elements = new Map();
-    this.box.replaceChildren(...boxes.map((box) => this.element(box, width, rows, isHit)));
+    this.hits = [];
+    const made = boxes.map((box) => this.element(box, width, isHit));
+    this.resize(boxes.reduce((depth, box) => Math.max(depth, box.frame.depth), 0) + 1, () => this.box.replaceChildren(...made));
+    this.box.classList.toggle("searched", isHit !== null);
     if (!this.elements.has(this.current)) this.current = zoomed.path;
     this.elements.get(this.current)?.setAttribute("tabindex", "0");
     if (hadFocus) this.elements.get(this.current)?.focus({ preventScroll: true });
   }
 
-  // Gives the box the height of so many rows, and returns how many it then has. While it is held, and the outermost row is the lowest one, the page scrolls by what
-  // is added above that, and only as much is taken away there as the page can scroll back.
-  resize(rows) {
-    const before = Math.round(this.box.offsetHeight / HEIGHT);
-    if (rows === this.own && !this.isHeld) return before;
-    this.own = rows;
-    const isMoved = this.isHeld && !this.hangs;
-    const from = scrollY;
-    const after = isMoved ? Math.max(rows, before - Math.floor(from / HEIGHT)) : rows;
-    const moved = isMoved ? (after - before) * HEIGHT : 0;
-    // The page stays long enough to be scrolled that far.
-    document.body.style.minHeight = this.isHeld ? `${Math.ceil(from) + moved + innerHeight}px` : "";
-    this.box.style.height = `${after * HEIGHT}px`;
-    // Not by so much: a page that has become shorter may have scrolled already.
-    if (moved !== 0) scrollTo(scrollX, from + moved);
-    return after;
+  // Gives the box the height of so many rows. The outermost row stays where it is in the pane: at the same distance from the edge that it is at. While it is held,
+  // the box stays as high as that needs.
+  resize(rows, fill) {
+    const pane = this.box.parentElement;
+    const [top, bottom] = [pane.scrollTop, pane.scrollHeight - pane.clientHeight - pane.scrollTop];
+    const away = this.hangs ? top : bottom;
+    const least = this.isHeld && away > 0 ? away + pane.clientHeight : 0;
+    this.box.style.height = `${Math.max(rows * HEIGHT, least)}px`;
+    this.box.classList.toggle("stands", !this.hangs);
+    fill();
+    if (!this.hangs) pane.scrollTop = pane.scrollHeight - pane.clientHeight - bottom;
   }
 
-  element({ frame, left, share, isAbove }, width, rows, isHit) {
+  element({ frame, left, share, isAbove }, width, isHit) {
     const made = make("div", { className: `frame ${colourOf(frame)}`, role: "treeitem", tabIndex: -1 });
     if (share * width < 10) made.classList.add("thin");
     else made.textContent = frame.name;
     made.classList.toggle("above", isAbove);
     made.classList.toggle("cut", frame.cut > 0);
-    made.classList.toggle("hit", frame.fn >= 0 && isHit !== null && isHit(frame.name));
+    if (frame.fn >= 0 && isHit !== null && isHit(frame.name)) {
+      made.classList.add("hit");
+      this.hits.push(frame);
+    }
     made.setAttribute("aria-level", frame.depth + 1);
     made.setAttribute("aria-label", `${frame.name}: ${countText(frame, this.root)}${frame.cut > 0 ? `, callers of ${ticksOf(frame.cut)} missing` : ""}`);
     made.style.left = `${100 * left}%`;
     made.style.width = `${100 * share}%`;
-    made.style.top = `${(this.hangs ? frame.depth : rows - 1 - frame.depth) * HEIGHT}px`;
+    made.style[this.hangs ? "top" : "bottom"] = `${frame.depth * HEIGHT}px`;
     made.frame = frame;
     this.elements.set(frame.path, made);
     return made;
@@ -109,24 +141,29 @@ class Flames {
     for (const made of this.box.children) made.classList.toggle("chosen", fn >= 0 && made.frame.fn === fn);
   }
 
+  // Brings a frame into view.
+  reveal(frame) {
+    this.elements.get(frame.path)?.scrollIntoView({ block: "nearest" });
+  }
+
   onClick(event) {
     if (!event.target.frame) return;
     this.current = event.target.frame.path;
-    this.select(event.target.frame, this, true);
+    this.select(event.target.frame, this);
     this.enter(event.target.frame);
   }
 
   onMenu(event) {
     if (!event.target.frame) return;
     event.preventDefault();
-    this.select(event.target.frame, this, true);
+    this.select(event.target.frame, this);
     focusDetails();
   }
 
   onFocus(event) {
     if (!event.target.frame) return;
     this.move(event.target.frame);
-    this.select(event.target.frame, this, true);
+    this.select(event.target.frame, this);
   }
 
   move(frame) {
@@ -152,9 +189,9 @@ class Flames {
       if (ways[event.key]) this.elements.get(ways[event.key].path)?.focus();
     } else if (event.key === "Enter" || event.key === " ") {
       this.enter(frame);
-    } else if (event.key === "Escape") {
-      this.current = this.zoomed.parent ? this.zoomed.parent.path : this.current;
-      this.enter(this.zoomed.parent ?? this.root);
+    } else if (event.key === "Escape" && this.zoomed.parent) {
+      this.current = this.zoomed.parent.path;
+      this.enter(this.zoomed.parent);
     } else if (event.key === "ContextMenu" || event.key === "F10" && event.shiftKey) {
       focusDetails();
     } else {

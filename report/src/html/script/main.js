@@ -7,14 +7,21 @@ function render() {
   drawFilters();
   drawTimeline();
   drawViews();
-  drawTables();
 }
 
-// Shows what the address says.
+// Shows what the address says. Where only the view changes, the sums stay.
 function showState() {
+  const before = state;
   state = readState();
   tables.limit = ROWS;
-  render();
+  const isSame = [...FILTERS, "regex", "idle", "group", ...LISTS].every((name) => String(before[name]) === String(state[name]));
+  if (!isSame) {
+    render();
+    return;
+  }
+  element("undo").disabled = steps() === 0;
+  drawSpan();
+  drawViews();
 }
 
 // Says what isn't told apart, so that the page has a bounded size.
@@ -31,25 +38,39 @@ function noteLimits() {
   element("limits").textContent = notes.join(" ");
 }
 
+// What the recording is, and how much of its time is known: all about it is behind this.
+function setUpBar() {
+  const heading = document.querySelector("h1");
+  heading.title = heading.textContent;
+  const rate = data.event === null ? "" : ` · ${data.event}`;
+  element("what").textContent = `${duration(data.length)} · ${vcpus.length} ${vcpus.length === 1 ? "vCPU" : "vCPUs"}${rate}`;
+  const [stolen, lost, others] = MISSED.map((_, part) => missed.reduce((sum, row) => sum + row.parts[part], 0));
+  const all = allTicks + stolen + lost + others;
+  const part = (stolen + lost) / Math.max(all, 1);
+  const pill = element("quality");
+  pill.className = `pill ${part < 0.05 ? "good" : part < 0.3 ? "fair" : "poor"}`;
+  pill.textContent = `${percent(stolen + lost, all)} unknown`;
+  pill.title = `${percent(stolen, all)} of the ticks were stolen by the host, ${percent(lost, all)} were lost: what the guest did in them isn't known`;
+  element("about").popover = "auto";
+}
+
 if (cells.length > 0) {
+  document.body.classList.add("tool");
+  element("bar").hidden = false;
   element("tool").hidden = false;
+  setUpBar();
   setUpFilters();
   setUpTimeline();
   setUpViews();
   setUpTables();
+  setUpKeys();
   window.addEventListener("hashchange", showState);
   let width = 0;
   new ResizeObserver(() => {
-    if (element("tool").clientWidth === width) return;
-    width = element("tool").clientWidth;
+    if (element("pane").clientWidth === width) return;
+    width = element("pane").clientWidth;
     drawViews();
-  }).observe(element("tool"));
-  render();
+  }).observe(element("pane"));
   noteLimits();
-  document.addEventListener("keydown", (event) => {
-    if (event.key === "/" && event.target.type !== "search") {
-      event.preventDefault();
-      element("search").focus();
-    }
-  });
+  render();
 }

@@ -1,21 +1,26 @@
 // What is selected and how it is shown. It stands in the address of the page, so that it can be kept and Back works.
 
+const TABLES = ["function", "module", "process", "thread", "vcpu"];
+const TABS = ["flame", "tree", ...TABLES, ...data.code.length > 0 ? ["code"] : []];
 const DEFAULTS = {
   time: "", pid: "", tid: "", label: "", vcpu: "", mode: "", module: "", function: "", regex: "",
-  view: "flame", group: "process", order: "share", fold: "", search: "", about: "", zoom: "",
-  lanes: "vcpu", table: "function", intervals: "",
+  // A comparison is of all ticks, as `kvmprof diff`.
+  idle: isComparison ? "1" : "",
+  tab: "flame", view: "icicle", inverted: "", group: "process", order: "share", fold: "", search: "", about: "", zoom: "",
+  span: "", intervals: "", side: "",
 };
 const CHOICES = {
-  view: ["flame", "icicle", "inverted", "sandwich"], group: ["process", "thread", "merged", ...labelKeys.map((key) => `label ${key}`)],
-  order: ["share", "time", "name"], lanes: ["vcpu", "process", "thread"],
-  table: ["function", "module", "process", "thread", "vcpu"],
+  tab: TABS, view: ["icicle", "flame"], group: ["process", "thread", "merged", ...labelKeys.map((key) => `label ${key}`)],
+  order: ["share", "time", "name"],
 };
+// Functions that stacks have to have, and may not have; what is left out, as KIND:VALUE; processes whose threads have lanes.
+const LISTS = ["only", "hide", "not", "open"];
 
 let state = readState();
 
 function readState() {
   const words = new URLSearchParams(location.hash.slice(1));
-  const read = { only: words.getAll("only"), hide: words.getAll("hide") };
+  const read = Object.fromEntries(LISTS.map((name) => [name, words.getAll(name)]));
   for (const [name, value] of Object.entries(DEFAULTS)) read[name] = words.get(name) ?? value;
   for (const [name, choices] of Object.entries(CHOICES)) {
     if (!choices.includes(read[name])) read[name] = DEFAULTS[name];
@@ -28,40 +33,34 @@ function hashOf(wanted) {
   for (const [name, value] of Object.entries(DEFAULTS)) {
     if (wanted[name] !== value) words.set(name, wanted[name]);
   }
-  for (const name of ["only", "hide"]) wanted[name].forEach((key) => words.append(name, key));
+  for (const name of LISTS) wanted[name].forEach((key) => words.append(name, key));
   return `#${words}`;
 }
+
+// How many steps of this page can be undone.
+const steps = () => history.state?.steps ?? 0;
 
 // Changes the state, by a step that Back undoes. Browsers scroll to the begin of the page when they go to an empty hash themselves.
 function change(changes) {
   const hash = hashOf({ ...state, ...changes });
   if (hash === hashOf(state)) return;
-  history.pushState(null, "", hash);
+  history.pushState({ steps: steps() + 1 }, "", hash);
   showState();
 }
 
-// The same as a part of the present step: a text that is being typed.
-function changeInPlace(changes) {
+// The same as a part of the present step, such as a text that is being typed. `show` draws what depends on it.
+function changeInPlace(changes, show = showState) {
   const hash = hashOf({ ...state, ...changes });
   if (hash === hashOf(state)) return;
-  history.replaceState(null, "", hash);
-  showState();
-}
-
-// Changes what is searched for, which selects nothing: the sums stay. It is no step of its own.
-function search(text) {
-  const hash = hashOf({ ...state, search: text });
-  if (hash === hashOf(state)) return;
-  history.replaceState(null, "", hash);
+  history.replaceState(history.state, "", hash);
   state = readState();
-  drawViews();
-  drawTables();
+  show();
 }
 
-// The selected bins, as the first one and the one behind the last: the nearest edges of bins, at least one bin.
-function selectedBins() {
-  if (!/^[\d.]*:[\d.]*$/.test(state.time)) return [0, data.bins];
-  const [begin, end] = state.time.split(":");
+// The bins of a range of time, as the first one and the one behind the last: the nearest edges of bins, at least one bin.
+function binsOf(time) {
+  if (!/^[\d.]*:[\d.]*$/.test(time)) return [0, data.bins];
+  const [begin, end] = time.split(":");
   const edge = (text, open) => {
     const found = text === "" ? open : Math.round((parseFloat(text) * 1e9 - data.begin) / data.width);
     return Number.isFinite(found) ? Math.min(Math.max(found, 0), data.bins) : open;
@@ -69,6 +68,8 @@ function selectedBins() {
   const first = Math.min(edge(begin, 0), data.bins - 1);
   return [first, Math.max(end === "" || edgeTime(data.bins) === end ? data.bins : edge(end, data.bins), first + 1)];
 }
+
+const selectedBins = () => binsOf(state.time);
 
 // The range of time from one edge to another, for the state.
 function timeRange(first, end) {
@@ -80,5 +81,16 @@ function timeRange(first, end) {
 // The labels that the command has selected, and the page's own.
 const selectedLabels = () => [...data.selection.labels ?? [], ...state.label !== "" ? [state.label] : []];
 
+// The values of a kind that are left out.
+const leftOut = (kind) => state.not.filter((one) => one.startsWith(`${kind}:`)).map((one) => one.slice(kind.length + 1));
+
+// The modes that are selected.
+const hasIdle = cells.run.some((run) => runs.mode[run] === MODES.indexOf("idle"));
+function selectedModes() {
+  const without = leftOut("mode");
+  return MODES.filter((mode) => state.mode !== "" ? mode === state.mode
+    : !without.includes(mode) && (mode !== "idle" || state.idle !== "" || !hasIdle));
+}
+
 const FILTERS = ["time", "pid", "tid", "label", "vcpu", "mode", "module", "function"];
-const isFiltered = () => FILTERS.some((name) => state[name] !== "") || state.only.length > 0 || state.hide.length > 0;
+const isFiltered = () => FILTERS.some((name) => state[name] !== "") || ["only", "hide", "not"].some((name) => state[name].length > 0);

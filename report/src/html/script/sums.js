@@ -31,7 +31,9 @@ function selectedNodes() {
     const has = nodesWith(wanted);
     for (let node = 0; node < nodes.length; node++) if (has[node] !== value) selected[node] = 0;
   };
-  if (state.module !== "") restrict(functionsWhere((_, fn) => (moduleName(fn) || NO_MODULE) === state.module), 1);
+  const ofModule = (name) => functionsWhere((_, fn) => (moduleName(fn) || NO_MODULE) === name);
+  if (state.module !== "") restrict(ofModule(state.module), 1);
+  leftOut("module").forEach((name) => restrict(ofModule(name), 0));
   if (state.function !== "") {
     const isWanted = matcher(state.function, state.regex !== "");
     if (isWanted) restrict(functionsWhere(isWanted), 1);
@@ -42,17 +44,26 @@ function selectedNodes() {
 }
 
 // 1 for the threads that are selected.
-const selectedThreads = () => Uint8Array.from(processOf, (process, thread) =>
-  (state.pid === "" || processId(process) === state.pid) && (state.tid === "" || threadId(sameThread[thread]) === state.tid)
-  && (state.label === "" || labelKeys.some((key) => labelName(thread, key) === state.label)) ? 1 : 0);
+function selectedThreads() {
+  const [pids, without] = [leftOut("pid"), leftOut("label")];
+  const has = (thread, label) => labelKeys.some((key) => labelName(thread, key) === label);
+  return Uint8Array.from(processOf, (process, thread) =>
+    (state.pid === "" || processId(process) === state.pid) && (state.tid === "" || threadId(sameThread[thread]) === state.tid)
+    && (state.label === "" || has(thread, state.label))
+    && !pids.includes(processId(process)) && !without.some((label) => has(thread, label)) ? 1 : 0);
+}
+
+// Whether a vCPU is selected.
+const isSelectedVcpu = (vcpu) => (state.vcpu === "" || String(vcpu) === state.vcpu) && !leftOut("vcpu").includes(String(vcpu));
 
 // The numbers of the cells that all filters but that of time select, in order.
 function selectedCells() {
   const [byNode, byThread] = [selectedNodes(), selectedThreads()];
-  const mode = state.mode === "" ? -1 : MODES.indexOf(state.mode);
-  const vcpu = state.vcpu === "" ? -1 : Number(state.vcpu);
+  const wanted = selectedModes();
+  const byMode = MODES.map((mode) => wanted.includes(mode));
+  const byVcpu = new Map(vcpus.map((vcpu) => [vcpu, isSelectedVcpu(vcpu)]));
   const byRun = Uint8Array.from(runs.thread, (thread, run) =>
-    byThread[thread] && (mode < 0 || runs.mode[run] === mode) && (vcpu < 0 || runs.vcpu[run] === vcpu) ? 1 : 0);
+    byThread[thread] && byMode[runs.mode[run]] && byVcpu.get(runs.vcpu[run]) ? 1 : 0);
   const selected = new Int32Array(cells.length);
   let length = 0;
   for (let cell = 0; cell < cells.length; cell++) {
@@ -170,7 +181,7 @@ function sumStacks(members) {
 function missedTicks(begin, end) {
   const parts = [0, 0, 0];
   for (const row of missed) {
-    if (row.bin >= begin && row.bin < end && (state.vcpu === "" || String(row.vcpu) === state.vcpu)) {
+    if (row.bin >= begin && row.bin < end && isSelectedVcpu(row.vcpu)) {
       row.parts.forEach((part, index) => { parts[index] += part; });
     }
   }

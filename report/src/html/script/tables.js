@@ -1,8 +1,7 @@
 // The tables of what is selected.
 
 const ROWS = 100; // that are shown at first
-const TABLES = ["function", "module", "process", "thread", "vcpu"];
-const tables = { limit: ROWS, sort: {}, rows: [], shown: 0 };
+const tables = { limit: ROWS, sort: {}, rows: [], shown: 0, kind: null };
 
 const number = (name, value) => ({ name, value, isNumber: true });
 const share = (name, value) => ({ name, isNumber: true, isShare: true, value,
@@ -23,20 +22,20 @@ const KINDS = {
       { name: "in", value: (row) => functions.kernel[row.key] ? "kernel" : "user" }],
     choose: (row) => {
       showFunction(row.key);
-      focusDetails();
+      changeInPlace({ about: keyOf(row.key) }, () => drawSandwich(searched()));
     },
     isSelected: (row) => row.key === selection.fn,
   },
   module: {
     rows: () => sumFunctions(sums.stacks, moduleName),
     columns: [{ name: "module", value: (row) => row.key || NO_MODULE }, ...calls],
-    choose: (row) => change({ module: row.key || NO_MODULE, zoom: "" }),
+    choose: (row) => include("module", row.key || NO_MODULE),
     isSelected: (row) => selection.fn >= 0 && row.key === moduleName(selection.fn),
   },
   process: {
     rows: () => sums.process.sorted(),
     columns: [{ name: "process", value: (row) => processName(row.key) }, ...usual],
-    choose: (row) => change({ pid: row.key === OTHERS ? "" : processId(row.key), tid: "", zoom: "" }),
+    choose: (row) => include("pid", row.key === OTHERS ? "" : processId(row.key)),
     isSelected: (row) => {
       const group = selectedGroup();
       return group !== null && row.key === { process: group, thread: processOf[group] }[state.group];
@@ -46,29 +45,18 @@ const KINDS = {
     rows: () => sums.thread.sorted(),
     columns: [{ name: "thread", value: (row) => threadName(row.key) }, ...usual,
       { name: "process", value: (row) => processName(processOf[row.key]) }],
-    choose: (row) => change({ ...(threads.tid[row.key] === null ? { pid: "", tid: "" } : { pid: processId(processOf[row.key]), tid: threadId(row.key) }), zoom: "" }),
+    choose: (row) => { if (threads.tid[row.key] !== null) includeThread(row.key); },
     isSelected: (row) => state.group === "thread" && row.key === selectedGroup(),
   },
   vcpu: {
     rows: () => sums.vcpu.sorted(),
     columns: [{ name: "vCPU", value: (row) => `vCPU ${row.key}` }, ...usual],
-    choose: (row) => change({ vcpu: String(row.key), zoom: "" }),
+    choose: (row) => include("vcpu", String(row.key)),
     isSelected: () => false,
   },
 };
 
 function setUpTables() {
-  for (const name of TABLES) {
-    element(`tab-${name}`).addEventListener("click", () => change({ table: name }));
-  }
-  // Arrow keys move between tabs, as in all lists of tabs.
-  element("tabs").addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!step) return;
-    const next = TABLES[(TABLES.indexOf(state.table) + step + TABLES.length) % TABLES.length];
-    element(`tab-${next}`).focus();
-    change({ table: next });
-  });
   element("intervals").addEventListener("change", (event) => change({ intervals: event.target.checked ? "1" : "" }));
   element("more").addEventListener("click", () => {
     tables.limit *= 10;
@@ -77,21 +65,14 @@ function setUpTables() {
 }
 
 function drawTables() {
-  for (const name of TABLES) {
-    const isShown = name === state.table;
-    element(`tab-${name}`).setAttribute("aria-selected", isShown);
-    element(`tab-${name}`).tabIndex = isShown ? 0 : -1;
-  }
-  element("intervals").checked = state.intervals !== "";
-  element("rows").setAttribute("aria-labelledby", `tab-${state.table}`);
-  const kind = KINDS[state.table];
-  const sort = tables.sort[state.table] ?? { column: 1, isDescending: true };
+  const kind = KINDS[state.tab];
+  const sort = tables.sort[state.tab] ?? { column: 1, isDescending: true };
   const column = kind.columns[sort.column];
   const isHit = searched();
   const compare = (a, b) => column.isNumber ? column.value(a) - column.value(b) : column.value(a).localeCompare(column.value(b));
   let rows = kind.rows();
   if (isComparison) compareRows(rows);
-  if (state.table === "function" && isHit) rows = rows.filter((row) => isHit(functions.name[row.key]));
+  if (state.tab === "function" && isHit) rows = rows.filter((row) => isHit(functions.name[row.key]));
   const order = sort.isDescending ? (a, b) => compare(b, a) : compare;
   const byTotal = (a, b) => (b.total ?? 0) - (a.total ?? 0);
   rows.sort((a, b) => order(a, b) || byTotal(a, b));
@@ -108,7 +89,7 @@ function drawTables() {
 // Marks the row of what is selected, which is added at the end if it isn't among the rows that are shown.
 function markRow() {
   const body = element("table").tBodies[0];
-  if (!body) return;
+  if (!body || !TABLES.includes(state.tab)) return;
   while (body.rows.length > tables.shown) body.lastChild.remove();
   const index = selection ? tables.rows.findIndex(tables.kind.isSelected) : -1;
   if (index >= tables.shown) body.append(rowOf(tables.kind, tables.rows[index]));
@@ -120,7 +101,7 @@ function markRow() {
   }
 }
 
-// Scrolls the table to the marked row; the page itself stays where it is.
+// Scrolls the table to the marked row.
 function showRow() {
   const selected = element("table").querySelector("tr.chosen");
   if (!selected) return;
@@ -135,7 +116,7 @@ function headOf(column, index, sort) {
   const isSorted = index === sort.column;
   if (isSorted) head.setAttribute("aria-sort", sort.isDescending ? "descending" : "ascending");
   const onclick = () => {
-    tables.sort[state.table] = { column: index, isDescending: isSorted ? !sort.isDescending : column.isNumber === true };
+    tables.sort[state.tab] = { column: index, isDescending: isSorted ? !sort.isDescending : column.isNumber === true };
     drawTables();
     element("table").tHead.rows[0].cells[index].firstChild.focus();
   };

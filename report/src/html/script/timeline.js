@@ -1,192 +1,187 @@
-// Ticks over time. A range is selected by dragging, or by the two sliders.
+// Ticks over time. A time is selected by dragging, or by keys; the wheel and keys zoom.
 
-const SVG = element("svg").namespaceURI;
-const LANES = 12; // of processes or threads
-const VCPU_LANES = 64;
-const LANES_OF = { process: "processes", thread: "threads" };
-const PARTS = [...MODES, ...MISSED];
+const FEWEST = 8; // bins that are shown
+const EDGE = 6; // px around an edge of the selected time, where it can be moved
+const LABEL = 90; // px that a time of the axis takes at least
 
-const lanes = { boxes: [], at: { lane: 0, bin: 0 }, isRead: false };
+const lanes = { boxes: [], at: { lane: 0, bin: 0 }, isRead: false, most: LANES, anchor: null };
+
+// The bins that are shown.
+const shownBins = () => binsOf(state.span);
 
 function setUpTimeline() {
-  element("lanes").addEventListener("change", (event) => change({ lanes: event.target.value }));
-  for (const [id, other] of [["begin", "end"], ["end", "begin"]]) {
-    const slider = element(id);
-    slider.max = data.bins;
-    // A slider doesn't pass the other one.
-    slider.addEventListener("input", () => {
-      const limit = Number(element(other).value);
-      slider.value = id === "begin" ? Math.min(slider.value, limit - 1) : Math.max(slider.value, limit + 1);
-      markRange(Number(element("begin").value), Number(element("end").value));
-    });
-    slider.addEventListener("change", () => change({ time: timeRange(Number(element("begin").value), Number(element("end").value)), zoom: "" }));
-  }
-  element("alltime").addEventListener("click", () => change({ time: "", zoom: "" }));
-  setUpDragging(element("timeline"));
-  element("lanesbox").addEventListener("keydown", (event) => moveInLanes(event));
+  const box = element("area");
+  setUpDragging(box);
+  box.addEventListener("wheel", (event) => {
+    if (event.deltaX === 0 && event.deltaY === 0) return;
+    event.preventDefault();
+    const by = event.deltaY || event.deltaX;
+    if (event.shiftKey || event.deltaX !== 0 && event.deltaY === 0) moveBy(by / 500);
+    else zoomAt(placeOf(event), by > 0 ? 1.25 : 0.8);
+  }, { passive: false });
+  element("lanesbox").addEventListener("keydown", (event) => onLaneKey(event));
   element("lanesbox").addEventListener("focus", () => showValues(lanes.at.lane, lanes.at.bin));
+  new ResizeObserver(() => drawSpan()).observe(box);
 }
 
-// Arrow keys move from bin to bin, and from lane to lane.
-function moveInLanes(event) {
+function showSpan(first, end) {
+  const width = Math.min(Math.max(Math.round(end - first), Math.min(FEWEST, data.bins)), data.bins);
+  const from = Math.min(Math.max(Math.round(first), 0), data.bins - width);
+  changeInPlace({ span: timeRange(from, from + width) }, drawSpan);
+}
+
+// Shows more or less time around a place, which stays where it is.
+function zoomAt(place, factor) {
+  const [from, to] = shownBins();
+  const wider = Math.max((to - from) * factor, FEWEST);
+  const part = (place - from) / (to - from);
+  showSpan(place - part * wider, place - part * wider + wider);
+}
+
+function moveBy(part) {
+  const [from, to] = shownBins();
+  const step = Math.sign(part) * Math.max(Math.round(Math.abs(part) * (to - from)), 1);
+  showSpan(from + step, to + step);
+}
+
+// Arrow keys move from bin to bin and from lane to lane; with Shift they select.
+function onLaneKey(event) {
   const { lane, bin } = lanes.at;
   const ways = { ArrowLeft: [lane, bin - 1], ArrowRight: [lane, bin + 1], ArrowUp: [lane - 1, bin], ArrowDown: [lane + 1, bin],
     Home: [lane, 0], End: [lane, data.bins - 1] };
-  if (!(event.key in ways) || event.ctrlKey || event.altKey || event.metaKey) return;
+  const zooms = { "+": 0.5, "=": 0.5, "-": 2 };
+  if (event.ctrlKey || event.altKey || event.metaKey) return;
+  if (event.key in zooms) zoomAt(bin, zooms[event.key]);
+  else if (!(event.key in ways)) return;
   event.preventDefault();
+  if (!(event.key in ways)) return;
+  lanes.anchor = event.shiftKey ? lanes.anchor ?? bin : null;
   showValues(...ways[event.key]);
+  const at = lanes.at.bin;
+  const [from, to] = shownBins();
+  if (at < from || at >= to) moveBy(at < from ? (at - from) / (to - from) : (at + 1 - to) / (to - from));
+  // The steps of one selection are one step of the page.
+  if (lanes.anchor !== null) (state.time === "" ? change : changeInPlace)({ time: timeRange(Math.min(lanes.anchor, at), Math.max(lanes.anchor, at) + 1), zoom: "" });
+}
+
+// The place of the pointer, in bins.
+function placeOf(event) {
+  const area = element("area").getBoundingClientRect();
+  const [from, to] = shownBins();
+  return from + Math.min(Math.max((event.clientX - area.left) / (area.width || 1), 0), 1) * (to - from);
 }
 
 function setUpDragging(box) {
   let from = null;
-  const place = (event) => {
-    const area = element("area").getBoundingClientRect();
-    return Math.min(Math.max((event.clientX - area.left) / (area.width || 1), 0), 1) * data.bins;
-  };
+  let began = 0;
   const range = (event) => {
-    const edges = [from, place(event)].sort((a, b) => a - b);
+    const edges = [from, placeOf(event)].sort((a, b) => a - b);
     const first = Math.min(Math.round(edges[0]), data.bins - 1);
     return [first, Math.max(Math.round(edges[1]), first + 1)];
   };
+  // The other edge of the selected time, if the pointer is at one.
+  const otherEdge = (event) => {
+    if (state.time === "") return null;
+    const [first, end] = selectedBins();
+    const [left, right] = shownBins();
+    const distance = (edge) => Math.abs(placeOf(event) - edge) * box.clientWidth / (right - left);
+    return distance(first) <= EDGE ? end : distance(end) <= EDGE ? first : null;
+  };
+  const leave = () => {
+    from = null;
+    markRange(...selectedBins());
+  };
   box.addEventListener("pointerdown", (event) => {
     if (event.button !== 0) return;
-    from = place(event);
+    from = otherEdge(event) ?? placeOf(event);
+    began = event.clientX;
     box.setPointerCapture(event.pointerId);
   });
   box.addEventListener("pointermove", (event) => {
     if (from !== null) markRange(...range(event));
-    showValues(laneAt(event), Math.floor(place(event)));
+    box.classList.toggle("edge", from === null && otherEdge(event) !== null);
+    showValues(laneAt(event), Math.floor(placeOf(event)), event);
   });
   box.addEventListener("pointerup", (event) => {
     if (from === null) return;
-    const isDrag = Math.abs(place(event) - from) * element("area").clientWidth / data.bins > 4;
-    if (isDrag) change({ time: timeRange(...range(event)), zoom: "" });
-    else markRange(...selectedBins());
-    from = null;
+    const isDrag = Math.abs(event.clientX - began) > 4;
+    const bins = range(event);
+    leave();
+    if (isDrag) change({ time: timeRange(...bins), zoom: "" });
   });
-  box.addEventListener("pointercancel", () => {
-    from = null;
-    markRange(...selectedBins());
-  });
+  box.addEventListener("pointercancel", leave);
+  box.addEventListener("pointerleave", hideTip);
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || from === null) return;
+    event.preventDefault();
+    leave();
+  }, true);
 }
 
 // Marks the bins that are being selected.
 function markRange(begin, end) {
   const mark = element("mark");
-  mark.style.left = `${100 * begin / data.bins}%`;
-  mark.style.width = `${100 * (end - begin) / data.bins}%`;
+  const [from, to] = shownBins();
+  mark.style.left = `${100 * (begin - from) / (to - from)}%`;
+  mark.style.width = `${100 * (end - begin) / (to - from)}%`;
   mark.hidden = begin <= 0 && end >= data.bins;
-  element("begin").value = begin;
-  element("end").value = end;
-  element("begin").setAttribute("aria-valuetext", shownTime(begin));
-  element("end").setAttribute("aria-valuetext", shownTime(end));
-  element("range").textContent = `${shownTime(begin)} to ${shownTime(end)}`;
-}
-
-// By lane and bin: the ticks of each kind that the filters but that of time select; all lanes, in order.
-function laneRows() {
-  const rows = new Map();
-  const row = (key) => {
-    if (!rows.has(key)) rows.set(key, { key, ticks: 0, bins: Array.from({ length: data.bins }, () => null) });
-    return rows.get(key);
-  };
-  const add = (key, bin, part, ticks) => {
-    const found = row(key);
-    found.bins[bin] ??= [0, 0, 0, 0, 0, 0, 0];
-    found.bins[bin][part] += ticks;
-    found.ticks += ticks;
-  };
-  const keys = { vcpu: (run) => runs.vcpu[run], process: (run) => processOf[runs.thread[run]], thread: (run) => sameThread[runs.thread[run]] };
-  if (state.lanes === "vcpu") vcpus.forEach(row);
-  eachRun(sums.all, (run, selected, ticks) => {
-    const key = keys[state.lanes](run);
-    if (state.lanes !== "process" || processes.pid[key] !== 0) add(key, runs.bin[run], runs.mode[run], ticks);
-  });
-  if (state.lanes === "vcpu") {
-    for (const { bin, vcpu, parts } of missed) {
-      if (state.vcpu === "" || String(vcpu) === state.vcpu) parts.forEach((ticks, part) => add(vcpu, bin, MODES.length + part, ticks));
-    }
-    return [...rows.values()].sort((a, b) => a.key - b.key);
-  }
-  return [...rows.values()].sort((a, b) => b.ticks - a.ticks);
+  element("span").textContent = duration(Math.min(end * data.width, data.length) - begin * data.width);
 }
 
 // What the lanes are, and what a full one stands for.
-function scaleText(scale, shown, all) {
-  const isVcpu = state.lanes === "vcpu";
-  const full = isVcpu ? "Full height: all ticks of the vCPU." : `Full height: ${percent(scale, 1)} of all vCPUs' ticks.`;
-  if (shown === all) return full;
-  return `${full} ${isVcpu ? `The first ${shown} of ${all} vCPUs.` : `The busiest ${shown} of ${all} ${LANES_OF[state.lanes]}.`}`;
+function scaleText(scale, shown, found) {
+  const more = [[shown.vcpu, found.vcpus, "first", "vCPUs"], [shown.process, found.processes, "busiest", "processes"]]
+    .filter(([some, all]) => some < all).map(([some, all, which, kind]) => ` The ${which} ${some} of ${all} ${kind}.`);
+  return `A full lane of a vCPU is all of its ticks, that of a process or thread ${percent(scale, 1)} of all vCPUs' ticks.${more.join("")}`;
 }
 
-// All ticks of each bin, by vCPU and together, whatever is selected: lanes are scaled by them.
-const wholes = (() => {
-  const all = new Float64Array(data.bins);
-  const byVcpu = new Map(vcpus.map((vcpu) => [vcpu, new Float64Array(data.bins)]));
-  const add = (bin, vcpu, ticks) => {
-    all[bin] += ticks;
-    byVcpu.get(vcpu)[bin] += ticks;
-  };
-  for (let cell = 0; cell < cells.length; cell++) {
-    const run = cells.run[cell];
-    add(runs.bin[run], runs.vcpu[run], cells.ticks[cell]);
-  }
-  for (const { bin, vcpu, parts } of missed) add(bin, vcpu, parts.reduce((sum, ticks) => sum + ticks, 0));
-  return { all, byVcpu };
-})();
-
 function drawTimeline() {
-  element("lanes").value = state.lanes;
-  const all = laneRows();
-  const rows = all.slice(0, state.lanes === "vcpu" ? VCPU_LANES : LANES);
-  const whole = (row) => state.lanes === "vcpu" ? wholes.byVcpu.get(row.key) : wholes.all;
-  const shareOf = (row, bin) => {
-    const all = whole(row)[bin];
-    return row.bins[bin] && all > 0 ? row.bins[bin].reduce((sum, ticks) => sum + ticks, 0) / all : 0;
-  };
-  // vCPUs fill their lanes; of processes and threads the largest share does.
-  let scale = 1;
-  if (state.lanes !== "vcpu") {
-    scale = rows.reduce((most, row) => row.bins.reduce((share, _, bin) => Math.max(share, shareOf(row, bin)), most), 0) || 1;
+  const found = laneRows(lanes.most);
+  const scale = scaleOf(found.rows);
+  const shown = { vcpu: 0, process: 0, thread: 0 };
+  found.rows.forEach(({ kind }) => { shown[kind]++; });
+  element("scale").textContent = scaleText(scale, shown, found);
+  lanes.boxes = found.rows.map((row) => drawLane(row, scale));
+  const active = element("names").contains(document.activeElement) ? [...element("names").querySelectorAll("button")].indexOf(document.activeElement) : -1;
+  element("names").replaceChildren(...lanes.boxes.map(laneName));
+  const hidden = found.processes - shown.process;
+  if (hidden > 0) {
+    element("names").append(make("button", { type: "button", className: "others-button", textContent: `${hidden} more`, onclick: () => {
+      lanes.most *= 4;
+      drawTimeline();
+    } }));
   }
-  element("scale").textContent = scaleText(scale, rows.length, all.length);
-  const names = { vcpu: (key) => `vCPU ${key}`, process: processName, thread: threadName };
-  lanes.boxes = rows.map((row) => drawLane(names[state.lanes](row.key), row, whole(row), scale));
-  element("area").style.setProperty("--lanes", rows.length);
-  element("names").replaceChildren(...lanes.boxes.map((lane) => make("span", { textContent: lane.name, title: lane.name })));
+  element("names").querySelectorAll("button")[active]?.focus();
   element("lanesbox").replaceChildren(...lanes.boxes.map((lane) => lane.box));
-  const times = [0, 1, 2, 3, 4].map((quarter) => ((data.begin + data.length * quarter / 4) / 1e9).toFixed(3));
-  element("times").replaceChildren(...times.map((time) => make("span", { textContent: `${time} s` })));
-  markRange(...selectedBins());
+  drawSpan();
   // What it said may have been of another selection.
   if (lanes.isRead) showValues(lanes.at.lane, lanes.at.bin);
 }
 
-// A lane: an area for each kind of ticks.
-function drawLane(name, row, whole, scale) {
-  const box = document.createElementNS(SVG, "svg");
-  box.setAttribute("viewBox", `0 0 ${data.bins} 100`);
-  box.setAttribute("preserveAspectRatio", "none");
-  box.setAttribute("role", "img");
-  box.setAttribute("aria-label", `${name}: ${ticksOf(row.ticks)} over time`);
-  const paths = PARTS.map(() => "");
-  row.bins.forEach((parts, bin) => {
-    if (!parts || whole[bin] === 0) return;
-    let bottom = 100;
-    parts.forEach((ticks, part) => {
-      const height = 100 * ticks / whole[bin] / scale;
-      if (ticks > 0) paths[part] += `M${bin} ${(bottom - height).toFixed(1)}h1V${bottom.toFixed(1)}h-1z`;
-      bottom -= height;
-    });
-  });
-  paths.forEach((path, part) => {
-    if (path === "") return;
-    const area = document.createElementNS(SVG, "path");
-    area.setAttribute("class", PARTS[part]);
-    area.setAttribute("d", path);
-    box.append(area);
-  });
-  return { name, row, whole, box };
+// Draws the part of the time that is shown.
+function drawSpan() {
+  const [from, to] = shownBins();
+  const { clientWidth: width } = element("area");
+  for (const { box } of lanes.boxes) box.setAttribute("viewBox", `${from} 0 ${to - from} 100`);
+  // Areas are stretched, hatching is not.
+  const stretch = `scale(${(to - from) / (width || 1)} ${100 / (lanes.boxes[0]?.box.clientHeight || 1)}) rotate(45)`;
+  for (const pattern of element("svg").querySelectorAll("pattern")) pattern.setAttribute("patternTransform", stretch);
+  const [begin, length] = [data.begin + from * data.width, (to - from) * data.width];
+  const step = roundStep(length / Math.max(Math.floor(width / LABEL), 1));
+  const marks = [];
+  for (let time = Math.ceil(begin / step) * step; time <= begin + length; time += step) {
+    const mark = make("span", { textContent: `${Number((time / 1e9).toFixed(9))} s` });
+    mark.style.left = `${100 * (time - begin) / length}%`;
+    marks.push(mark);
+  }
+  element("times").replaceChildren(...marks);
+  markRange(...selectedBins());
+}
+
+// The next longer of 1, 2 and 5 times a power of ten.
+function roundStep(least) {
+  const power = 10 ** Math.floor(Math.log10(Math.max(least, 1)));
+  return [1, 2, 5, 10].map((times) => times * power).find((step) => step >= least);
 }
 
 // The number of the lane under the pointer.
@@ -195,8 +190,8 @@ function laneAt(event) {
   return Math.floor((event.clientY - box.top) / (box.height || 1) * lanes.boxes.length);
 }
 
-// Says what a lane has in a bin: the nearest ones that there are.
-function showValues(index, place) {
+// Says what a lane has in a bin: the nearest ones that there are. Pointers have it beside them.
+function showValues(index, place, event) {
   const within = (value, count) => Math.min(Math.max(value, 0), count - 1);
   const bin = within(place, data.bins);
   lanes.at = { lane: within(index, lanes.boxes.length), bin };
@@ -207,6 +202,8 @@ function showValues(index, place) {
     return;
   }
   const parts = (lane.row.bins[bin] ?? []).map((ticks, part) => [PARTS[part], ticks]).filter(([, ticks]) => ticks > 0);
-  const values = parts.map(([part, ticks]) => `${part} ${ticks} (${percent(ticks, lane.whole[bin])})`).join(", ");
-  element("values").textContent = `${lane.name}, ${shownTime(bin)} to ${shownTime(bin + 1)}: ${values || "nothing"}`;
+  const values = parts.map(([part, ticks]) => `${part} ${ticks} (${percent(ticks, lane.whole[bin])})`);
+  const when = `${shownTime(bin)} to ${shownTime(bin + 1)}`;
+  element("values").textContent = `${lane.name}, ${when}: ${values.join(", ") || "nothing"}`;
+  if (event && event.pointerType !== "touch") showTip(event, [lane.name, when, ...values.length > 0 ? values : ["nothing"]]);
 }

@@ -1,7 +1,8 @@
-// The flame graph in its views.
+// The views of what is selected, one at a time.
 
 const views = {};
 const PAUSE = 200; // ms
+const TAB_NAMES = { flame: "Flame graph", tree: "Call tree", function: "Functions", module: "Modules", process: "Processes", thread: "Threads", vcpu: "vCPUs", code: "Code" };
 
 const zoomTo = (frame) => views.graph.hold(() => change({ zoom: frame.path }));
 
@@ -11,48 +12,132 @@ function setUpViews() {
   const about = (frame) => { if (frame.fn >= 0) change({ about: keyOf(frame.fn) }); };
   views.callers = new Flames(element("callers"), "Callers", showFrame, about);
   views.callees = new Flames(element("callees"), "Callees", showFrame, about);
+  views.tree = new CallTree(element("tree"), showFrame);
+  element("tabs").append(...TABS.map((name, index) => make("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "pane",
+    "aria-keyshortcuts": index + 1, textContent: TAB_NAMES[name], onclick: () => change({ tab: name }) })));
+  // Arrow keys move between tabs, as in all lists of tabs.
+  element("tabs").addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!step) return;
+    const next = TABS[(TABS.indexOf(state.tab) + step + TABS.length) % TABS.length];
+    change({ tab: next });
+    element(`tab-${next}`).focus();
+  });
   element("group").append(...labelKeys.map((key) => make("option", { value: `label ${key}`, textContent: `label ${key}` })));
   for (const name of ["view", "group", "order"]) {
     element(name).addEventListener("change", (event) => change({ [name]: event.target.value, zoom: "" }));
   }
-  element("fold").addEventListener("change", (event) => change({ fold: event.target.checked ? "1" : "", zoom: "" }));
-  setUpSearch(element("search"), search);
+  for (const name of ["inverted", "fold"]) {
+    element(name).addEventListener("change", (event) => change({ [name]: event.target.checked ? "1" : "", zoom: "" }));
+  }
   element("whole").addEventListener("click", () => change({ zoom: "" }));
+  element("heaviest").addEventListener("click", () => views.tree.openHeaviest());
+  element("expand").addEventListener("click", () => views.tree.openAll());
+  element("side").addEventListener("click", toggleDetails);
+  element("empty").lastElementChild.addEventListener("click", () => change({ idle: "1" }));
+  setUpSearch(element("search"), (search) => changeInPlace({ search }, drawViews));
+  element("search").addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && event.ctrlKey) change({ function: event.target.value, search: "", zoom: "" });
+    else if (event.key === "Enter") nextHit(event.shiftKey ? -1 : 1);
+    else if (event.key === "Escape" && event.target.value === "") event.target.blur();
+    else return;
+    if (event.key === "Enter") event.preventDefault();
+  });
+}
+
+function toggleDetails() {
+  change({ side: state.side === "" ? "hidden" : "" });
 }
 
 // Calls `take` with the text when no key has been pressed for a moment, or at once and with true by Enter and when the focus leaves.
 function setUpSearch(input, take) {
   let pause = 0;
+  const takeNow = () => {
+    clearTimeout(pause);
+    take(input.value, true);
+  };
   input.addEventListener("input", () => {
     clearTimeout(pause);
     pause = setTimeout(() => take(input.value, false), PAUSE);
   });
-  input.addEventListener("change", () => {
-    clearTimeout(pause);
-    take(input.value, true);
-  });
+  input.addEventListener("change", takeNow);
+  input.addEventListener("keydown", (event) => { if (event.key === "Enter") takeNow(); });
 }
 
 // What the search means: a predicate of names, or null.
 const searched = () => state.search === "" ? null : matcher(state.search, state.regex !== "");
 
 function drawViews() {
+  hideTip();
+  const { tab } = state;
+  for (const name of TABS) {
+    element(`tab-${name}`).setAttribute("aria-selected", name === tab);
+    element(`tab-${name}`).tabIndex = name === tab ? 0 : -1;
+  }
+  element("pane").setAttribute("aria-labelledby", `tab-${tab}`);
+  for (const option of element("options").children) option.hidden = option.dataset.tabs !== undefined && !option.dataset.tabs.split(" ").includes(tab);
   for (const name of ["view", "group", "order"]) element(name).value = state[name];
-  element("fold").checked = state.fold !== "";
+  for (const name of ["inverted", "fold", "intervals"]) element(name).checked = state[name] !== "";
   if (document.activeElement !== element("search")) element("search").value = state.search;
-  const isSandwich = state.view === "sandwich";
-  element("graph").hidden = isSandwich;
-  element("sandwich").hidden = !isSandwich;
   element("whole").disabled = state.zoom === "";
+  document.body.classList.toggle("narrow", state.side !== "");
+  element("side").setAttribute("aria-expanded", state.side === "");
+  const isTable = TABLES.includes(tab);
+  const isEmpty = sums.total === 0;
+  for (const [id, isShown] of [["flame", tab === "flame"], ["tree", tab === "tree"], ["rows", isTable], ["sandwich", tab === "function"], ["code", tab === "code"]]) {
+    element(id).hidden = !isShown || isEmpty && tab !== "code";
+  }
+  drawEmptiness(isEmpty && tab !== "code");
   const isHit = searched();
-  element("found").textContent = state.search === "" ? ""
-    : isHit === null ? "not a regular expression" : `found in ${foundText(isHit)}`;
-  if (isSandwich) drawSandwich(isHit);
-  else drawGraph(isHit);
-  const isCrowded = (isSandwich ? [views.callers, views.callees] : [views.graph]).some((flames) => flames.isCrowded);
-  element("crowded").hidden = !isCrowded;
-  element("crowded").textContent = `Only the outermost ${MOST} frames are drawn: zoom in to see the others.`;
+  element("pane").classList.toggle("split", tab === "function" && !isEmpty);
+  if (isEmpty && tab !== "code") selection = null;
+  else if (tab === "flame") drawGraph(isHit);
+  else if (tab === "tree") drawTree(isHit);
+  else if (tab === "code") drawCode();
+  else drawTables();
+  if (tab === "function" && !isEmpty) drawSandwich(isHit);
+  noteCrowd();
   drawSelection();
+  drawFound(isHit);
+}
+
+// Says why there is nothing.
+function drawEmptiness(isEmpty) {
+  element("empty").hidden = !isEmpty;
+  const isOfIdle = state.idle === "" && hasIdle && !isFiltered();
+  element("empty").firstElementChild.textContent = isOfIdle ? "All ticks are idle." : "No ticks are selected.";
+  element("empty").lastElementChild.hidden = state.idle !== "" || !hasIdle;
+}
+
+function noteCrowd() {
+  const { tab } = state;
+  const drawn = { flame: [views.graph], function: [views.callers, views.callees], tree: [views.tree] }[tab] ?? [];
+  const isCrowded = sums.total > 0 && drawn.some((view) => view.isCrowded);
+  element("crowded").hidden = !isCrowded;
+  element("crowded").textContent = tab === "tree" ? `Only the first ${MOST_ROWS} rows are shown: close some to see the others.`
+    : `Only the outermost ${MOST} frames are drawn: zoom in to see the others.`;
+}
+
+// The frames that are found in the present view, and the number of the one that was gone to last.
+let hitAt = -1;
+const hitsShown = () => ({ flame: views.graph, tree: views.tree }[state.tab]?.hits ?? []);
+
+function drawFound(isHit) {
+  hitAt = Math.min(hitAt, hitsShown().length - 1);
+  const place = hitsShown().length > 0 ? `${hitAt < 0 ? "" : `${hitAt + 1} of `}${hitsShown().length}, ` : "";
+  element("found").textContent = state.search === "" ? ""
+    : isHit === null ? "not a regular expression" : `${place}found in ${foundText(isHit)}`;
+}
+
+// Goes to the next frame that is found, round and round, and selects it.
+function nextHit(step) {
+  const hits = hitsShown();
+  if (hits.length === 0) return;
+  hitAt = hitAt < 0 && step < 0 ? hits.length - 1 : (hitAt + step + hits.length) % hits.length;
+  const view = { flame: views.graph, tree: views.tree }[state.tab];
+  showFrame(hits[hitAt], view);
+  view.reveal(hits[hitAt]);
+  drawFound(searched());
 }
 
 function foundText(isHit) {
@@ -60,18 +145,26 @@ function foundText(isHit) {
   return isComparison ? changeText(sides) : `${percent(ticks, sums.total)} (${ticksOf(ticks)})`;
 }
 
+const drawnTree = () => state.inverted !== "" ? invertedTree(sums) : callTree(sums);
+
 function drawGraph(isHit) {
-  const root = state.view === "inverted" ? invertedTree(sums) : callTree(sums);
-  views.graph.draw(root, frameAt(root, state.zoom), { hangs: state.view !== "flame", isInverted: state.view === "inverted" }, isHit);
+  const root = drawnTree();
+  views.graph.draw(root, frameAt(root, state.zoom), { hangs: state.view !== "flame", isInverted: state.inverted !== "" }, isHit);
   follow(views.graph, root);
+}
+
+function drawTree(isHit) {
+  const root = drawnTree();
+  views.tree.draw(root, isHit);
+  follow(views.tree, root);
 }
 
 function drawSandwich(isHit) {
   const fn = functionOfKey(state.about) ?? largestFunction();
   if (fn === undefined) return;
   const { callers, callees } = sandwichTrees(sums, fn);
-  element("about").textContent = `${functions.name[fn]}: ${isComparison ? changeText(callees.sides) : `${ticksOf(callees.ticks)}, ${percent(callees.ticks, sums.total)}`}`;
-  views.callers.draw(callers, callers, { hangs: false, isInverted: true }, isHit);
+  element("of").textContent = `${functions.name[fn]}: ${isComparison ? changeText(callees.sides) : `${ticksOf(callees.ticks)}, ${percent(callees.ticks, sums.total)}`}`;
+  views.callers.draw(callers, callers, { hangs: true, isInverted: true }, isHit);
   views.callees.draw(callees, callees, { hangs: true, isInverted: false }, isHit);
   for (const [flames, root] of [[views.callers, callers], [views.callees, callees]]) follow(flames, root);
 }
@@ -82,10 +175,13 @@ function largestFunction() {
   return rows[0]?.key;
 }
 
-// The selected frame is in a tree that isn't drawn any more: its place in the new one is selected.
+// The selected frame is in a tree that isn't drawn any more: its place in the new one is selected. The graph and the call tree have the same frames.
 function follow(flames, root) {
-  if (!selection?.frame || selection.flames !== flames) return;
+  const isOfBoth = [views.graph, views.tree].includes(flames) && [views.graph, views.tree].includes(selection?.flames);
+  if (!selection?.frame || selection.flames !== flames && !isOfBoth) return;
   const path = selection.frame.path;
   const frame = frameAt(root, path);
+  const isElsewhere = selection.flames !== flames;
   selection = frame.path === path ? { fn: frame.fn, frame, flames } : null;
+  if (selection && isElsewhere) flames.reveal(frame);
 }

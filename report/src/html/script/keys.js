@@ -1,0 +1,33 @@
+// Keys that work everywhere on the page; those of a view are its own.
+
+const isTyping = (target) => target.matches("input:not([type=checkbox]), select, textarea");
+
+const KEYS = {
+  "/": () => element("search").focus(),
+  "?": () => element("help").togglePopover(),
+  f: () => {
+    element("filters").togglePopover();
+    if (element("filters").matches(":popover-open")) element("pid").focus();
+  },
+  i: () => { if (hasIdle) change({ idle: state.idle === "" ? "1" : "", zoom: "" }); },
+  s: () => toggleDetails(),
+  z: () => undo(),
+  h: () => { if (state.tab === "tree") views.tree.openHeaviest(); },
+  Escape: () => { if (!document.querySelector(":popover-open")) change({ time: "", zoom: "" }); },
+};
+
+function setUpKeys() {
+  document.addEventListener("keydown", (event) => {
+    if (event.defaultPrevented || event.ctrlKey || event.altKey || event.metaKey || isTyping(event.target)) return;
+    const tab = TABS[Number(event.key) - 1];
+    if (tab) change({ tab });
+    else if (Object.hasOwn(KEYS, event.key)) KEYS[event.key]();
+    else return;
+    if (event.key !== "Escape") event.preventDefault();
+  });
+}
+
+// Goes a step back, if this page has made one.
+function undo() {
+  if (steps() > 0) history.back();
+}

@@ -1,0 +1,135 @@
+// The lanes of the timeline: what they have, and how each is drawn.
+
+const SVG = element("svg").namespaceURI;
+const LANES = 12; // of processes at first; of a process's threads
+const VCPU_LANES = 64;
+const PARTS = [...MODES, ...MISSED];
+
+// All ticks of each bin, by vCPU and together, whatever is selected: lanes are scaled by them.
+const wholes = (() => {
+  const all = new Float64Array(data.bins);
+  const byVcpu = new Map(vcpus.map((vcpu) => [vcpu, new Float64Array(data.bins)]));
+  const add = (bin, vcpu, ticks) => {
+    all[bin] += ticks;
+    byVcpu.get(vcpu)[bin] += ticks;
+  };
+  for (let cell = 0; cell < cells.length; cell++) {
+    const run = cells.run[cell];
+    add(runs.bin[run], runs.vcpu[run], cells.ticks[cell]);
+  }
+  for (const { bin, vcpu, parts } of missed) add(bin, vcpu, parts.reduce((sum, ticks) => sum + ticks, 0));
+  return { all, byVcpu };
+})();
+
+// Ticks of lanes by key: of each bin those of each kind.
+class LaneSums {
+  constructor(kind) {
+    this.kind = kind;
+    this.rows = new Map();
+  }
+
+  row(key) {
+    if (!this.rows.has(key)) this.rows.set(key, { kind: this.kind, key, ticks: 0, bins: Array.from({ length: data.bins }, () => null) });
+    return this.rows.get(key);
+  }
+
+  add(key, bin, part, ticks) {
+    const row = this.row(key);
+    row.bins[bin] ??= [0, 0, 0, 0, 0, 0, 0];
+    row.bins[bin][part] += ticks;
+    row.ticks += ticks;
+  }
+
+  // The busiest first.
+  sorted() {
+    return [...this.rows.values()].sort((a, b) => b.ticks - a.ticks);
+  }
+}
+
+// The lanes of what the filters but that of time select: vCPUs, then the busiest processes, each with its threads if it is open. Idle is no process.
+function laneRows(most) {
+  const [byVcpu, byProcess, byThread] = ["vcpu", "process", "thread"].map((kind) => new LaneSums(kind));
+  const opened = new Set(state.open);
+  vcpus.filter(isSelectedVcpu).forEach((vcpu) => byVcpu.row(vcpu));
+  const threadsOf = new Map();
+  eachRun(sums.all, (run, selected, ticks) => {
+    const [bin, mode, thread] = [runs.bin[run], runs.mode[run], sameThread[runs.thread[run]]];
+    const process = processOf[thread];
+    byVcpu.add(runs.vcpu[run], bin, mode, ticks);
+    if (processes.pid[process] === 0) return;
+    byProcess.add(process, bin, mode, ticks);
+    if (!threadsOf.has(process)) threadsOf.set(process, new Set());
+    threadsOf.get(process).add(thread);
+    if (opened.has(processId(process))) byThread.add(thread, bin, mode, ticks);
+  });
+  for (const { bin, vcpu, parts } of missed) {
+    if (isSelectedVcpu(vcpu)) parts.forEach((ticks, part) => byVcpu.add(vcpu, bin, MODES.length + part, ticks));
+  }
+  const allVcpus = [...byVcpu.rows.values()].sort((a, b) => a.key - b.key);
+  const [allProcesses, allThreads] = [byProcess.sorted(), byThread.sorted()];
+  const rows = allVcpus.slice(0, VCPU_LANES);
+  for (const row of allProcesses.slice(0, most)) {
+    const own = [...threadsOf.get(row.key)];
+    rows.push({ ...row, canOpen: own.length > 1, isOpen: own.length > 1 && opened.has(processId(row.key)) });
+    rows.push(...own.length > 1 ? allThreads.filter(({ key }) => processOf[key] === row.key).slice(0, LANES) : []);
+  }
+  return { rows, vcpus: allVcpus.length, processes: allProcesses.length };
+}
+
+const LANE_NAMES = { vcpu: (key) => `vCPU ${key}`, process: processName, thread: threadName };
+const wholeOf = (row) => row.kind === "vcpu" ? wholes.byVcpu.get(row.key) : wholes.all;
+const ticksIn = (row, bin) => (row.bins[bin] ?? []).reduce((sum, ticks) => sum + ticks, 0);
+
+// The share that a full lane of a process or thread stands for: the largest one. vCPUs fill their lanes.
+function scaleOf(rows) {
+  let scale = 0;
+  for (const row of rows) {
+    if (row.kind === "vcpu") continue;
+    row.bins.forEach((parts, bin) => { if (parts && wholes.all[bin] > 0) scale = Math.max(scale, ticksIn(row, bin) / wholes.all[bin]); });
+  }
+  return scale || 1;
+}
+
+// A lane: an area for each kind of ticks.
+function drawLane(row, scale) {
+  const [name, whole] = [LANE_NAMES[row.kind](row.key), wholeOf(row)];
+  const box = document.createElementNS(SVG, "svg");
+  box.setAttribute("preserveAspectRatio", "none");
+  box.setAttribute("role", "img");
+  box.setAttribute("class", row.kind);
+  box.setAttribute("aria-label", `${name}: ${ticksOf(row.ticks)} over time`);
+  const paths = PARTS.map(() => "");
+  row.bins.forEach((parts, bin) => {
+    if (!parts || whole[bin] === 0) return;
+    let bottom = 100;
+    parts.forEach((ticks, part) => {
+      const height = 100 * ticks / whole[bin] / (row.kind === "vcpu" ? 1 : scale);
+      if (ticks > 0) paths[part] += `M${bin} ${(bottom - height).toFixed(1)}h1V${bottom.toFixed(1)}h-1z`;
+      bottom -= height;
+    });
+  });
+  paths.forEach((path, part) => {
+    if (path === "") return;
+    const area = document.createElementNS(SVG, "path");
+    area.setAttribute("class", PARTS[part]);
+    area.setAttribute("d", path);
+    box.append(area);
+  });
+  return { name, row, whole, box };
+}
+
+// The name of a lane, which is a filter, with its share of the selected ticks; that of a process opens its threads.
+function laneName({ name, row }) {
+  const ticks = sums[row.kind].rows.get(row.key)?.ticks ?? 0;
+  const opener = row.canOpen ? make("button", { type: "button", className: "fold", textContent: row.isOpen ? "▾" : "▸", "aria-expanded": row.isOpen, "aria-label": `Threads of ${name}`,
+    onclick: () => change({ open: row.isOpen ? state.open.filter((one) => one !== processId(row.key)) : [...state.open, processId(row.key)] }) }) : make("span", { className: "fold" });
+  const choose = make("button", { type: "button", className: "name", textContent: name, title: `${name}: only this; with Alt all but this`, onclick: (event) => chooseLane(row, event.altKey) });
+  return make("div", { className: row.kind }, opener, choose, make("span", { className: "share", textContent: percent(ticks, sums.total) }));
+}
+
+function chooseLane({ kind, key }, isWithout) {
+  const change = isWithout ? exclude : include;
+  if (kind === "vcpu") change("vcpu", String(key));
+  else if (kind === "process" && key !== OTHERS) change("pid", processId(key));
+  else if (kind === "thread" && threads.tid[key] !== null) includeThread(key);
+}
