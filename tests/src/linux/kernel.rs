@@ -60,6 +60,16 @@ pub fn undescribed_without_mounts(kernel: &Kernel) -> Vec<u8> {
     super::undescribed::with_return_at(&undescribed(kernel), function).expect("its code")
 }
 
+/// The kernel without BTF, ORC, and names of variables: [the image](undescribed_image) of one that is packed by zstd, [the ELF file](undescribed)
+/// of another one.
+pub fn undescribed_kernel(kernel: &Kernel) -> Vec<u8> {
+    if kernel.version.starts_with("6.12.") {
+        undescribed_image(kernel)
+    } else {
+        undescribed(kernel)
+    }
+}
+
 /// The kernel's image, a bzImage, without BTF, ORC, and names of variables. With KASLR, it is moved as any other.
 ///
 /// # Panics

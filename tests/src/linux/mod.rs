@@ -20,8 +20,8 @@ mod undescribed;
 pub use boots::lab_command;
 pub use console::{Accounts, Console, Process};
 pub use kernel::{
-    debian, kernel_knowledge, undescribed, undescribed_image, undescribed_without_mounts, unpacked,
-    without_pvh,
+    debian, kernel_knowledge, undescribed, undescribed_image, undescribed_kernel,
+    undescribed_without_mounts, unpacked, without_pvh,
 };
 pub use microvm::Product;
 pub use once::{once, turn};
@@ -32,9 +32,33 @@ pub use stream::{Stream, pcs_kind, print_losses};
 pub use undescribed::patched;
 
 /// Makes each check a test for each kernel on which all tests of guests run. The check gets the result of the test program's function `run`
-/// for the series.
+/// for the series. Behind `described or not:`, there are also tests for [kernels that say nothing of themselves](undescribed_kernel), and `run`
+/// gets whether the kernel does.
 #[macro_export]
 macro_rules! in_each_kernel {
+    (described or not: $($check:ident)*) => {
+        $(mod $check {
+            #[test]
+            fn in_linux_6_1() {
+                super::$check(&super::run("6.1", true));
+            }
+
+            #[test]
+            fn in_linux_6_12() {
+                super::$check(&super::run("6.12", true));
+            }
+
+            #[test]
+            fn in_an_undescribed_linux_6_1() {
+                super::$check(&super::run("6.1", false));
+            }
+
+            #[test]
+            fn in_an_undescribed_linux_6_12() {
+                super::$check(&super::run("6.12", false));
+            }
+        })*
+    };
     ($($check:ident)*) => {
         $(mod $check {
             #[test]

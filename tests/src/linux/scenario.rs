@@ -14,7 +14,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::boots::until_no_kernel_crashes;
-use super::{Console, Program, Stream, turn};
+use super::{Console, Program, Stream, turn, undescribed_kernel};
 use crate::status::read_status;
 
 const DRIVER: &str = include_str!("driver.sh");
@@ -113,6 +113,16 @@ impl Scenario {
     pub fn kernel(mut self, name: &str, kernel: &Kernel) -> Self {
         self.lab = self.lab.add(&kernel.image, &format!("/lab/{name}"));
         self
+    }
+
+    /// Puts a kernel that describes itself at `/lab/NAME`, or [the same one](undescribed_kernel) that doesn't.
+    #[must_use]
+    pub fn kernel_described_or_not(self, name: &str, kernel: &Kernel, is_described: bool) -> Self {
+        if is_described {
+            self.kernel(name, kernel)
+        } else {
+            self.file(name, undescribed_kernel(kernel))
+        }
     }
 
     /// Puts the ELF file in a kernel's bzImage at `/lab/NAME`: guests needn't unpack it, which takes half of their boot time in emulation. It is

@@ -37,6 +37,7 @@ const TWO: u64 = 0x2000_0000;
 const SOMETIMES: u64 = 0x3000_0000;
 
 kvmprof_tests::in_each_kernel! {
+    described or not:
     a_halted_guest_stays_halted
     guests_are_listed_with_their_vcpus_and_memory
     a_kernel_is_known_again_after_a_reboot
@@ -49,9 +50,9 @@ kvmprof_tests::in_each_kernel! {
     user_samples_name_their_process
 }
 
-/// The guests with that series of kernels: all of them with the one that only the profile `all` runs, for they take minutes.
-fn guests(series: &str) -> &'static [Guest] {
-    if series == "6.1" {
+/// The guests with that series of kernels: all of them with one that only the profile `all` runs, for they take minutes.
+fn guests(series: &str, is_described: bool) -> &'static [Guest] {
+    if series == "6.1" && is_described {
         &GUESTS
     } else {
         &GUESTS[..1]
@@ -62,20 +63,21 @@ fn guests(series: &str) -> &'static [Guest] {
 struct Run {
     finished: Finished,
     series: String,
+    is_described: bool,
 }
 
-fn run(series: &str) -> Run {
-    let finished = once(&format!("attach-{series}"), || {
+fn run(series: &str, is_described: bool) -> Run {
+    let finished = once(&format!("attach-{series}-{is_described}"), || {
         let one = guest_program("spin.c", ONE, &[]);
         let two = guest_program("spin.c", TWO, &[]);
         let sometimes = guest_program("brief.c", SOMETIMES, &[]);
         let programs = [("one", &one), ("two", &two), ("sometimes", &sometimes)];
-        let names = guests(series).iter().map(|(name, ..)| *name);
+        let names = guests(series, is_described).iter().map(|(name, ..)| *name);
         let names: Vec<&str> = names.collect();
         Scenario::new()
             .memory(8192)
             .file("guests", names.join(" ").into_bytes())
-            .kernel("vmlinuz", &debian(series))
+            .kernel_described_or_not("vmlinuz", &debian(series), is_described)
             .file("guest.cpio", guest_init(include_str!("init.sh"), &programs))
             .qemu()
             .run(&format!("{COMMON}\n{}", include_str!("driver.sh")))
@@ -83,12 +85,13 @@ fn run(series: &str) -> Run {
     Run {
         finished,
         series: series.to_owned(),
+        is_described,
     }
 }
 
 impl Run {
     fn guests(&self) -> impl Iterator<Item = Guest> + Clone {
-        guests(&self.series).iter().copied()
+        guests(&self.series, self.is_described).iter().copied()
     }
 
     /// A recording of an attached guest.

@@ -50,6 +50,7 @@ struct Run {
 }
 
 kvmprof_tests::in_each_kernel! {
+    described or not:
     an_exec_changes_the_functions
     stacks_of_interrupted_programs_reach_main
     stacks_cross_interrupts
@@ -68,15 +69,17 @@ kvmprof_tests::in_each_kernel! {
 }
 
 /// A guest with that series of kernels.
-fn run(series: &str) -> Run {
+fn run(series: &str, is_described: bool) -> Run {
     // The newer one has page tables of their own for user mode.
     let words = if series == "6.12" { "pti=on" } else { "" };
-    let finished = once(&format!("record-{series}"), || boot(series, words));
+    let finished = once(&format!("record-{series}-{is_described}"), || {
+        boot(series, is_described, words)
+    });
     Run { finished }
 }
 
 /// Boots it with more words on its command line.
-fn boot(series: &str, words: &str) -> Finished {
+fn boot(series: &str, is_described: bool, words: &str) -> Finished {
     let calls = guest_program("calls.c", CALLS, &["-fno-omit-frame-pointer"]);
     let build = |address| guest_program("calls.c", address, &["-O2", "-fomit-frame-pointer"]);
     let plain = build(PLAIN);
@@ -106,7 +109,7 @@ fn boot(series: &str, words: &str) -> Finished {
         init = init.add(library, place);
     }
     Scenario::new()
-        .kernel("vmlinuz", &debian(series))
+        .kernel_described_or_not("vmlinuz", &debian(series), is_described)
         .file("words", words.as_bytes().to_vec())
         .file("plain", plain.file)
         .file("guest.cpio", init.build().unwrap())
