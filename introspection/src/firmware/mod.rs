@@ -40,7 +40,7 @@ struct NamedCode {
 /// What is known of the firmware of a guest.
 #[derive(Debug)]
 pub struct Firmware {
-    slots: [Slot; SLOTS],
+    slots: Box<[Slot]>,
     known: Mutex<Known>,
 }
 
@@ -72,7 +72,7 @@ struct Noted {
 impl Default for Firmware {
     fn default() -> Self {
         Self {
-            slots: std::array::from_fn(|_| Slot::default()),
+            slots: (0..SLOTS).map(|_| Slot::default()).collect(),
             known: Mutex::default(),
         }
     }
