@@ -51,7 +51,10 @@ function setUpBar() {
   pill.className = `pill ${part < 0.05 ? "good" : part < 0.3 ? "fair" : "poor"}`;
   pill.textContent = `${percent(stolen + lost, all)} unknown`;
   pill.title = `${percent(stolen, all)} of the ticks were stolen by the host, ${percent(lost, all)} were lost: what the guest did in them isn't known`;
-  element("about").popover = "auto";
+  const about = element("about");
+  about.popover = "auto";
+  about.setAttribute("role", "dialog");
+  about.tabIndex = 0;
 }
 
 if (cells.length > 0) {
