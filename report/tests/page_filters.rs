@@ -274,7 +274,10 @@ fn filters_of_functions(used: &Used) {
     let both = count(&copying) + count(&total("functions", "walk_tree")) - either;
     assert_eq!(said["withBoth"]["total"], both);
     assert!(0 < both && both < count(&copying));
-    assert_eq!(said["chips"], json!(["only copy_page", "only walk_tree"]));
+    assert_eq!(
+        said["chips"],
+        json!(["module [kernel]", "only copy_page", "only walk_tree"])
+    );
 }
 
 /// The filter and the groups of the graph agree with the report for each label, also for a process that had two.

@@ -158,6 +158,9 @@ async function compare () {
   await view('function')
   answer.about = await text('#of')
   answer.violations = await violations()
+  await page.emulateMedia({ colorScheme: 'dark' })
+  await view('flame')
+  answer.violations.push(...await violations())
   await page.click('#ask')
   answer.legend = await page.$$eval('.legend.of-changes span', spans => spans.filter(span => span.getClientRects().length > 0).length)
   return answer
