@@ -286,7 +286,7 @@ fn a_comparison_agrees_with_diff() {
     let command = "kvmprof diff 7 9 --json --mode=kernel";
     assert_eq!(used.text("kernelCommand"), command);
     assert!(used.text("about").contains(" before, "), "{said}");
-    assert_eq!(said["legend"], 12);
+    assert_eq!(said["legend"], 11);
     assert_eq!(said["violations"], Value::Array(Vec::new()));
 }
 

@@ -188,7 +188,7 @@ fn documents(scene: &HostileFolder) -> Vec<String> {
     files
 }
 
-/// Uses a document: all choices of the page, and frames of the page or the picture.
+/// Uses a document: all choices of the page, its views, lanes and chips, and frames of the page or the picture.
 const USE: &str = "
     for (const list of document.querySelectorAll('select')) {
       for (const option of [...list.options, list.options[0]]) {
@@ -196,8 +196,8 @@ const USE: &str = "
         list.dispatchEvent(new Event('change', { bubbles: true }))
       }
     }
-    for (const one of document.querySelectorAll('[role=tab], #graph .frame, #frames g')) {
-      for (const kind of ['mouseover', 'focusin', 'click']) one.dispatchEvent(new MouseEvent(kind, { bubbles: true }))
+    for (const one of ['[role=tab]', '#graph .frame', '#tree tbody tr', '#names button', '#chips button', '#frames g'].flatMap(all => [...document.querySelectorAll(all)])) {
+      for (const kind of ['mouseover', 'pointermove', 'focusin', 'click']) one.dispatchEvent(new MouseEvent(kind, { bubbles: true }))
     }";
 
 #[test]

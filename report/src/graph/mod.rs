@@ -147,7 +147,7 @@ const SCREEN_STYLE: &str = "<style type=\"text/css\">#search { opacity:0.7 } @me
      svg > rect { fill:#0d1117 } svg > text, #legend text { fill:#e6edf3 } }</style>";
 
 /// The colour of a torn edge, that of the page.
-const TORN_COLOR: &str = "rgb(209,36,47)";
+const TORN_COLOR: &str = "rgb(87,96,106)";
 
 /// The start of the subtitle in inferno's documents, and its new position.
 const SUBTITLE: &str = "<text id=\"subtitle\" x=\"50.0000%\"";
@@ -341,7 +341,7 @@ mod tests {
             assert_eq!(svg.matches(SUBTITLE_ON_THE_RIGHT).count(), 1);
         }
         let css = include_str!("../html/script/palette.css");
-        assert!(css.contains("--torn: #d1242f;") && TORN_COLOR == "rgb(209,36,47)");
+        assert!(css.contains("--torn: #57606a;") && TORN_COLOR == "rgb(87,96,106)");
     }
 
     #[test]

@@ -25,6 +25,40 @@ export const untilState = async (name, value) => page.waitForFunction(([name, va
   (new URLSearchParams(location.hash.slice(1)).get(name) ?? DEFAULTS[name]) === value && state[name] === value, [name, value])
 export const text = async selector => (await page.textContent(selector)).trim()
 
+// Shows one of the views.
+export async function view (name) {
+  await page.click(`#tab-${name}`)
+  await untilState('tab', name)
+}
+
+// Does something with the filters, which are there while their panel is open.
+export async function inFilters (action) {
+  await page.click('#add')
+  await action()
+  // Where a text is typed, Escape deletes it.
+  await page.focus('#regex')
+  await page.keyboard.press('Escape')
+  await page.waitForFunction(() => document.querySelector(':popover-open') === null)
+}
+
+// Chooses a value of a filter.
+export async function choose (name, value) {
+  await inFilters(async () => {
+    await page.selectOption(`#${name}`, value)
+    await page.waitForFunction(name => state[name] === document.getElementById(name).value, name)
+  })
+}
+
+// Selects stacks with functions that a regular expression means.
+export const chooseFunctions = async pattern => inFilters(async () => {
+  await page.check('#regex')
+  await page.fill('#function', pattern)
+  await page.keyboard.press('Enter')
+  await untilState('function', pattern)
+})
+
+export const clear = async () => inFilters(async () => page.click('#clear'))
+
 // What axe finds.
 export async function violations () {
   await page.evaluate(axe.source)
@@ -48,8 +82,7 @@ export async function drag (from, to) {
 
 // All rows of a table, as lists of texts.
 export async function table (name) {
-  await page.click(`#tab-${name}`)
-  await page.waitForFunction(name => state.table === name, name)
+  await view(name)
   while (await page.isVisible('#more')) await page.click('#more')
   return page.$$eval('#table tbody tr', rows => rows.map(row => [...row.cells].map(cell => cell.textContent)))
 }

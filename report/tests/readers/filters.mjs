@@ -1,5 +1,5 @@
 // Filters, lanes and views, as people choose them. Each task returns what the page then shows.
-import { drag, page, shown, state, table, text, until, untilState } from './browser.mjs'
+import { choose, chooseFunctions, clear, drag, inFilters, page, shown, state, table, text, until, untilState, view } from './browser.mjs'
 
 const labels = async () => page.$$eval('#graph .frame', frames => frames.map(frame => frame.getAttribute('aria-label')))
 
@@ -10,40 +10,37 @@ export async function ids () {
     answer[id] = []
     const names = await page.$$eval(`#${id} option`, options => options.slice(1).map(option => option.label))
     for (const label of names) {
-      await page.selectOption(`#${id}`, { label })
-      await page.waitForFunction(id => state[id] !== '' && state[id] === document.getElementById(id).value, id)
+      await choose(id, { label })
       answer[id].push([label, await text('#total'), (await labels())[0]])
     }
-    await page.selectOption(`#${id}`, '')
-    await untilState(id, '')
+    await choose(id, '')
   }
   return answer
 }
 
-// The lanes of each kind, and of each lane the bin with most ticks: what the pointer shows there, and how high its areas are.
+// The lanes, with the threads of all processes, and of each lane the bin with most ticks: what the pointer shows there, and how high its areas are.
 export async function lanes () {
-  const answer = {}
-  for (const kind of ['vcpu', 'process', 'thread']) {
-    await page.selectOption('#lanes', kind)
-    await untilState('lanes', kind)
-    const drawn = await page.$$eval('#lanesbox svg', boxes => boxes.map(box => box.getAttribute('aria-label')))
-    const bins = await page.evaluate(() => lanes.boxes.map(({ row }) => {
-      const ticks = row.bins.map(parts => (parts ?? []).reduce((sum, part) => sum + part, 0))
-      return ticks.indexOf(Math.max(...ticks))
-    }))
-    const rows = []
-    for (const [lane, bin] of bins.entries()) rows.push({ label: drawn[lane], ...await valuesAt(lane, bin, bins.length) })
-    answer[kind] = { scale: await text('#scale'), rows }
+  for (let opened = 0; await page.locator('#names .fold[aria-expanded=false]').count() > 0; opened++) {
+    await page.locator('#names .fold[aria-expanded=false]').first().click()
+    await page.waitForFunction(opened => state.open.length > opened, opened)
   }
-  return answer
+  const boxes = page.locator('#lanesbox svg')
+  const drawn = await boxes.evaluateAll(boxes => boxes.map(box => [box.getAttribute('class'), box.getAttribute('aria-label')]))
+  const bins = await page.evaluate(() => lanes.boxes.map(({ row }) => {
+    const ticks = row.bins.map(parts => (parts ?? []).reduce((sum, part) => sum + part, 0))
+    return ticks.indexOf(Math.max(...ticks))
+  }))
+  const rows = []
+  for (const [lane, bin] of bins.entries()) rows.push({ kind: drawn[lane][0], label: drawn[lane][1], ...await valuesAt(boxes.nth(lane), bin) })
+  return { scale: await text('#scale'), rows }
 }
 
-async function valuesAt (lane, bin, lanes) {
-  await page.locator('#lanesbox').scrollIntoViewIfNeeded()
-  const box = await page.locator('#lanesbox').boundingBox()
+async function valuesAt (lane, bin) {
+  await lane.scrollIntoViewIfNeeded()
+  const box = await lane.boundingBox()
   const [time, bins] = await page.evaluate(bin => [`${edgeTime(bin)}:${edgeTime(bin + 1)}`, data.bins], bin)
-  await page.mouse.move(box.x + (bin + 0.5) / bins * box.width, box.y + (lane + 0.5) / lanes * box.height)
-  const areas = await page.locator('#lanesbox svg').nth(lane).locator('path').evaluateAll((paths, bin) => paths.map(path => {
+  await page.mouse.move(box.x + (bin + 0.5) / bins * box.width, box.y + box.height / 2)
+  const areas = await lane.locator('path').evaluateAll((paths, bin) => paths.map(path => {
     const found = new RegExp(`M${bin} (-?[\\d.]+)h1V(-?[\\d.]+)h-1z`).exec(path.getAttribute('d'))
     return found && [path.getAttribute('class'), Number(found[2]) - Number(found[1])]
   }).filter(area => area !== null), bin)
@@ -54,63 +51,57 @@ async function valuesAt (lane, bin, lanes) {
 export async function combined () {
   const answer = {}
   const note = async name => { answer[name] = { ...await shown(), command: await text('#command') } }
-  await page.selectOption('#vcpu', '1')
-  await untilState('vcpu', '1')
+  await choose('vcpu', '1')
   await note('vcpu')
-  await page.selectOption('#mode', 'kernel')
-  await untilState('mode', 'kernel')
+  await choose('mode', 'kernel')
   await note('mode')
-  await page.check('#regex')
-  await page.fill('#function', '^(copy|walk)_')
-  await page.keyboard.press('Enter')
-  await untilState('function', '^(copy|walk)_')
+  await chooseFunctions('^(copy|walk)_')
   await note('regex')
   for (const name of ['function', 'process', 'vcpu']) answer[`${name}s`] = await table(name)
-  await page.click('#clear')
+  await clear()
   await untilState('vcpu', '')
-  await page.selectOption('#module', '[kernel]')
-  await untilState('module', '[kernel]')
+  await choose('module', '[kernel]')
   await note('module')
-  await page.selectOption('#module', '')
-  await untilState('module', '')
-  await page.click('#tab-function')
-  await untilState('table', 'function')
-  const choose = async name => page.click(`#table tbody th button:text-is("${name}")`)
-  await choose('copy_page')
+  await choose('module', '')
+  await view('function')
+  const chooseRow = async name => page.click(`#table tbody th button:text-is("${name}")`)
+  await chooseRow('copy_page')
   await page.click('#details button:text-is("Only its module")')
   await untilState('module', '[kernel]')
   await note('itsModule')
   await page.click('#details button:text-is("Only with it")')
   await until(() => state.only.length === 1)
   await note('onlyWith')
-  await choose('walk_tree')
+  await chooseRow('walk_tree')
   await page.click('#details button:text-is("Only with it")')
   await until(() => state.only.length === 2)
   await note('withBoth')
-  answer.chips = await page.$$eval('#chips button', buttons => buttons.map(button => button.textContent))
+  answer.chips = await page.$$eval('#chips .chip > :first-child', names => names.map(name => name.textContent))
   return answer
 }
 
 // Each label of the filter, all values as groups of the graph, and what the details of a group select.
 export async function labelled () {
   const answer = { chosen: [] }
+  // Wide enough for the rarest label.
+  await page.setViewportSize({ width: 2200, height: 1000 })
   const options = await page.$$eval('#label option', options => options.slice(1).map(option => option.value))
   for (const label of options) {
-    await page.selectOption('#label', label)
-    await untilState('label', label)
+    await choose('label', label)
     answer.chosen.push([label, (await shown()).total, await text('#command')])
   }
-  await page.click('#clear')
+  await clear()
   await untilState('label', '')
   await page.selectOption('#group', 'label a key')
   await untilState('group', 'label a key')
   answer.groups = await page.$$eval('#graph .frame[aria-level="2"]', frames => frames.map(frame => frame.getAttribute('aria-label')))
   answer.threads = await table('thread')
+  await view('flame')
   await page.click('#graph .frame[aria-label^="a key=0:"]')
   await page.click('#details button:text-is("Only this label")')
   await untilState('label', 'a key=0')
   answer.only = await shown()
-  await page.click('#clear')
+  await clear()
   await untilState('label', '')
   await page.click('#graph .frame[aria-label^="a key=[none]:"]')
   answer.ofNone = await page.locator('#details button:text-is("Only this label")').count()
@@ -124,6 +115,8 @@ export async function views () {
     const { x, y } = frame.getBoundingClientRect()
     return [frame.getAttribute('aria-label'), Number(frame.getAttribute('aria-level')), Math.round(x), Math.round(y)]
   }))
+  await page.selectOption('#view', 'flame')
+  await untilState('view', 'flame')
   answer.flame = await places()
   for (const order of ['time', 'name']) {
     await page.selectOption('#order', order)
@@ -173,6 +166,7 @@ export async function search () {
   })
   answer.isSame = await page.evaluate(() => sums === before)
   answer.hits = await page.locator('#graph .frame.hit').count()
+  await view('function')
   answer.rows = await page.$$eval('#table tbody tr th', heads => heads.map(head => head.textContent))
   return answer
 }
@@ -182,10 +176,12 @@ export async function typed () {
   const answer = { all: await text('#total') }
   await page.focus('#lanesbox')
   answer.before = await text('#values')
-  await page.fill('#function', 'no such fun')
-  await untilState('function', 'no such fun')
-  await page.fill('#function', 'no such function')
-  await untilState('function', 'no such function')
+  await inFilters(async () => {
+    await page.fill('#function', 'no such fun')
+    await untilState('function', 'no such fun')
+    await page.fill('#function', 'no such function')
+    await untilState('function', 'no such function')
+  })
   answer.total = await text('#total')
   answer.values = await text('#values')
   await page.goBack()
@@ -199,11 +195,12 @@ export async function typed () {
 export async function crowded () {
   const crowd = async () => await page.isVisible('#crowded') ? text('#crowded') : ''
   const answer = { whole: await crowd(), frames: await page.locator('#graph .frame').count() }
-  for (const kind of ['process', 'thread', 'vcpu']) {
-    await page.selectOption('#lanes', kind)
-    await untilState('lanes', kind)
-    answer[kind] = [await text('#scale'), await page.locator('#lanesbox svg').count()]
-  }
+  const lanes = async () => [await text('#scale'), await page.locator('#lanesbox svg.process').count()]
+  answer.few = await lanes()
+  await page.click('#names button:text-is("48 more")')
+  answer.more = await lanes()
+  await page.click('#names button:text-is("12 more")')
+  answer.all = await lanes()
   await page.click('#graph .frame[aria-level="2"]')
   await until(() => state.zoom !== '')
   answer.zoomed = await crowd()
@@ -215,9 +212,10 @@ export async function reached () {
   const answer = {}
   await page.focus('#lanesbox')
   answer.first = await text('#values')
-  for (const key of ['End', 'ArrowDown', 'ArrowDown', 'ArrowLeft']) await page.keyboard.press(key)
+  for (const key of ['End', 'ArrowDown', 'ArrowLeft']) await page.keyboard.press(key)
   answer.last = await text('#values')
   answer.edges = await page.evaluate(() => [0, 1, data.bins - 2, data.bins - 1].map(shownTime))
+  await view('function')
   answer.titles = await page.$$eval('#table tbody tr:nth-child(1) td', cells => cells.map(cell => [cell.textContent, cell.title]))
   await page.focus('#intervals')
   await page.keyboard.press('Space')
@@ -229,31 +227,29 @@ export async function reached () {
 // Functions with the page's own separator in their names, functions without a module, and patterns that only browsers know.
 export async function odd () {
   const answer = {}
+  await view('function')
   await page.click('#table tbody th button:text-is("operator||")')
   await page.click('#details button:text-is("Only with it")')
   await until(() => state.only.length === 1)
-  answer.chip = await text('#chips button')
+  answer.chip = await text('#chips .chip > :first-child')
   answer.only = await text('#total')
-  await page.click('#chips button')
+  await page.click('#chips button[aria-label$="remove this filter"]')
   await until(() => state.only.length === 0)
   await page.evaluate(() => KINDS.module.choose({ key: '' }))
   await until(() => state.module !== '')
   answer.module = await text('#total')
-  await page.click('#clear')
+  await clear()
   await untilState('module', '')
-  await page.check('#regex')
   answer.commands = []
   for (const pattern of ['^operator.+$', '^oper(?!x)', '(o)\\1']) {
-    await page.fill('#function', pattern)
-    await page.keyboard.press('Enter')
-    await untilState('function', pattern)
+    await chooseFunctions(pattern)
     answer.commands.push(await text('#command'))
   }
   return answer
 }
 
-// Zooms in and out by clicks: where the frame that is clicked is in the window before and after, how high the graph is, and what is selected. Windows are shorter
-// and longer than the page.
+// Zooms in and out by clicks, in both shapes: where the frame that is clicked is in the window before and after, how high the graph is, and what is selected.
+// Windows have more room than the graph and less.
 export async function zoom () {
   const answer = { steps: [] }
   const click = async name => {
@@ -268,16 +264,21 @@ export async function zoom () {
     step.after = (await frame.boundingBox()).y
     step.rows.push(await rows())
     step.zoomed = await page.evaluate(() => views.graph.zoomed.name)
-    step.chosen = await text('#details h3')
+    step.chosen = await text('#details h2')
     answer.steps.push(step)
   }
-  for (const height of [1000, 3000]) {
-    await page.setViewportSize({ width: 1300, height })
-    await click('0x402000')
-    await click('all')
-    await click('0x402000')
-    await page.evaluate(() => scrollTo(0, 0))
-    await click('all')
+  for (const shape of ['icicle', 'flame']) {
+    await page.selectOption('#view', shape)
+    await untilState('view', shape)
+    for (const height of [640, 3000]) {
+      await page.setViewportSize({ width: 1300, height })
+      await click('0x402000')
+      // The innermost frames, away from the outermost one.
+      await page.evaluate(() => { element('flame').scrollTop = state.view === 'flame' ? 0 : 9999 })
+      await click('0x600000')
+      await click('0x402000')
+      await click('all')
+    }
   }
   await page.fill('#search', '0x600')
   await untilState('search', '0x600')

@@ -3,7 +3,7 @@
 //     open.mjs PAGE.html
 //
 // - `drawn`: ms from the begin of the navigation to the first image with the page's frames;
-// - `inverted`: ms that the change to the inverted view takes, which has most to compute;
+// - `inverted`: ms that the change to the inverted graph takes, which has most to compute;
 // - `heap`: bytes of the script's objects after the first drawing; `peak`: bytes of memory that the page's process has had at most by then.
 import fs from 'node:fs'
 import { chromium } from 'playwright-core'
@@ -25,7 +25,7 @@ try {
   answer.peak = await peak(await browser.newBrowserCDPSession())
   answer.inverted = await page.evaluate(() => {
     const begin = performance.now()
-    state.view = 'inverted'
+    state.inverted = '1'
     drawViews()
     return performance.now() - begin
   })

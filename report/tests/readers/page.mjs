@@ -1,8 +1,9 @@
 // Uses the page as people do, in Debian's Chromium, and prints what it shows as JSON.
 //
 //     page.mjs TASK PAGE.html FOLDER
-import { address, browser, complaints, drag, folder, page, shown, state, table, task, text, until, untilState, violations } from './browser.mjs'
+import { address, browser, choose, chooseFunctions, complaints, drag, folder, page, shown, state, table, task, text, until, untilState, view, violations } from './browser.mjs'
 import * as filters from './filters.mjs'
+import * as tool from './tool.mjs'
 
 // The totals of one second, a process and a search, in the usual view and in the inverted one.
 async function totals () {
@@ -10,13 +11,13 @@ async function totals () {
   await drag(1, 2)
   answer.time = state().time
   answer.second = await shown()
-  await page.selectOption('#pid', '32')
-  await untilState('pid', '32')
+  await choose('pid', '32')
   answer.process = await shown()
   for (const name of ['function', 'module', 'process', 'vcpu']) answer[`${name}s`] = await table(name)
   answer.command = await text('#command')
-  await page.selectOption('#view', 'inverted')
-  await untilState('view', 'inverted')
+  await view('flame')
+  await page.check('#inverted')
+  await untilState('inverted', '1')
   answer.inverted = await shown()
   answer.innermost = await page.$$eval('#graph .frame[aria-level="3"]', frames => frames.map(frame => frame.getAttribute('aria-label')))
   answer.searched = answer.functions[0][0]
@@ -37,14 +38,12 @@ async function part () {
   answer.process = { total: 0 }
   const pids = await page.$$eval('#pid option', options => options.map(option => option.value).filter(pid => pid > 0))
   for (const pid of pids) {
-    await page.selectOption('#pid', pid)
-    await untilState('pid', pid)
+    await choose('pid', pid)
     // Of some there is nothing in that time, and no frame.
     const total = parseInt(await text('#total'))
     if (total > answer.process.total) answer.process = { total, pid }
   }
-  await page.selectOption('#pid', answer.process.pid)
-  await untilState('pid', answer.process.pid)
+  await choose('pid', answer.process.pid)
   answer.command = await text('#command')
   for (const name of ['function', 'module', 'process', 'vcpu']) answer[`${name}s`] = await table(name)
   return answer
@@ -53,8 +52,7 @@ async function part () {
 // Steps, and back again.
 async function back () {
   const answer = { before: await shown(), steps: [] }
-  await page.selectOption('#mode', 'kernel')
-  await untilState('mode', 'kernel')
+  await choose('mode', 'kernel')
   answer.kernel = await shown()
   await page.click('#graph .frame[aria-level="2"]')
   await until(() => state.zoom !== '')
@@ -77,9 +75,9 @@ async function keys () {
   const answer = {}
   const active = () => page.evaluate(() => document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent)
   await page.focus('#graph .frame')
-  await page.keyboard.press('ArrowUp')
+  await page.keyboard.press('ArrowDown')
   answer.process = await active()
-  await page.keyboard.press('ArrowUp')
+  await page.keyboard.press('ArrowDown')
   answer.outermost = await active()
   await page.keyboard.press('Enter')
   await until(() => state.zoom !== '')
@@ -89,8 +87,8 @@ async function keys () {
   await page.keyboard.press('Escape')
   await untilState('zoom', '')
   answer.still = await active()
-  await page.keyboard.press('ArrowUp')
-  await page.keyboard.press('ArrowUp')
+  await page.keyboard.press('ArrowDown')
+  await page.keyboard.press('ArrowDown')
   await page.keyboard.press('ContextMenu')
   answer.details = await active()
   for (let press = 0; await active() !== 'Without it' && press < 9; press++) await page.keyboard.press('Tab')
@@ -98,13 +96,16 @@ async function keys () {
   await until(() => state.hide.length === 1)
   answer.hidden = state().hide
   answer.without = await shown()
-  await page.focus('#chips button')
+  await page.focus('#chips button[aria-label$="remove this filter"]')
   await page.keyboard.press('Enter')
   await until(() => state.hide.length === 0)
-  await page.focus('#begin')
+  await page.focus('#lanesbox')
   for (let press = 0; press < 5; press++) await page.keyboard.press('ArrowRight')
+  await page.keyboard.press('Shift+End')
   await until(() => selectedBins()[0] === 5)
   answer.time = state().time
+  await page.keyboard.press('Escape')
+  await untilState('time', '')
   await page.keyboard.press('/')
   answer.search = await page.evaluate(() => document.activeElement.id)
   return answer
@@ -113,14 +114,15 @@ async function keys () {
 // A function with its callers and callees, by process and merged; regular expressions; recursion; the copied stack.
 async function sandwich () {
   const answer = {}
+  await page.focus('#graph .frame[aria-level="2"]')
+  await view('function')
   await page.click('#table tbody tr:nth-child(1) th button')
-  await page.click('#details button:text-is("Callers and callees")')
-  await untilState('view', 'sandwich')
-  answer.about = await text('#about')
+  await until(() => state.about !== '')
+  answer.about = await text('#of')
   const labels = async id => page.$$eval(`#${id} .frame`, frames => frames.map(frame => frame.getAttribute('aria-label')))
   answer.callers = (await labels('callers'))[0]
   answer.callees = (await labels('callees'))[0]
-  await page.selectOption('#view', 'flame')
+  await view('flame')
   await page.selectOption('#group', 'merged')
   await untilState('group', 'merged')
   const frames = async () => page.locator('#graph .frame').count()
@@ -129,10 +131,7 @@ async function sandwich () {
   await page.check('#fold')
   await untilState('fold', '1')
   answer.folded = await frames()
-  await page.check('#regex')
-  await page.fill('#function', '^(copy|walk)_')
-  await page.keyboard.press('Enter')
-  await untilState('function', '^(copy|walk)_')
+  await chooseFunctions('^(copy|walk)_')
   answer.matched = await shown()
   await page.click('#graph .frame[aria-level="3"]')
   await page.click('#details button:text-is("Copy stack")')
@@ -146,51 +145,55 @@ async function compare () {
   const answer = { total: await text('#total'), command: await text('#command') }
   answer.functions = await table('function')
   answer.titles = await page.$$eval('#table tbody tr', rows => rows.map(row => row.cells[1].title))
+  await view('flame')
   const labels = async () => page.$$eval('#graph .frame', frames => frames.map(frame => [frame.getAttribute('aria-label'), frame.className, frame.offsetWidth]))
   answer.frames = await labels()
   await page.selectOption('#group', 'merged')
   await untilState('group', 'merged')
   answer.merged = await labels()
-  await page.selectOption('#mode', 'kernel')
-  await untilState('mode', 'kernel')
+  await choose('mode', 'kernel')
   answer.kernel = await text('#total')
   answer.kernelCommand = await text('#command')
   answer.processes = await table('process')
-  await page.selectOption('#view', 'sandwich')
-  await untilState('view', 'sandwich')
-  answer.about = await text('#about')
-  answer.legend = await page.$$eval('.legend.of-changes span', spans => spans.filter(span => span.offsetParent !== null).length)
+  await view('function')
+  answer.about = await text('#of')
   answer.violations = await violations()
+  await page.emulateMedia({ colorScheme: 'dark' })
+  await view('flame')
+  answer.violations.push(...await violations())
+  await page.click('#ask')
+  answer.legend = await page.$$eval('.legend.of-changes span', spans => spans.filter(span => span.getClientRects().length > 0).length)
   return answer
 }
 
 // A page of two recordings: totals of the whole and of a process of the second one.
 async function merged () {
   const answer = { whole: await shown(), processes: await table('process') }
-  await page.selectOption('#pid', '2:32')
-  await untilState('pid', '2:32')
+  await choose('pid', '2:32')
   answer.process = await shown()
   answer.command = await text('#command')
-  await page.selectOption('#tid', '2:232')
-  await untilState('tid', '2:232')
+  await choose('tid', '2:232')
   answer.thread = await shown()
   return answer
 }
 
-// What axe finds in light and dark, and on a phone, in each view; and whether a phone has to scroll sideways.
+// What axe finds in light and dark, and on a phone, in each view and in what opens above it; and whether anything but panes has to be scrolled.
 async function access () {
   const answer = { violations: [], wide: [] }
   for (const [name, width, height, colorScheme] of [
-    ['light', 1300, 1000, 'light'], ['dark', 1300, 1000, 'dark'], ['phone', 390, 844, 'light']
+    ['light', 1300, 1000, 'light'], ['dark', 1300, 1000, 'dark'], ['phone', 360, 740, 'light']
   ]) {
     await page.setViewportSize({ width, height })
     await page.emulateMedia({ colorScheme })
-    for (const view of ['flame', 'sandwich']) {
-      await page.goto(`${address}#view=${view}&search=copy&mode=kernel&lanes=process`)
+    for (const [view, part, panel] of [['flame', '#graph .frame', '#add'], ['tree', '#tree tbody tr', '#ask'], ['function', '#callees .frame', '#quality']]) {
+      await page.goto(`${address}#tab=${view}&search=copy&mode=kernel&not=vcpu:1`)
       await page.reload()
-      await page.click(view === 'flame' ? '#graph .frame' : '#callees .frame')
-      for (const found of await violations()) answer.violations.push(`${name}, ${view}: ${found}`)
-      if (await page.evaluate(() => document.documentElement.scrollWidth > innerWidth)) answer.wide.push(`${name}, ${view}`)
+      await page.click(part)
+      const note = async what => { for (const found of await violations()) answer.violations.push(`${name}, ${what}: ${found}`) }
+      await note(view)
+      await page.click(panel)
+      await note(panel)
+      if (await page.evaluate(() => document.documentElement.scrollWidth > innerWidth || document.documentElement.scrollHeight > innerHeight)) answer.wide.push(`${name}, ${view}`)
     }
     await page.screenshot({ path: `${folder}/${name}.png` })
   }
@@ -201,20 +204,17 @@ async function access () {
 async function code () {
   const answer = {}
   await page.focus('#graph .frame[aria-label^="inner:"]')
-  await page.keyboard.press('ContextMenu')
-  answer.note = await text('#details > .note')
+  await page.click('#details button:text-is("Code")')
+  await untilState('tab', 'code')
+  answer.note = await text('#code > .note')
   for (const [index, name] of ['source', 'instructions'].entries()) {
-    const list = page.locator('#details details').nth(index)
-    await list.locator('summary').click()
-    await list.locator('tbody tr').first().waitFor()
+    const list = page.locator('#code section').nth(index)
     answer[name] = await list.locator('tbody tr').evaluateAll(rows => rows.map(row => [...row.cells].map(cell => cell.textContent)))
   }
-  // They stay open for the next function.
-  await page.focus('#graph .frame[aria-label^="outer:"]')
-  await page.keyboard.press('ContextMenu')
-  await page.locator('#details details[open] tbody tr').first().waitFor()
-  answer.details = await page.$$eval('#details dl dt', terms => terms.map(term => [term.textContent, term.nextElementSibling.textContent]))
   answer.violations = await violations()
+  await view('flame')
+  await page.focus('#graph .frame[aria-label^="outer:"]')
+  answer.details = await page.$$eval('#details dl dt', terms => terms.map(term => [term.textContent, term.nextElementSibling.textContent]))
   return answer
 }
 
@@ -224,29 +224,32 @@ async function cut () {
   const answer = { flame: await frames('graph') }
   await page.focus('#graph .frame[aria-label^="0x401000:"]')
   answer.details = await page.locator('#details dt:text-is("callers") + dd').textContent()
-  await page.selectOption('#view', 'inverted')
-  await untilState('view', 'inverted')
+  await page.check('#inverted')
+  await untilState('inverted', '1')
   answer.inverted = await frames('graph')
+  await view('function')
   await page.click('#table tbody th button:text-is("0x401234")')
-  await page.click('#details button:text-is("Callers and callees")')
-  await untilState('view', 'sandwich')
+  await until(() => state.about !== '')
   answer.callers = await frames('callers')
   return answer
 }
 
-// What of the page is marked as selected: frames, and the table's row.
-const marked = async () => ({
-  frames: await page.$$eval('.graph .frame.chosen', frames => frames.filter(frame => frame.offsetParent !== null).map(frame => frame.getAttribute('aria-label'))),
-  rows: await page.$$eval('#table tbody tr.chosen[aria-current=true]', rows => rows.map(row => row.cells[0].textContent)),
-  visible: await page.evaluate(() => {
-    const [row, box] = [document.querySelector('tr.chosen'), document.querySelector('#rows')].map(found => found?.getBoundingClientRect())
+// What is marked as selected: the rows of a table, and the frames of the graph.
+async function marked (table = 'function') {
+  await view(table)
+  const rows = await page.$$eval('#table tbody tr.chosen[aria-current=true]', rows => rows.map(row => row.cells[0].textContent))
+  const visible = await page.evaluate(() => {
+    const [row, box] = [document.querySelector('#table tr.chosen'), document.querySelector('#rows')].map(found => found?.getBoundingClientRect())
     return row !== undefined && row.top >= box.top && row.bottom <= box.bottom + 1
   })
-})
+  await view('flame')
+  return { rows, visible, frames: await page.$$eval('#graph .frame.chosen', frames => frames.map(frame => frame.getAttribute('aria-label'))) }
+}
 
-// A function chosen by its row, by its frame, and by a frame whose row isn't shown; a process; after a filter, and in other views.
+// A function chosen by its row, by its frame, and by a frame whose row isn't shown; a process; after a filter, and inverted.
 async function linked () {
   const answer = { none: await marked() }
+  await view('function')
   await page.click('#table tbody th button:text-is("0x401000")')
   answer.byRow = await marked()
   await page.focus('#graph .frame[aria-label^="0x401234:"]')
@@ -254,25 +257,18 @@ async function linked () {
   await page.focus('#graph .frame[aria-label^="0x500630:"]')
   answer.beyond = await marked()
   await page.focus('#graph .frame[aria-label^="other 8:"]')
-  await page.click('#tab-process')
-  await untilState('table', 'process')
-  answer.process = await marked()
-  await page.click('#tab-module')
-  await untilState('table', 'module')
+  answer.process = await marked('process')
   await page.focus('#graph .frame[aria-label^="0x401234:"]')
-  answer.module = await marked()
-  await page.click('#tab-function')
-  await until(() => state.table === 'function')
-  await page.selectOption('#pid', '7')
-  await untilState('pid', '7')
+  answer.module = await marked('module')
+  await choose('pid', '7')
   answer.filtered = await marked()
-  await page.selectOption('#view', 'inverted')
-  await untilState('view', 'inverted')
+  await page.check('#inverted')
+  await untilState('inverted', '1')
+  await view('function')
   await page.click('#table tbody th button:text-is("0x401234")')
   answer.inverted = await marked()
-  await page.click('#details button:text-is("Callers and callees")')
-  await untilState('view', 'sandwich')
-  answer.sandwich = await marked()
+  await view('function')
+  answer.sandwich = await page.$$eval('#sandwich .frame.chosen', frames => frames.map(frame => frame.getAttribute('aria-label')))
   return answer
 }
 
@@ -282,11 +278,18 @@ async function touch () {
   await page.tap('#graph .frame[aria-label^="worker 7:"]')
   await until(() => state.zoom !== '')
   answer.zoom = state().zoom
-  answer.details = await text('#details h3')
+  answer.details = await text('#details h2')
   await page.tap('#whole')
   await untilState('zoom', '')
+  await page.tap('#tab-function')
+  await untilState('tab', 'function')
   await page.tap('#table tbody th button:text-is("0x401000")')
   answer.byRow = await marked()
+  await page.tap('#names .process .name')
+  await until(() => state.pid !== '')
+  answer.process = state().pid
+  await page.tap('#chips button[aria-label$="remove this filter"]')
+  await untilState('pid', '')
   await page.locator('#area').scrollIntoViewIfNeeded()
   const box = await page.locator('#area').boundingBox()
   const session = await browser.newCDPSession(page)
@@ -302,9 +305,10 @@ async function touch () {
   return answer
 }
 
-const tasks = { ...filters, part, cut, linked, touch, code, totals, compare, merged, back, keys, sandwich, access }
+const tasks = { ...filters, ...tool, part, cut, linked, touch, code, totals, compare, merged, back, keys, sandwich, access }
 try {
-  await page.goto(address)
+  // All ticks, as reports have them; what is shown first is of those that aren't idle.
+  await page.goto(task.startsWith('first') ? address : `${address}#idle=1`)
   const answer = await tasks[task]()
   console.log(JSON.stringify({ ...answer, complaints }))
 } catch (error) {

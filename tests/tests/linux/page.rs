@@ -11,11 +11,12 @@ use serde_json::Value;
 
 use used::Used;
 
-/// The program's output for the command that the page shows, for the recording at `path`.
+/// The program's output for the command that the page shows, which names the recording at `path`.
 fn report(command: &str, path: &Path) -> Value {
-    let words = command.strip_prefix("kvmprof report FILE ").unwrap();
+    let words = command.strip_prefix("kvmprof report ").unwrap();
+    assert!(words.starts_with(path.to_str().unwrap()), "{words}");
     let mut command = Command::new(kvmprof());
-    command.arg("report").arg(path);
+    command.arg("report");
     command.args(words.split(' ')).arg("--json");
     let ran = run_command(&mut command);
     assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{words}");

@@ -34,7 +34,7 @@ function drawCode() {
 function codeList(name, about, [head, ...body], code) {
   const columns = make("tr", {}, ...head.map((text, index) => make("th", { scope: "col", className: index > 0 && index < 3 ? "n" : "", textContent: text })));
   const table = make("table", {}, make("thead", {}, columns), make("tbody", {}, ...body.map((row) => codeRow(row, code.ticks))));
-  return make("section", {}, make("h3", { textContent: about ? `${name}: ${about}` : name }),
+  return make("section", {}, make("h2", { textContent: about ? `${name}: ${about}` : name }),
     make("div", { className: "scrolled", tabIndex: 0, role: "region", "aria-label": `${name}, ${functions.name[code.function]}` }, table));
 }
 

@@ -116,6 +116,8 @@ function modeBar({ modes, ticks }) {
 
 function drawDetails() {
   const box = element("details");
+  // Where there is little room it is there for what is selected only.
+  document.body.classList.toggle("unselected", !selection);
   if (state.side !== "") {
     box.replaceChildren();
     return;

@@ -7,13 +7,13 @@ const SHADES = 5; // of a mode's colour
 
 const isInterrupt = (frame) => 2 * frame.modes[2] > frame.ticks;
 
-// The shade of each module: those with the most ticks of all differ from each other, and filters change none.
+// The shade of each module: those with the most ticks, but for idle ones, differ from each other, and filters change none.
 const shades = (() => {
   const ticks = modules.name.map((name, module) => ({ module, ticks: 0 }));
   const ofNode = Int32Array.from(nodes.fn, (fn) => fn < 0 ? -1 : functions.module[fn]);
   for (let cell = 0; cell < cells.length; cell++) {
     const module = ofNode[cells.node[cell]];
-    if (module >= 0) ticks[module].ticks += cells.ticks[cell];
+    if (module >= 0 && runs.mode[cells.run[cell]] !== MODES.indexOf("idle")) ticks[module].ticks += cells.ticks[cell];
   }
   ticks.sort((a, b) => b.ticks - a.ticks || a.module - b.module);
   const isOfKernel = new Set(functions.module.filter((_, fn) => functions.kernel[fn]));
@@ -34,7 +34,7 @@ function colourOf(frame) {
 // What a tooltip says of a frame.
 function tipOf(frame, root) {
   const own = frame.calls.reduce((rest, called) => rest - called.ticks, frame.ticks);
-  return [frame.name, countText(frame, root), isComparison || frame.fn < 0 ? "" : `${ticksOf(own)} not in frames below`,
+  return [frame.name, countText(frame, root), isComparison || frame.fn < 0 ? "" : `self ${ticksOf(own)}`,
     frame.fn < 0 ? "" : [moduleName(frame.fn), frame.isInlined ? "inlined" : ""].filter(Boolean).join(", "),
     isComparison ? "" : modesText(frame),
     frame.fn < 0 ? "" : functions.lines[frame.fn].split(", ")[0],

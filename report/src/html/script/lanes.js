@@ -128,8 +128,8 @@ function laneName({ name, row }) {
 }
 
 function chooseLane({ kind, key }, isWithout) {
-  const change = isWithout ? exclude : include;
-  if (kind === "vcpu") change("vcpu", String(key));
-  else if (kind === "process" && key !== OTHERS) change("pid", processId(key));
+  const choose = isWithout ? exclude : include;
+  if (kind === "vcpu") choose("vcpu", String(key));
+  else if (kind === "process" && key !== OTHERS) choose("pid", processId(key));
   else if (kind === "thread" && threads.tid[key] !== null) includeThread(key);
 }

@@ -49,9 +49,14 @@ function setUpBar() {
   const part = (stolen + lost) / Math.max(all, 1);
   const pill = element("quality");
   pill.className = `pill ${part < 0.05 ? "good" : part < 0.3 ? "fair" : "poor"}`;
-  pill.textContent = `${percent(stolen + lost, all)} unknown`;
-  pill.title = `${percent(stolen, all)} of the ticks were stolen by the host, ${percent(lost, all)} were lost: what the guest did in them isn't known`;
-  element("about").popover = "auto";
+  const about = element("about");
+  const warnings = about.querySelectorAll(".warning").length;
+  pill.textContent = `${percent(stolen + lost, all)} unknown${warnings > 0 ? ` · ⚠ ${warnings}` : ""}`;
+  pill.title = `${percent(stolen, all)} of the ticks were stolen by the host, ${percent(lost, all)} were lost: what the guest did in them isn't known. `
+    + `About the recording, with ${warnings === 1 ? "1 warning" : `${warnings} warnings`}`;
+  about.popover = "auto";
+  about.setAttribute("role", "dialog");
+  about.tabIndex = 0;
 }
 
 if (cells.length > 0) {

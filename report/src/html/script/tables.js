@@ -21,8 +21,8 @@ const KINDS = {
       { name: "module", value: (row) => moduleName(row.key) },
       { name: "in", value: (row) => functions.kernel[row.key] ? "kernel" : "user" }],
     choose: (row) => {
-      showFunction(row.key);
       changeInPlace({ about: keyOf(row.key) }, () => drawSandwich(searched()));
+      showFunction(row.key);
     },
     isSelected: (row) => row.key === selection.fn,
   },

@@ -67,9 +67,13 @@ function setUpSearch(input, take) {
 // What the search means: a predicate of names, or null.
 const searched = () => state.search === "" ? null : matcher(state.search, state.regex !== "");
 
+let drawnTab = "";
+
 function drawViews() {
   hideTip();
   const { tab } = state;
+  const isNew = tab !== drawnTab;
+  drawnTab = tab;
   for (const name of TABS) {
     element(`tab-${name}`).setAttribute("aria-selected", name === tab);
     element(`tab-${name}`).tabIndex = name === tab ? 0 : -1;
@@ -98,6 +102,7 @@ function drawViews() {
   if (tab === "function" && !isEmpty) drawSandwich(isHit);
   noteCrowd();
   drawSelection();
+  if (isNew) showRow();
   drawFound(isHit);
 }
 

@@ -1,0 +1,269 @@
+//! Uses the page as a tool in a browser: its window, the call tree, the timeline, chips, and what is found.
+
+use crate::shared::used::{Used, report_of};
+use crate::shared::walk;
+use kvmprof_recording::Mode;
+use kvmprof_recording::file::Recording;
+use kvmprof_report::html::page_of;
+use kvmprof_report::profile::Selection;
+use serde_json::{Value, json};
+
+/// A task with the page of a recording of two vCPUs with about this many ticks.
+fn walked(task: &str, ticks: u64) -> Used {
+    Used::of_page(task, |folder| {
+        let path = folder.join("recording");
+        walk::write(&path, 20, ticks);
+        page_of(&Recording::open(&path).unwrap(), &[], "A test").unwrap()
+    })
+}
+
+/// Several seconds.
+const USUAL: u64 = 1000;
+/// All rows of their call tree are shown.
+const FEW: u64 = 150;
+
+fn report(used: &Used, selection: Selection) -> Value {
+    report_of(&used.folder.path().join("recording"), selection)
+}
+
+fn count(value: &Value) -> u64 {
+    value.as_u64().unwrap()
+}
+
+/// The row of this name of a table of the report.
+fn row<'a>(report: &'a Value, table: &str, name: &str) -> &'a Value {
+    let rows = report[table].as_array().unwrap();
+    let row = rows.iter().find(|row| row["name"] == name);
+    row.unwrap_or_else(|| panic!("no {name}: {rows:?}"))
+}
+
+/// At any size only panes scroll, and the outermost frames are there without scrolling; idle ticks are left out until they are wanted.
+#[test]
+fn the_window_is_filled_at_any_size() {
+    let used = walked("first", USUAL);
+    let said = &used.said;
+    let all = report(&used, Selection::default());
+    let busy = Selection {
+        modes: vec![Mode::User, Mode::Kernel, Mode::Interrupt],
+        ..Selection::default()
+    };
+    let busy = report(&used, busy);
+    assert!(count(&busy["samples"]) < count(&all["samples"]));
+    assert_eq!(said["total"], busy["samples"]);
+    assert_eq!(
+        used.text("command"),
+        "kvmprof report FILE --mode=user,kernel,interrupt"
+    );
+    assert_eq!(
+        (&said["all"], &said["kept"]),
+        (&all["samples"], &all["samples"])
+    );
+    let windows = said["windows"].as_array().unwrap();
+    assert_eq!(windows.len(), 8);
+    for window in windows {
+        let number = |value: &Value| value.as_f64().unwrap();
+        assert_eq!(window["scrolls"], false, "{window}");
+        assert_eq!(window["below"], 0.0, "{window}");
+        let [width, height] = [0, 1].map(|side| number(&window["size"][side]));
+        let bar = if width < 640.0 { 90.0 } else { 41.0 };
+        assert!(number(&window["bar"]) <= bar, "{window}");
+        let [top, bottom, wide] = [0, 1, 2].map(|side| number(&window["root"][side]));
+        assert!(top < height / 2.0 && bottom <= top + 20.0, "{window}");
+        assert!(wide > width / 2.0, "{window}");
+        assert!(number(&window["pane"]) > height / 4.0, "{window}");
+    }
+    let [light, dark] = [0, 1].map(|theme| &windows[theme]["background"]);
+    assert_ne!(light, dark);
+}
+
+/// Its totals and self ticks are those of the report, by function.
+#[test]
+fn the_call_tree_has_the_ticks_of_the_report() {
+    let used = walked("callTree", FEW);
+    let said = &used.said;
+    let all = report(&used, Selection::default());
+    let rows =
+        |name: &str| -> Vec<Vec<String>> { serde_json::from_value(said[name].clone()).unwrap() };
+    let tree = rows("all");
+    assert_eq!(tree[0][1], all["samples"].to_string());
+    // Level, total, share, self, share, name, module.
+    let number = |text: &str| text.parse::<u64>().unwrap_or_default();
+    for function in all["functions"].as_array().unwrap() {
+        let name = function["name"].as_str().unwrap();
+        let own = tree
+            .iter()
+            .filter(|row| row[5].ends_with(name) && row[6] == function["module"]);
+        let own: u64 = own.map(|row| number(&row[3])).sum();
+        assert_eq!(own, count(&function["self"]), "{name}");
+    }
+    // Rows are below their callers, and each has at least the ticks of what it calls.
+    let mut callers: Vec<u64> = Vec::new();
+    for row in &tree {
+        let level = usize::try_from(number(&row[0])).unwrap() - 1;
+        callers.truncate(level);
+        assert_eq!(callers.len(), level, "{row:?}");
+        assert!(
+            callers
+                .last()
+                .is_none_or(|caller| *caller >= number(&row[1])),
+            "{row:?}"
+        );
+        callers.push(number(&row[1]));
+    }
+    let heaviest = used.text("heaviest");
+    assert!(!heaviest.starts_with("all:"), "{said}");
+    let chosen = said["chosen"].as_array().unwrap();
+    assert!(chosen.contains(&json!(heaviest)), "{said}");
+    assert_eq!(said["kept"], said["heaviest"]);
+    assert_eq!(said["closed"], 1);
+    assert_eq!(said["entered"], heaviest_of(&tree));
+    // Functions with their self ticks come first.
+    let inverted = rows("inverted");
+    let first = &all["functions"][0];
+    assert!(inverted.iter().any(|row| row[0] == "2"
+        && row[1] == first["self"].to_string()
+        && row[5].ends_with(first["name"].as_str().unwrap())));
+}
+
+/// The label of the largest row that nothing calls.
+fn heaviest_of(tree: &[Vec<String>]) -> String {
+    let row = tree.iter().find(|row| row[0] == "2").unwrap();
+    let name = row[5].trim_start_matches(['▾', '▸']);
+    format!("{name}: {} ticks, {}", row[1], row[2])
+}
+
+/// Drags select, edges move, Escape clears, the wheel zooms around the pointer.
+#[test]
+fn the_timeline_selects_and_zooms() {
+    let used = walked("timeline", USUAL);
+    let said = &used.said;
+    let bins = |step: &str, which: usize| -> [f64; 2] {
+        serde_json::from_value(said[step][which].clone()).unwrap()
+    };
+    let all = said["dragged"][2].as_f64().unwrap();
+    let near = |[begin, end]: [f64; 2], [from, to]: [f64; 2]| {
+        (begin / all - from).abs() < 0.01 && (end / all - to).abs() < 0.01
+    };
+    assert!(near(bins("dragged", 0), [0.25, 0.5]), "{said}");
+    assert!(near(bins("moved", 0), [0.25, 0.75]), "{said}");
+    assert_eq!(bins("escaped", 0), [0.0, all]);
+    // Escape in the middle of a drag gives it up.
+    assert_eq!(said["given"], said["escaped"][0]);
+    assert!(used.text("label").ends_with(" s"), "{said}");
+    assert!(
+        (said["marked"].as_f64().unwrap() - 0.25).abs() < 0.01,
+        "{said}"
+    );
+    let zoomed: [f64; 2] = serde_json::from_value(said["zoomed"].clone()).unwrap();
+    assert!(zoomed[1] - zoomed[0] < all / 2.0, "{said}");
+    assert!(
+        ((zoomed[0] + zoomed[1]) / 2.0 / all - 0.5).abs() < 0.02,
+        "{said}"
+    );
+    let view = format!("{} 0 {} 100", zoomed[0], zoomed[1] - zoomed[0]);
+    assert_eq!(used.text("view"), view);
+    // Round times, in order.
+    let axis: Vec<String> = serde_json::from_value(said["axis"].clone()).unwrap();
+    let axis = axis
+        .iter()
+        .map(|time| time.strip_suffix(" s").unwrap().parse::<f64>().unwrap());
+    let axis: Vec<f64> = axis.collect();
+    assert!(axis.len() > 3 && axis.is_sorted(), "{axis:?}");
+    let step = axis[1] - axis[0];
+    let digit = step / 10_f64.powf(step.log10().floor());
+    assert!(
+        [1.0, 2.0, 5.0, 10.0]
+            .iter()
+            .any(|round| (digit - round).abs() < 0.01),
+        "{axis:?}"
+    );
+    assert!(count(&said["opened"]) > 1, "{said}");
+    assert!(used.text("tip").starts_with("walker"), "{said}");
+}
+
+/// A chip includes, excludes, and both are undone; the totals are those of the report.
+#[test]
+fn chips_include_and_exclude() {
+    let used = walked("chips", USUAL);
+    let said = &used.said;
+    let all = report(&used, Selection::default());
+    let total = |step: &str| count(&said[step]["total"]);
+    let pid: i32 = used.text("pid").parse().unwrap();
+    let process = Selection {
+        pids: vec![pid],
+        ..Selection::default()
+    };
+    assert_eq!(total("only"), count(&report(&used, process)["samples"]));
+    assert_eq!(total("only") + total("without"), count(&said["all"]));
+    assert_eq!(said["undone"], said["only"]);
+    let [only, without] = ["only", "without"].map(|step| said[step]["names"][0].as_str().unwrap());
+    assert_eq!(without, format!("not {only}"));
+    let note = "# without the other filters";
+    let command = |step: &str| said[step]["command"].as_str().unwrap();
+    assert!(!command("only").contains(note) && command("without").ends_with(note));
+    let modes = Selection {
+        modes: vec![Mode::User, Mode::Interrupt, Mode::Idle],
+        ..Selection::default()
+    };
+    assert_eq!(total("mode"), count(&report(&used, modes)["samples"]));
+    assert_eq!(
+        command("mode"),
+        "kvmprof report FILE --mode=user,interrupt,idle"
+    );
+    assert_eq!(
+        total("module"),
+        count(&row(&all, "modules", "[kernel]")["total"])
+    );
+    assert_eq!(total("module") + total("notModule"), count(&said["all"]));
+}
+
+/// All but what is found steps back, and Enter goes round through it.
+#[test]
+fn what_is_found_is_gone_through() {
+    let used = walked("hits", USUAL);
+    let said = &used.said;
+    let hits = count(&said["hits"]);
+    assert!(hits > 2, "{said}");
+    assert!(
+        used.text("found")
+            .starts_with(&format!("{hits}, found in ")),
+        "{said}"
+    );
+    let at = |place: u64| format!("{place} of {hits}");
+    assert_eq!(said["gone"], json!([at(1), at(2), at(1), at(hits)]));
+    assert_eq!(said["colours"], 1, "{said}");
+    assert_eq!(said["details"], "copy_page");
+    let copying = Selection {
+        grep: Some("copy_".parse().unwrap()),
+        modes: vec![Mode::User, Mode::Kernel, Mode::Interrupt],
+        ..Selection::default()
+    };
+    assert_eq!(said["filtered"], report(&used, copying)["samples"]);
+}
+
+#[test]
+fn tips_and_keys_are_there() {
+    let used = walked("tips", USUAL);
+    let said = &used.said;
+    let (name, counts) = used.text("label").split_once(": ").unwrap();
+    assert_eq!(said["tip"][0], name);
+    assert!(
+        counts.starts_with(said["tip"][1].as_str().unwrap()),
+        "{said}"
+    );
+    for name in ["hidden", "inside", "help", "closed"] {
+        assert_eq!(said[name], true, "{name}: {said}");
+    }
+    let tabs = [
+        "Flame graph",
+        "Call tree",
+        "Functions",
+        "Modules",
+        "Processes",
+        "Threads",
+        "vCPUs",
+    ];
+    assert_eq!(said["tabs"], json!(tabs));
+    assert_eq!(said["side"], false);
+    assert_eq!(said["focused"], "pid");
+}

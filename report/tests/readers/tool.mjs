@@ -1,0 +1,203 @@
+// The page as a tool: its window, the call tree, the timeline, chips, and what is found. Each task returns what the page then shows.
+import { address, choose, clear, drag, page, shown, state, text, until, untilState, view } from './browser.mjs'
+
+const SIZES = [[360, 740], [1280, 800], [1440, 900], [3840, 2160]]
+
+// What is seen at first at several sizes, light and dark, and with idle ticks, which the address remembers.
+export async function first () {
+  const answer = { total: (await shown()).total, command: await text('#command'), windows: [] }
+  for (const [width, height] of SIZES) {
+    for (const colorScheme of ['light', 'dark']) {
+      await page.setViewportSize({ width, height })
+      await page.emulateMedia({ colorScheme })
+      answer.windows.push({ size: [width, height], ...await page.evaluate(() => {
+        const box = selector => document.querySelector(selector).getBoundingClientRect()
+        const { scrollingElement: all } = document
+        const [root, status] = [box('#graph .frame'), box('#status')]
+        return {
+          scrolls: all.scrollHeight > innerHeight || all.scrollWidth > innerWidth,
+          bar: box('header').height,
+          root: [root.top, root.bottom, root.width],
+          pane: box('#flame').height,
+          below: innerHeight - status.bottom,
+          background: getComputedStyle(document.body).backgroundColor
+        }
+      }) })
+    }
+  }
+  await page.setViewportSize({ width: 1300, height: 1000 })
+  await page.check('#idle')
+  await untilState('idle', '1')
+  answer.all = (await shown()).total
+  await page.reload()
+  answer.kept = (await shown()).total
+  return answer
+}
+
+// The call tree: its rows, the heaviest path, all rows, and the frame that is then selected in the graph; by mouse and by keys.
+export async function callTree () {
+  const rows = async () => page.$$eval('#tree tbody tr', rows => rows.map(row => [row.getAttribute('aria-level'), ...[...row.cells].map(cell => cell.textContent)]))
+  const active = async () => page.evaluate(() => document.activeElement.getAttribute('aria-label'))
+  const answer = {}
+  await page.selectOption('#group', 'merged')
+  await untilState('group', 'merged')
+  await view('tree')
+  await page.click('#expand')
+  answer.all = await rows()
+  await page.click('#tree tbody tr:first-child')
+  await page.click('#heaviest')
+  answer.heaviest = await active()
+  await view('flame')
+  answer.chosen = await page.$$eval('#graph .frame.chosen', frames => frames.map(frame => frame.getAttribute('aria-label')))
+  answer.path = await page.evaluate(() => selection.frame.path)
+  await view('tree')
+  await page.focus('#tree tbody tr[tabindex="0"]')
+  answer.kept = await active()
+  await page.keyboard.press('Home')
+  await page.keyboard.press('ArrowLeft')
+  answer.closed = (await rows()).length
+  await page.keyboard.press('ArrowRight')
+  await page.keyboard.press('ArrowRight')
+  answer.entered = await active()
+  await page.check('#inverted')
+  await untilState('inverted', '1')
+  answer.inverted = await rows()
+  return answer
+}
+
+// The timeline: a drag with its label, an edge that is moved, Escape, the wheel, keys, and a process with its threads.
+export async function timeline () {
+  const answer = {}
+  const area = await page.locator('#area').boundingBox()
+  const at = async part => page.mouse.move(area.x + part * area.width, area.y + 10)
+  const bins = async () => page.evaluate(() => [selectedBins(), shownBins(), data.bins])
+  await at(0.25)
+  await page.mouse.down()
+  await at(0.4)
+  await at(0.5)
+  answer.label = await text('#span')
+  answer.marked = await page.evaluate(() => element('mark').offsetWidth / element('area').offsetWidth)
+  await page.mouse.up()
+  await until(() => state.time !== '')
+  answer.dragged = await bins()
+  await at(0.5)
+  await page.mouse.down()
+  await at(0.6)
+  await at(0.75)
+  await page.mouse.up()
+  await page.waitForFunction(end => selectedBins()[1] !== end, answer.dragged[0][1])
+  answer.moved = await bins()
+  await page.keyboard.press('Escape')
+  await untilState('time', '')
+  answer.escaped = await bins()
+  await at(0.5)
+  await page.mouse.down()
+  await at(0.7)
+  await page.keyboard.press('Escape')
+  await page.mouse.up()
+  answer.given = (await bins())[0]
+  await at(0.5)
+  for (let turn = 0; turn < 6; turn++) await page.mouse.wheel(0, -100)
+  await until(() => state.span !== '')
+  answer.zoomed = (await bins())[1]
+  answer.axis = await page.$$eval('#times span', marks => marks.map(mark => mark.textContent))
+  answer.view = await page.getAttribute('#lanesbox svg', 'viewBox')
+  answer.lanes = await page.$$eval('#lanesbox svg', boxes => boxes.length)
+  await page.click('#names .fold[aria-expanded=false] >> nth=0')
+  await until(() => state.open.length > 0)
+  answer.opened = await page.$$eval('#lanesbox svg.thread', boxes => boxes.length)
+  await page.hover('#lanesbox svg.process >> nth=0')
+  answer.tip = await text('#tip strong')
+  return answer
+}
+
+// A filter by a lane's name, turned round by its chip, removed, and taken back; what is left out of modes is in the command.
+export async function chips () {
+  const answer = { all: (await shown()).total }
+  const names = async () => page.$$eval('#chips .chip > :first-child', names => names.map(name => name.textContent))
+  const note = async name => { answer[name] = { total: parseInt(await text('#total')), names: await names(), command: await text('#command') } }
+  await page.click('#names .process .name >> nth=0')
+  await until(() => state.pid !== '')
+  answer.pid = state().pid
+  await note('only')
+  await page.click('#chips .chip button >> nth=0')
+  await until(() => state.pid === '' && state.not.length === 1)
+  await note('without')
+  await page.click('#undo')
+  await until(() => state.pid !== '')
+  await note('undone')
+  await clear()
+  await untilState('pid', '')
+  await choose('mode', 'kernel')
+  await page.click('#chips .chip button >> nth=0')
+  await until(() => state.not.length === 1)
+  await note('mode')
+  await page.keyboard.press('z')
+  await untilState('mode', 'kernel')
+  await clear()
+  await untilState('mode', '')
+  await choose('module', '[kernel]')
+  await note('module')
+  await page.click('#chips .chip button >> nth=0')
+  await until(() => state.not.length === 1)
+  await note('notModule')
+  return answer
+}
+
+// A search: what it dims, and how Enter goes from one frame to the next.
+export async function hits () {
+  const answer = {}
+  await page.uncheck('#idle')
+  await untilState('idle', '')
+  await page.keyboard.press('/')
+  await page.keyboard.type('copy_')
+  await untilState('search', 'copy_')
+  answer.found = await text('#found')
+  answer.hits = await page.locator('#graph .frame.hit').count()
+  answer.colours = await page.evaluate(() => [...new Set([...document.querySelectorAll('#graph .frame:not(.hit)')].map(frame => getComputedStyle(frame).backgroundColor))].length)
+  const gone = []
+  for (const key of ['Enter', 'Enter', 'Shift+Enter', 'Shift+Enter']) {
+    await page.keyboard.press(key)
+    gone.push((await text('#found')).split(',')[0])
+  }
+  answer.gone = gone
+  answer.details = await text('#details h2')
+  await page.keyboard.press('Control+Enter')
+  await untilState('function', 'copy_')
+  answer.filtered = (await shown()).total
+  return answer
+}
+
+// What the pointer shows beside it, and keys that open panels and views.
+export async function tips () {
+  const answer = {}
+  const frame = page.locator('#graph .frame[aria-level="3"]').first()
+  await frame.hover()
+  answer.label = await frame.getAttribute('aria-label')
+  answer.tip = await page.$$eval('#tip > *', lines => lines.map(line => line.textContent))
+  await page.mouse.move(5, 5)
+  answer.hidden = await page.isHidden('#tip')
+  await page.setViewportSize({ width: 360, height: 740 })
+  await page.locator('#graph .frame').first().hover({ position: { x: 340, y: 5 } })
+  answer.inside = await page.evaluate(() => {
+    const { left, right, top, bottom } = element('tip').getBoundingClientRect()
+    return left >= 0 && right <= innerWidth && top >= 0 && bottom <= innerHeight
+  })
+  await page.setViewportSize({ width: 1300, height: 1000 })
+  await page.mouse.click(700, 980)
+  await page.keyboard.press('?')
+  answer.help = await page.isVisible('#help')
+  await page.keyboard.press('Escape')
+  answer.closed = await page.isHidden('#help')
+  answer.tabs = []
+  for (const key of '1234567') {
+    await page.keyboard.press(key)
+    answer.tabs.push(await page.textContent('[role=tab][aria-selected=true]'))
+  }
+  await page.keyboard.press('s')
+  await untilState('side', 'hidden')
+  answer.side = await page.isVisible('#details')
+  await page.keyboard.press('f')
+  answer.focused = await page.evaluate(() => document.activeElement.id)
+  return answer
+}
