@@ -316,14 +316,30 @@ impl GuestKnowledge {
         (current == 0).then(|| first.into_inner())?
     }
 
-    /// The same knowledge, without the labels of control groups, as for guests of other VMMs: while kvmprof stopped vCPUs to read them, such
-    /// guests in emulation have reset themselves, and it isn't known why.
+    /// The same knowledge, with no labels of processes but that of the user, as for guests of other VMMs: while kvmprof stopped vCPUs to read control
+    /// groups, such guests in emulation have reset themselves, and it isn't known why.
     #[must_use]
-    pub fn without_control_groups(mut self) -> Self {
-        if let Some(Guest::Linux(linux)) = self.guests[0].get_mut() {
-            linux.leave_out_control_groups();
+    pub fn with_users_alone(mut self) -> Self {
+        if let Some(layout) = self.linux_mut().and_then(LinuxKnowledge::process_layout) {
+            layout.labels.leave_all_but_user();
         }
         self
+    }
+
+    /// The same knowledge, without the command lines of processes among their labels.
+    #[must_use]
+    pub fn without_arguments(mut self) -> Self {
+        if let Some(layout) = self.linux_mut().and_then(LinuxKnowledge::process_layout) {
+            layout.labels.leave_out_arguments();
+        }
+        self
+    }
+
+    fn linux_mut(&mut self) -> Option<&mut LinuxKnowledge> {
+        match self.guests[0].get_mut()? {
+            Guest::Linux(linux) => Some(linux),
+            Guest::Other(_) => None,
+        }
     }
 
     fn new(guest: Guest) -> Self {

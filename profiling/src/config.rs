@@ -32,6 +32,8 @@ pub struct ProfilingConfig {
     pub symbols: Option<PathBuf>,
     /// The knowledge of the guest; `None` to find it out.
     pub knowledge: Option<GuestKnowledge>,
+    /// Whether processes have their command lines among their labels.
+    pub arguments: bool,
     /// The path of the socket for clients; `None` for no socket.
     pub socket: Option<PathBuf>,
     /// The recording of all ticks; `None` for no recording.
@@ -52,6 +54,7 @@ impl Default for ProfilingConfig {
             btf: None,
             symbols: None,
             knowledge: None,
+            arguments: true,
             socket: None,
             record: None,
         }

@@ -111,6 +111,9 @@ pub struct GuestOptions {
     /// How many addresses a table of prf may have
     #[arg(long, value_name = "N", default_value_t = MAX_ADDRESSES, value_parser = parse_addresses)]
     prf_addresses: usize,
+    /// Leave the command lines of processes out of recordings and of kvmprof processes: they may have secrets
+    #[arg(long)]
+    no_arguments: bool,
     #[command(flatten)]
     sandbox: SandboxOptions,
     /// Give up root for another user once all is open: a name, UID or UID:GID. The socket and what is written belong to that user
@@ -157,6 +160,7 @@ impl GuestOptions {
             vsock: self.vsock.clone(),
             profiling: ProfilingConfig {
                 prf_addresses: self.prf_addresses,
+                arguments: !self.no_arguments,
                 record,
                 sysroot: self.sysroot().map(Path::to_owned),
                 ..profiling

@@ -62,7 +62,7 @@ impl Reading {
         for gap in gaps {
             log::info!("{gap}");
         }
-        Ok(Some(found.without_control_groups()))
+        Ok(Some(found.with_users_alone()))
     }
 }
 

@@ -421,7 +421,7 @@ fn known(
         return Ok(GuestKnowledge::pending());
     };
     GuestKnowledge::from_running_image(bytes, files)
-        .map(GuestKnowledge::without_control_groups)
+        .map(GuestKnowledge::with_users_alone)
         .map_err(|source| AttachedError::Kernel {
             path: path.clone(),
             source,

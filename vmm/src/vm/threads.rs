@@ -113,6 +113,7 @@ impl VcpuThreads {
         let memory = self.common.memory.clone();
         let stopping = Arc::clone(&self.common.stopping);
         let known = Arc::clone(&self.common.known);
+        let arguments = self.common.profiling.arguments;
         std::thread::Builder::new()
             .name("introspection".into())
             .spawn(move || {
@@ -120,6 +121,10 @@ impl VcpuThreads {
                 match knowledge_of(&image, files) {
                     Ok(found) => {
                         drop(image);
+                        let found = match arguments {
+                            true => found,
+                            false => found.without_arguments(),
+                        };
                         knowledge.complete(found);
                         known.open();
                         if let Some(linux) = knowledge.linux() {

@@ -37,8 +37,9 @@ pub use follower::{ProcessFollower, RunningTask};
 pub use instance::{
     GuestProcesses, InstanceLayout, ListedProcess, ProcessFate, ProcessInstance, ProcessOrigin,
 };
+pub use labels::Labelled;
 pub use process_layout::ProcessLayout;
-pub use user_memory::UserMemory;
+pub use user_memory::{UserMemory, page_tables};
 
 /// The executable mappings of one address space at one moment.
 #[derive(Debug)]
@@ -160,7 +161,10 @@ impl ProcessMap {
     /// Its approximate memory use, in bytes.
     pub fn bytes(&self) -> usize {
         let area = |area: &Area| size_of::<Area>() + area.name().len();
-        self.areas.iter().map(area).sum::<usize>() + self.perf_map.len()
+        let labels = self.labels.iter();
+        let labels = labels.map(|(key, value)| key.len() + value.len());
+        let areas = self.areas.iter().map(area).sum::<usize>();
+        areas + self.perf_map.len() + labels.sum::<usize>()
     }
 }
 
