@@ -12,6 +12,7 @@ mod locks;
 mod modes;
 mod modules;
 mod placement;
+mod process_list;
 mod processes;
 mod running;
 #[cfg(test)]
@@ -52,7 +53,7 @@ pub use kernel_watch::{KernelPulse, KernelWatch};
 pub use modules::{ModuleOmissions, Modules, NewFunctions};
 pub use processes::{
     Area, Backing, FileIdentity, GuestProcesses, ListedProcess, MappedFile, ProcessFate,
-    ProcessInstance, ProcessMap, ProcessOrigin, UnwinderSlot,
+    ProcessInstance, ProcessMap, ProcessOrigin, UnwinderSlot, labels_of_group,
 };
 pub use runtimes::{
     ProcessMemory, ProcessRuntime, ProgramFile, Runtime, python_of_version,
@@ -112,11 +113,9 @@ pub struct LinuxKnowledge {
 }
 
 impl LinuxKnowledge {
-    /// Leaves out the labels of control groups.
-    pub(super) fn leave_out_control_groups(&mut self) {
-        if let Some(layout) = &mut self.processes {
-            layout.labels.leave_out_control_groups();
-        }
+    /// The offsets for reading processes' mappings and labels, if known.
+    pub(super) fn process_layout(&mut self) -> Option<&mut ProcessLayout> {
+        self.processes.as_mut()
     }
 
     /// The kernel's release, as `uname -r` prints it.

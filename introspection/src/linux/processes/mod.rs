@@ -33,6 +33,7 @@ use crate::unwind::UserUnwinder;
 
 pub use areas::can_write;
 pub use budget::MapBudget;
+pub use container::labels as labels_of_group;
 pub use follower::{ProcessFollower, RunningTask};
 pub use instance::{
     GuestProcesses, InstanceLayout, ListedProcess, ProcessFate, ProcessInstance, ProcessOrigin,
