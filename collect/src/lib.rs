@@ -54,6 +54,8 @@ pub mod names;
 pub mod page;
 pub mod sinks;
 pub mod sockets;
+#[cfg(test)]
+mod totals_tests;
 pub mod watcher;
 pub mod work;
 
