@@ -162,10 +162,14 @@ impl ProcessMap {
     /// Its approximate memory use, in bytes.
     pub fn bytes(&self) -> usize {
         let area = |area: &Area| size_of::<Area>() + area.name().len();
-        let labels = self.labels.iter();
-        let labels = labels.map(|(key, value)| key.len() + value.len());
         let areas = self.areas.iter().map(area).sum::<usize>();
-        areas + self.perf_map.len() + labels.sum::<usize>()
+        areas + self.perf_map.len() + self.label_bytes()
+    }
+
+    /// The number of bytes of its labels.
+    fn label_bytes(&self) -> usize {
+        let labels = self.labels.iter();
+        labels.map(|(key, value)| key.len() + value.len()).sum()
     }
 }
 
