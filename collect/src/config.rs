@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::files::read_text_up_to;
-use crate::gather::Policy;
+use crate::gather::{LABELS_OF_GROUPS, Policy};
 use crate::hash::{Hashed, Key, KeyError};
 
 mod sinks;
@@ -70,6 +70,8 @@ pub struct Config {
     pub user_stacks: bool,
     /// Labels that all collected data get.
     pub labels: BTreeMap<String, String>,
+    /// The keys of labels of processes that leave this program.
+    pub process_labels: Vec<String>,
     /// Limits of memory and of the number of names.
     pub limits: LimitsConfig,
     /// The spool, in which batches wait for the sinks.
@@ -186,6 +188,7 @@ impl Default for Config {
             kernel_stacks: true,
             user_stacks: true,
             labels: BTreeMap::new(),
+            process_labels: LABELS_OF_GROUPS.map(str::to_owned).to_vec(),
             limits: LimitsConfig::default(),
             spool: SpoolConfig::default(),
             metrics: MetricsConfig::default(),
@@ -198,16 +201,16 @@ impl Default for Config {
 }
 
 impl MetricsConfig {
-    /// Checks the keys of labels of processes, beside which data have the `others`.
-    fn check(&self, others: &BTreeMap<String, String>) -> Result<(), String> {
-        if self.labels.len() > MAX_LABELS {
-            return Err(format!("metrics.labels: there may be {MAX_LABELS}"));
-        }
-        let mut seen = BTreeSet::new();
+    /// Checks the keys of labels of processes, of which those of `leaving` leave this program. Data have the `others` beside them.
+    fn check(&self, leaving: &[String], others: &BTreeMap<String, String>) -> Result<(), String> {
+        check_keys("process_labels", leaving)?;
+        check_keys("metrics.labels", &self.labels)?;
         for key in &self.labels {
-            check_name("metrics.labels", key)?;
-            if !seen.insert(key) || others.contains_key(&format!("{OF_PROCESSES}{key}")) {
+            if others.contains_key(&format!("{OF_PROCESSES}{key}")) {
                 return Err(format!("metrics.labels: {key} is there twice"));
+            }
+            if !leaving.contains(key) {
+                return Err(format!("metrics.labels: {key} isn't in process_labels"));
             }
         }
         Ok(())
@@ -293,6 +296,7 @@ impl Config {
             threads: self.limits.threads,
             drop: patterns(&self.drop),
             hash,
+            labels: self.process_labels.clone(),
         }
     }
 
@@ -364,7 +368,7 @@ impl Config {
             return wrong("spool: mebibytes has to be 1 to 16777216".to_owned());
         }
         check_labels(&self.labels).or_else(wrong)?;
-        self.metrics.check(&self.labels).or_else(wrong)?;
+        (self.metrics.check(&self.process_labels, &self.labels)).or_else(wrong)?;
         sinks::check(&self.sink).or_else(wrong)
     }
 }
@@ -423,6 +427,21 @@ fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), String> {
 pub fn system_name() -> String {
     let name = rustix::system::uname();
     kvmprof_report::text::visible(&name.nodename().to_string_lossy())
+}
+
+/// Checks the keys of labels of processes in `list`.
+fn check_keys(list: &str, keys: &[String]) -> Result<(), String> {
+    if keys.len() > MAX_LABELS {
+        return Err(format!("{list}: there may be {MAX_LABELS}"));
+    }
+    let mut seen = BTreeSet::new();
+    for key in keys {
+        check_name(list, key)?;
+        if !seen.insert(key) {
+            return Err(format!("{list}: {key} is there twice"));
+        }
+    }
+    Ok(())
 }
 
 /// Checks the name of a label in `list`.

@@ -14,6 +14,7 @@ use kvmprof_report::symbolize::Resolver;
 
 use crate::batch::{Batch, IDLE, Row, Tables, Window};
 use crate::config::system_name;
+use crate::gather::LABELS_OF_GROUPS;
 use crate::sinks::parquet;
 
 /// Memory of a frame in the tables without its name, of a row with its names, and of a window with its tables and its part of a file, in bytes.
@@ -168,7 +169,10 @@ impl WindowBuilder {
             process
         };
         let (process, thread) = (self.tables.name(process), self.tables.name(thread));
-        let labels = self.tables.labels(source.labels(event));
+        // As the collector does by default.
+        let labels = source.labels(event);
+        let labels = labels.filter(|(key, _)| LABELS_OF_GROUPS.contains(key));
+        let labels = self.tables.labels(labels);
         let key = (process, thread, event.mode as u8, stack, labels);
         if !self.rows.contains_key(&key) {
             source.budget().take(ROW)?;

@@ -3,7 +3,7 @@
 mod gaps;
 mod rows;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -31,6 +31,17 @@ const MAX_FOUND: usize = 256;
 /// Maximum number of bytes of symbols, mappings and files of one guest that are kept.
 const MAX_NAMES: usize = 64 << 20;
 
+/// The labels of processes that leave the host by default: those that a group of processes has in common.
+pub const LABELS_OF_GROUPS: [&str; 7] = [
+    "user",
+    "cgroup",
+    "container",
+    "runtime",
+    "pod",
+    "qos",
+    "unit",
+];
+
 /// The names that a window keeps. Ticks of all others count as those of [`OTHER`](crate::batch::OTHER).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
@@ -42,6 +53,8 @@ pub struct Policy {
     pub drop: Vec<Pattern>,
     /// Names of processes and of threads that leave the host as a hash.
     pub hash: Option<Hashed>,
+    /// The keys of labels of processes that leave the host.
+    pub labels: Vec<String>,
 }
 
 impl Policy {
@@ -205,7 +218,7 @@ impl Gather {
     fn take(&mut self, block: Block, now: WindowClock) -> Result<bool, ReadError> {
         if matches!(
             block.kind,
-            Some(Kind::Symbols | Kind::Mappings | Kind::Binary | Kind::Functions)
+            Some(Kind::Symbols | Kind::Mappings | Kind::Labels | Kind::Binary | Kind::Functions)
         ) {
             let room = self.room.checked_sub(block.contents.len());
             let (Some(room), true) = (room, self.budget.take(&block)) else {

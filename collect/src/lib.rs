@@ -55,6 +55,8 @@ pub mod names;
 pub mod page;
 pub mod sinks;
 pub mod sockets;
+#[cfg(test)]
+mod totals_tests;
 pub mod watcher;
 pub mod work;
 

@@ -26,6 +26,8 @@ pub struct GuestKnowledge {
     current: AtomicUsize,
     /// What runs before a kernel does.
     firmware: Firmware,
+    /// Whether command lines of processes are no labels.
+    leaves_out_arguments: bool,
 }
 
 /// Maximum number of kernels that a guest runs in turn, each of which takes some 10 MB.
@@ -217,7 +219,7 @@ impl GuestKnowledge {
 
     /// Completes pending knowledge with `found`. Only the first call has an effect.
     pub fn complete(&self, found: Self) {
-        if let Some(guest) = found.into_guest() {
+        if let Some(guest) = self.restricted(found) {
             // Existing knowledge isn't replaced, because vCPUs may have built on it.
             let _already = self.guests[0].set(guest);
         }
@@ -232,7 +234,7 @@ impl GuestKnowledge {
         let Some((former, next)) = self.linux().zip(self.guests.get(place)) else {
             return false;
         };
-        let Some(Guest::Linux(linux)) = found.into_guest() else {
+        let Some(Guest::Linux(linux)) = self.restricted(found) else {
             return false;
         };
         linux.modules().follow_those_of(former.modules());
@@ -248,6 +250,29 @@ impl GuestKnowledge {
         let current = self.current.into_inner();
         let [first, ..] = self.guests;
         (current == 0).then(|| first.into_inner())?
+    }
+
+    /// The same knowledge, without the command lines of processes among their labels, and whatever [completes](Self::complete) or
+    /// [succeeds](Self::succeed) it.
+    #[must_use]
+    pub fn without_arguments(self) -> Self {
+        let restricted = Self {
+            leaves_out_arguments: true,
+            ..Self::default()
+        };
+        restricted.complete(self);
+        restricted
+    }
+
+    /// What was `found`, without what this knowledge leaves out.
+    fn restricted(&self, found: Self) -> Option<Guest> {
+        let mut guest = found.into_guest()?;
+        if let Guest::Linux(linux) = &mut guest
+            && self.leaves_out_arguments
+        {
+            linux.leave_out_arguments();
+        }
+        Some(guest)
     }
 
     fn new<G: Into<Guest>>(guest: G) -> Self {

@@ -32,10 +32,22 @@ pub struct ProfilingConfig {
     pub symbols: Option<PathBuf>,
     /// The knowledge of the guest; `None` to find it out.
     pub knowledge: Option<GuestKnowledge>,
+    /// Whether processes have their command lines among their labels.
+    pub arguments: bool,
     /// The path of the socket for clients; `None` for no socket.
     pub socket: Option<PathBuf>,
     /// The recording of all ticks; `None` for no recording.
     pub record: Option<RecordPlan>,
+}
+
+impl ProfilingConfig {
+    /// This knowledge, without what the configuration leaves out.
+    pub fn restricted(&self, knowledge: GuestKnowledge) -> GuestKnowledge {
+        match self.arguments {
+            true => knowledge,
+            false => knowledge.without_arguments(),
+        }
+    }
 }
 
 impl Default for ProfilingConfig {
@@ -52,6 +64,7 @@ impl Default for ProfilingConfig {
             btf: None,
             symbols: None,
             knowledge: None,
+            arguments: true,
             socket: None,
             record: None,
         }

@@ -47,6 +47,7 @@ mod loss;
 #[path = "../../tests/shared/not_run.rs"]
 mod not_run;
 mod period;
+pub mod processes;
 mod queue_budget;
 mod sample;
 pub mod status;

@@ -40,7 +40,7 @@ fn a_flame_graph_has_one_marker_frame() {
         (2, 3, "url(#cut-user)"),
         (5, 0, "rgb(140,194,245)"),
     ] {
-        let lines = marked(&profile(whole, cut), None, &OutputBudget::new(u64::MAX)).unwrap();
+        let lines = marked(&profile(whole, cut), &[], &OutputBudget::new(u64::MAX)).unwrap();
         let svg = Graph::default().draw(&lines).unwrap();
         let svg = String::from_utf8(svg).unwrap();
         assert_eq!(fill(&svg, "0x401000", 5), outermost);

@@ -5,7 +5,11 @@ use std::io::Read;
 use std::path::Path;
 
 use flate2::read::GzDecoder;
-use kvmprof_recording::file::{HEADER, ProcessLabels, Recording, Unobserved};
+use kvmprof_recording::file::{
+    Block, HEADER, Kind, ProcessLabels, Recording, RecordingInfo, SamplesEncoder, Unobserved,
+    header,
+};
+use kvmprof_recording::{Sample, Ticks};
 use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::export::{Format, Source, pprof_message};
 use kvmprof_report::graph::{Graph, marked};
@@ -102,7 +106,7 @@ fn flame_graph_processes_are_above_the_label_values() {
     let path = folder.path().join("labels");
     write(&path);
     let profile = profile(&path, &[]);
-    let lines = marked(&profile, Some(KEY), &OutputBudget::new(u64::MAX)).unwrap();
+    let lines = marked(&profile, &[KEY.to_owned()], &OutputBudget::new(u64::MAX)).unwrap();
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for line in &lines {
         let (stack, count) = line.rsplit_once(' ').unwrap();
@@ -132,6 +136,28 @@ fn flame_graph_processes_are_above_the_label_values() {
         let (_, fill) = frame.split_once("fill=\"").unwrap();
         assert!(fill.starts_with("rgb(223,227,232)"), "{name}");
     }
+}
+
+/// Frames of a second key stand on those of the first one, and lose no ticks.
+#[test]
+fn flame_graphs_have_several_levels_of_groups() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("labels");
+    write(&path);
+    let profile = profile(&path, &[]);
+    let budget = || OutputBudget::new(u64::MAX);
+    let one = marked(&profile, &[KEY.to_owned()], &budget()).unwrap();
+    let two = marked(&profile, &[KEY.to_owned(), "other".to_owned()], &budget()).unwrap();
+    let without = |line: &String| {
+        let line = line.replace(is_mark, "");
+        let (stack, count) = line.rsplit_once(' ').unwrap();
+        let frames: Vec<&str> = stack.split(';').collect();
+        assert_eq!(frames[1], "other=[none]", "{line}");
+        format!("{};{} {count}", frames[0], frames[2..].join(";"))
+    };
+    let two: BTreeMap<String, ()> = two.iter().map(|line| (without(line), ())).collect();
+    let one = one.iter().map(|line| (line.replace(is_mark, ""), ()));
+    assert_eq!(two, one.collect());
 }
 
 /// Whether it is a mark for colours.
@@ -182,4 +208,58 @@ fn pprof_has_the_labels() {
             .or_default() += count;
     }
     assert_eq!(counts, counted(&path));
+}
+
+/// 10,000 groups with names of 4 KiB and with characters that act: each is a row, all ticks are counted, and nothing acts.
+#[test]
+fn endless_groups_are_counted_and_shown_as_text() {
+    const GROUPS: i32 = 10_000;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("groups");
+    let info = serde_json::to_vec(&RecordingInfo {
+        hz: 100,
+        ..RecordingInfo::default()
+    });
+    let mut bytes = [
+        header().to_vec(),
+        Block::encode(Kind::Info, &info.unwrap()).unwrap(),
+    ]
+    .concat();
+    let mut samples = SamplesEncoder::default();
+    for pid in 1..=GROUPS {
+        let name = format!("/{pid}\n\"\u{202e}\u{1b}[2J;{}", "x".repeat(4080));
+        let labels = ProcessLabels {
+            pid,
+            time: 0,
+            labels: BTreeMap::from([("cgroup".to_owned(), name)]),
+        };
+        bytes.extend(labels.to_block().unwrap());
+        let sample = Sample {
+            pid,
+            time: u64::from(pid.unsigned_abs()),
+            ..Sample::default()
+        };
+        let ticks = Ticks {
+            sample: Some(sample),
+            ..Ticks::default()
+        };
+        samples.push(&ticks, &[]);
+    }
+    bytes.extend(Block::encode(Kind::Samples, &samples.take().bytes).unwrap());
+    std::fs::write(&path, bytes).unwrap();
+    let profile = profile(&path, &[]);
+    let rows = by_label(&profile, "cgroup");
+    assert_eq!(rows.len(), GROUPS.unsigned_abs() as usize);
+    let counted: u64 = rows.iter().flat_map(|row| row.modes).sum();
+    assert_eq!(counted, GROUPS.unsigned_abs().into());
+    let acts = |letter: char| letter.is_control() || letter == '\u{202e}';
+    assert!(rows.iter().all(|row| !row.shown_value().contains(acts)));
+    let by = ["cgroup".to_owned()];
+    let lines = marked(&profile, &by, &OutputBudget::new(u64::MAX)).unwrap();
+    let counts = lines.iter().map(|line| line.rsplit_once(' ').unwrap().1);
+    let counted: u64 = counts.map(|count| count.parse::<u64>().unwrap()).sum();
+    assert_eq!(counted, GROUPS.unsigned_abs().into());
+    // A group's name is one frame: groups, processes, functions.
+    assert!(lines.iter().all(|line| line.matches(';').count() == 2));
+    assert!(marked(&profile, &by, &OutputBudget::new(1 << 20)).is_err());
 }

@@ -3,10 +3,11 @@
 mod jail;
 mod name;
 mod obstacle;
+mod origin;
 mod processes;
 mod threads;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 
 pub use obstacle::Obstacle;
@@ -40,8 +41,13 @@ pub struct Machine {
     pub user: u32,
     /// The name of the VMM's program. The VMM chose it: escape it before it is shown.
     pub program: String,
-    /// The guest's name from the VMM's command line, or else from the jail that the VMM runs in. Escape it, too.
+    /// The guest's name as what manages it says, else from the VMM's command line, or else from the jail that the VMM runs in. Escape it, too.
     pub name: Option<String>,
+    /// What manages the guest, such as `libvirt`; `None` if it isn't known.
+    pub manager: Option<&'static str>,
+    /// What the manager and the VMM's control group on this host say of the guest, as texts by keys: `namespace`, `vm`, `vmid`, `sandbox`; `pod`, `qos`,
+    /// `container`, `runtime`, `unit`. Escape them, too.
+    pub labels: BTreeMap<String, String>,
     /// The guest's descriptor in the VMM.
     pub descriptor: i32,
     /// Its vCPUs, by their index.
@@ -167,13 +173,16 @@ fn guests(
     ) else {
         return Vec::new();
     };
-    let name = name::name_of_guest(pid);
+    let origin = origin::origin_of(pid);
+    let name = origin.name.or_else(|| name::name_of_guest(pid));
     let machine = |descriptor| Machine {
         pid,
         start_time,
         user,
         program: program.clone(),
         name: name.clone(),
+        manager: origin.manager,
+        labels: origin.labels.clone(),
         descriptor,
         vcpus: Vec::new(),
         memory_bytes: None,
@@ -310,6 +319,8 @@ mod tests {
                 user: 0,
                 program: String::new(),
                 name: None,
+                manager: None,
+                labels: BTreeMap::new(),
                 descriptor,
                 vcpus: Vec::new(),
                 memory_bytes: None,

@@ -3,7 +3,7 @@
 use super::{jail, processes};
 
 /// Maximum number of bytes of a name; longer names are cut.
-const MAX_NAME: usize = 256;
+pub const MAX_NAME: usize = 256;
 
 /// The name of the guest of process `pid`: the one on its command line, or else the one of its jail. `None` if there is neither.
 pub fn name_of_guest(pid: i32) -> Option<String> {
@@ -12,7 +12,7 @@ pub fn name_of_guest(pid: i32) -> Option<String> {
 }
 
 /// A name, cut to the maximum length.
-fn text(name: &[u8]) -> String {
+pub fn text(name: &[u8]) -> String {
     let name = name.get(..MAX_NAME).unwrap_or(name);
     String::from_utf8_lossy(name).into_owned()
 }
@@ -51,7 +51,7 @@ fn name_of(command_line: &[u8]) -> Option<String> {
 
 /// The guest's name in a value of QEMU's `-name`: `NAME`, or `guest=NAME`, among other options, with each comma of the
 /// name doubled.
-fn guest(value: &[u8]) -> Vec<u8> {
+pub fn guest(value: &[u8]) -> Vec<u8> {
     let options = options(value);
     let named = options
         .iter()

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 /// Maximum number of bytes of a command line that are read.
 const MAX_COMMAND_LINE: u64 = 1 << 20;
+const MAX_GROUPS: u64 = 64 << 10;
 /// Maximum number of bytes of the list of mounts that are read: the root is among the first.
 const MAX_MOUNTS: u64 = 1 << 20;
 /// Maximum number of descriptors of guests and vCPUs of one process; each takes some 15 us. A guest has 4096 vCPUs at most.
@@ -163,6 +164,17 @@ pub fn program(pid: i32) -> Option<String> {
 /// A process's arguments, with a NUL behind each.
 pub fn command_line(pid: i32) -> Vec<u8> {
     read(pid, "cmdline", MAX_COMMAND_LINE)
+}
+
+/// The control groups of a process (proc_pid_cgroup(5)), or the first part of them.
+pub fn groups(pid: i32) -> Vec<u8> {
+    read(pid, "cgroup", MAX_GROUPS)
+}
+
+/// The path of the folder that a process works in; empty if this process may not know.
+pub fn folder_of(pid: i32) -> Vec<u8> {
+    let link = rustix::fs::readlink(folder(pid).join("cwd"), Vec::new());
+    link.map_or_else(|_| Vec::new(), CString::into_bytes)
 }
 
 /// The first `max` bytes of a file of a process.

@@ -91,6 +91,11 @@ fn invalid_settings_are_refused_with_their_line() {
         ("labels.host = 'a'", "host"),
         ("metrics.labels = ['a=']", "metrics.labels: a=:"),
         ("metrics.labels = ['user', 'user']", "user is there twice"),
+        ("metrics.labels = ['pid']", "pid isn't in process_labels"),
+        (
+            "process_labels = ['pid', 'pid']",
+            "process_labels: pid is there twice",
+        ),
         (
             "labels.label_user = 'a'\nmetrics.labels = ['user']",
             "user is there twice",

@@ -10,6 +10,11 @@ use super::{Count, OpenWindow, Policy};
 use crate::batch::{IDLE, OTHER, Row, Tables};
 use crate::names::{BatchNames, GuestStacks};
 
+/// Maximum number of bytes of the labels of a guest's processes in a window. Those with the most ticks have theirs.
+const MAX_LABELS: usize = 1 << 20;
+/// The key of a process's id among its labels.
+const PID: &str = "pid";
+
 impl OpenWindow {
     /// The rows, those with the most ticks first.
     pub(super) fn rows(
@@ -31,6 +36,11 @@ impl OpenWindow {
             policy.threads,
             named.iter().map(|row| (row.thread.as_str(), ticks(row))),
         );
+        let mut labels = LabelSets {
+            keys: &policy.labels,
+            left: MAX_LABELS,
+            known: HashMap::new(),
+        };
         for row in &named {
             let stack = if row.has_stack {
                 stacks.place(row.stack, resolver, names)
@@ -45,9 +55,7 @@ impl OpenWindow {
                         OTHER
                     }
                 });
-            let labels = names
-                .tables
-                .labels(resolver.tables().labels.get(row.labels));
+            let labels = labels.place(row, resolver, &mut names.tables);
             let key = (row.mode, stack, labels);
             sums.add(&mut names.tables, shown, key, row.count);
         }
@@ -87,6 +95,7 @@ impl OpenWindow {
             let (shown, thread, has_stack) = policy.shown(process.clone(), thread);
             // The labels of a process whose name is hashed may say which one it is.
             let is_shown = shown == process;
+            let has_pid = is_shown && policy.labels.iter().any(|key| key == PID);
             named.push(Named {
                 process: shown,
                 thread,
@@ -95,12 +104,14 @@ impl OpenWindow {
                 } else {
                     LabelSet::default()
                 },
+                pid: has_pid.then_some(pid),
                 has_stack,
                 stack: *number,
                 mode: stack.mode,
                 count: *count,
             });
         }
+        named.sort_by_key(|row| Reverse(row.count.ticks));
         named
     }
 }
@@ -113,9 +124,42 @@ struct Named {
     stack: u32,
     mode: Mode,
     labels: LabelSet,
+    /// The process's id, if it leaves the host.
+    pid: Option<i32>,
     /// Whether the stack leaves the host.
     has_stack: bool,
     count: Count,
+}
+
+/// The labels of processes as they leave the host.
+struct LabelSets<'p> {
+    /// The keys that do.
+    keys: &'p [String],
+    /// The room for further sets, in bytes.
+    left: usize,
+    /// The indexes of sets in the batch's tables.
+    known: HashMap<(LabelSet, Option<i32>), Option<u32>>,
+}
+
+impl LabelSets<'_> {
+    /// The index of the labels of `row`. `None` if there are none, or no room for them.
+    fn place(&mut self, row: &Named, resolver: &Resolver, tables: &mut Tables) -> Option<u32> {
+        let key = (row.labels, row.pid);
+        if let Some(known) = self.known.get(&key) {
+            return *known;
+        }
+        let pid = row.pid.map(|pid| pid.to_string());
+        let own = resolver.tables().labels.get(row.labels);
+        let own = own.filter(|(key, _)| self.keys.iter().any(|shown| shown == key));
+        let all: Vec<(&str, &str)> = own.chain(pid.as_deref().map(|pid| (PID, pid))).collect();
+        let bytes = all.iter().map(|(key, value)| key.len() + value.len()).sum();
+        let set = self.left.checked_sub(bytes).and_then(|left| {
+            self.left = left;
+            tables.labels(all.into_iter())
+        });
+        self.known.insert(key, set);
+        set
+    }
 }
 
 /// Process, thread, mode, stack and labels.

@@ -9,10 +9,10 @@ use crate::batch::{Batch, IDLE, OTHER};
 use crate::hash::{Hashed, Key};
 use crate::names::Names;
 
-const SECOND: u64 = 1_000_000_000;
+pub(crate) const SECOND: u64 = 1_000_000_000;
 
 /// The time `second` of both clocks. Windows have ten seconds, and those before `first` are closed.
-fn at(second: u64, first: u64) -> WindowClock {
+pub(crate) fn at(second: u64, first: u64) -> WindowClock {
     WindowClock {
         real: (1_000_000 + second) * SECOND,
         monotonic: second * SECOND,
@@ -21,7 +21,7 @@ fn at(second: u64, first: u64) -> WindowClock {
     }
 }
 
-fn begin() -> Vec<u8> {
+pub(crate) fn begin() -> Vec<u8> {
     let info = RecordingInfo {
         hz: 20,
         ..RecordingInfo::default()
@@ -37,7 +37,7 @@ fn begin() -> Vec<u8> {
 }
 
 /// A sample at `second` of the thread `comm` of process `pid`, and an idle tick before it.
-fn ticks(second: u64, pid: i32, comm: &str) -> Ticks {
+pub(crate) fn ticks(second: u64, pid: i32, comm: &str) -> Ticks {
     let mut name = [0; COMM_LENGTH];
     name[..comm.len()].copy_from_slice(comm.as_bytes());
     let sample = Sample {
@@ -61,7 +61,7 @@ fn ticks(second: u64, pid: i32, comm: &str) -> Ticks {
     }
 }
 
-fn block(all: &[Ticks]) -> Vec<u8> {
+pub(crate) fn block(all: &[Ticks]) -> Vec<u8> {
     let mut encoder = SamplesEncoder::default();
     for ticks in all {
         encoder.push(ticks, &[0xffff_ffff_8100_0010, 0xffff_ffff_8100_0110]);
@@ -69,17 +69,18 @@ fn block(all: &[Ticks]) -> Vec<u8> {
     Block::encode(Kind::Samples, &encoder.take().bytes).unwrap()
 }
 
-fn policy(processes: usize, threads: usize, drop: &[&str]) -> Policy {
+pub(crate) fn policy(processes: usize, threads: usize, drop: &[&str]) -> Policy {
     let patterns = drop.iter().map(|pattern| Pattern::new(pattern).unwrap());
     Policy {
         processes,
         threads,
         drop: patterns.collect(),
         hash: None,
+        labels: LABELS_OF_GROUPS.map(str::to_owned).to_vec(),
     }
 }
 
-fn close(gather: &mut Gather, start: u64, policy: &Policy) -> Batch {
+pub(crate) fn close(gather: &mut Gather, start: u64, policy: &Policy) -> Batch {
     let mut names = Names::default();
     let mut names = BatchNames::new(&mut names);
     let window = gather.close(1_000_000 + start, "guest", policy, &mut names);

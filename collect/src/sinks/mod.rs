@@ -17,6 +17,11 @@ mod pprof;
 mod tests;
 mod tls;
 
+#[cfg(test)]
+pub(crate) use self::otlp::request as otlp_request;
+#[cfg(test)]
+pub(crate) use self::pprof::profile as pprof_profile;
+
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;

@@ -28,8 +28,20 @@ use crate::config::Endpoint;
 /// Maximum number of rows in a request, unless a single window has more. By default, receivers of gRPC accept up to 4 MiB.
 const MAX_ROWS: usize = 8192;
 
-/// The start of the names of attributes that are labels of processes.
+/// The start of the names of attributes that are labels of processes, for which the semantic conventions have no name.
 const LABEL: &str = "kvmprof.label.";
+/// The keys of labels and the attributes that these are by the semantic conventions (registry of attributes: container, k8s, process), and whether that is an
+/// integer.
+const ATTRIBUTES: [(&str, &str, bool); 8] = [
+    ("container", "container.id", false),
+    ("runtime", "container.runtime", false),
+    ("pod", "k8s.pod.uid", false),
+    ("pid", "process.pid", true),
+    ("inner_pid", "process.vpid", true),
+    ("parent", "process.parent_pid", true),
+    ("executable", "process.executable.path", false),
+    ("arguments", "process.command_line", false),
+];
 
 /// Sends requests to a receiver.
 pub trait Sender: Send {
@@ -167,7 +179,8 @@ struct Dictionary {
     tables: otlp::ProfilesDictionary,
 }
 
-fn request(batch: &Batch, windows: &[Window]) -> ExportProfilesServiceRequest {
+/// The request with `windows` of `batch`.
+pub(crate) fn request(batch: &Batch, windows: &[Window]) -> ExportProfilesServiceRequest {
     let mut dictionary = Dictionary::new();
     let resource_profiles = windows
         .iter()
@@ -221,6 +234,14 @@ fn text(value: &str) -> AnyValue {
     }
 }
 
+/// An integer, or the text where it is none.
+fn integer(value: &str) -> AnyValue {
+    let number = value.parse().map(Value::IntValue);
+    AnyValue {
+        value: Some(number.unwrap_or_else(|_| Value::StringValue(value.to_owned()))),
+    }
+}
+
 /// The profile's id of 16 bytes: always the same for the same window, and, by the collector's run, different for any other.
 fn identity(batch: &Batch, guest: usize) -> Vec<u8> {
     let boot = u64::from_str_radix(&batch.boot, 16).unwrap_or_default();
@@ -265,16 +286,31 @@ impl Dictionary {
     }
 
     fn attribute(&mut self, key: &str, value: &str) -> i32 {
+        self.attribute_as(key, value, text)
+    }
+
+    /// The attribute `key` with the value that `form` makes of `value`, always the same for the same key.
+    fn attribute_as(&mut self, key: &str, value: &str, form: fn(&str) -> AnyValue) -> i32 {
         let own = (self.string(key), value.to_owned());
         let known = self.attributes.find(&own);
         place(known.unwrap_or_else(|| {
             self.tables.attribute_table.push(otlp::KeyValueAndUnit {
                 key_strindex: own.0,
-                value: Some(text(value)),
+                value: Some(form(value)),
                 unit_strindex: 0,
             });
             self.attributes.push(own)
         }))
+    }
+
+    /// The attribute of a label of a process.
+    fn label(&mut self, key: &str, value: &str) -> i32 {
+        let known = ATTRIBUTES.iter().find(|(label, ..)| *label == key);
+        match known {
+            Some((_, attribute, true)) => self.attribute_as(attribute, value, integer),
+            Some((_, attribute, false)) => self.attribute(attribute, value),
+            None => self.attribute(&format!("{LABEL}{key}"), value),
+        }
     }
 
     fn mapping(&mut self, module: &str) -> i32 {
@@ -360,7 +396,7 @@ impl Dictionary {
             self.attribute("cpu.mode", row.mode().name()),
         ];
         let labels = batch.labels(row);
-        let labels = labels.map(|(key, value)| self.attribute(&format!("{LABEL}{key}"), value));
+        let labels = labels.map(|(key, value)| self.label(key, value));
         attribute_indices.extend(labels);
         otlp::Sample {
             stack_index: place(stack),

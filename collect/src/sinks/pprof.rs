@@ -163,7 +163,8 @@ fn plain(value: &str) -> String {
     value.chars().map(shown).collect()
 }
 
-fn profile(batch: &Batch, window: &Window) -> message::Profile {
+/// The profile of a window.
+pub(crate) fn profile(batch: &Batch, window: &Window) -> message::Profile {
     let mut tables = PprofTables::default();
     tables.measure("cpu", "nanoseconds", window.period());
     tables.profile.time_nanos = number(batch.start.saturating_mul(1_000_000_000));

@@ -166,6 +166,7 @@ fn look(guest: &LinuxGuest, knowledge: &Arc<GuestKnowledge>, registers: &Registe
     linux.has_panicked(memory);
     linux.hears_power_button(memory);
     linux.list_processes(memory);
+    linux.describe_processes(memory);
     knowledge.kallsyms();
     // What a dump looks for: a page with the address of the kernel's names.
     let names = registers.rsp;

@@ -12,6 +12,7 @@ mod locks;
 mod modes;
 mod modules;
 mod placement;
+mod process_list;
 mod processes;
 mod running;
 #[cfg(test)]
@@ -52,7 +53,7 @@ pub use kernel_watch::{KernelPulse, KernelWatch};
 pub use modules::{ModuleOmissions, Modules, NewFunctions};
 pub use processes::{
     Area, Backing, FileIdentity, GuestProcesses, ListedProcess, MappedFile, ProcessFate,
-    ProcessInstance, ProcessMap, ProcessOrigin, UnwinderSlot,
+    ProcessInstance, ProcessMap, ProcessOrigin, UnwinderSlot, labels_of_group,
 };
 pub use runtimes::{
     ProcessMemory, ProcessRuntime, ProgramFile, Runtime, python_of_version,
@@ -112,6 +113,13 @@ pub struct LinuxKnowledge {
 }
 
 impl LinuxKnowledge {
+    /// Leaves out the command lines of processes.
+    pub(super) fn leave_out_arguments(&mut self) {
+        if let Some(layout) = &mut self.processes {
+            layout.labels.leave_out_arguments();
+        }
+    }
+
     /// The kernel's release, as `uname -r` prints it.
     pub fn release(&self) -> &str {
         &self.release

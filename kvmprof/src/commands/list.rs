@@ -58,6 +58,8 @@ fn document(found: &MachineList) -> Value {
             "user": machine.user,
             "program": machine.program,
             "name": machine.name,
+            "manager": machine.manager,
+            "labels": machine.labels,
             "descriptor": machine.descriptor,
             "vcpus": vcpus.collect::<Vec<_>>(),
             "memory_bytes": machine.memory_bytes,
@@ -106,6 +108,7 @@ fn write_guests(machines: &[Machine], output: &mut dyn Write) -> io::Result<()> 
         ("PID", Align::Right),
         ("PROGRAM", Align::Left),
         ("NAME", Align::Left),
+        ("MANAGER", Align::Left),
         ("MEMORY", Align::Right),
         ("ATTACH", Align::Left),
         ("VCPUS", Align::Right),
@@ -118,7 +121,7 @@ fn write_guests(machines: &[Machine], output: &mut dyn Write) -> io::Result<()> 
     Ok(())
 }
 
-fn row(machine: &Machine) -> [String; 7] {
+fn row(machine: &Machine) -> [String; 8] {
     let unknown = || "-".to_owned();
     let thread = |thread: Option<i32>| thread.map_or_else(unknown, |thread| thread.to_string());
     let threads: Vec<String> = machine
@@ -135,6 +138,7 @@ fn row(machine: &Machine) -> [String; 7] {
         machine.pid.to_string(),
         visible(&machine.program),
         machine.name.as_deref().map_or_else(unknown, visible),
+        machine.manager.map_or_else(unknown, str::to_owned),
         machine.memory_bytes.map_or_else(unknown, rounded),
         can_attach.to_owned(),
         machine.vcpus.len().to_string(),
@@ -165,6 +169,8 @@ mod tests {
             user: 1000,
             program: "qemu-system-x86_64".to_owned(),
             name: Some("db\x1b[2J".to_owned()),
+            manager: Some("libvirt"),
+            labels: [("pod".to_owned(), "7\n".to_owned())].into(),
             descriptor: 11,
             vcpus: vec![vcpu(0, Some(pid + 1)), vcpu(1, None)],
             memory_bytes: Some((512 << 20) - 1),
@@ -192,7 +198,7 @@ mod tests {
         let text = text(&found);
         assert_eq!(
             text[1],
-            "100  qemu-system-x86_64  db\u{fffd}[2J    512M  yes         2  0:101 1:-"
+            "100  qemu-system-x86_64  db\u{fffd}[2J  libvirt    512M  yes         2  0:101 1:-"
         );
         let hidden = format!(
             "Processes that may not be looked into: 2. They may have guests, too; {}.",
@@ -203,6 +209,8 @@ mod tests {
         let document = document(&found);
         let guests = document["guests"].as_array().unwrap();
         assert_eq!(guests[0]["vcpus"][0]["thread"], 101);
+        assert_eq!(guests[0]["manager"], "libvirt");
+        assert_eq!(guests[0]["labels"], json!({ "pod": "7\n" }));
         assert_eq!(guests[0]["attachable"], true);
         assert_eq!(guests[1]["attachable"], false);
         assert_eq!(

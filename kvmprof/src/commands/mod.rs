@@ -16,6 +16,7 @@ mod list;
 mod live_line;
 mod other_program;
 mod pmc;
+mod processes;
 mod profil;
 mod profiling;
 mod query;
@@ -149,6 +150,7 @@ commands! {
     "control" => Control(control::ControlArguments),
     "collect" => Collect(collect::CollectArguments),
     "query" => Query(query::QueryArguments),
+    "processes" => Processes(processes::ProcessesArguments),
     "record" => Record(record::RecordArguments),
     "boot" => Boot(boot::BootArguments),
     "pmc" => Pmc(pmc::PmcArguments),

@@ -53,6 +53,9 @@ pub struct ProfilingOptions {
     /// same build
     #[arg(long, value_name = "FILE", conflicts_with = "pid_at")]
     pub symbols: Option<PathBuf>,
+    /// Leave the command lines of processes out of recordings and of kvmprof processes: they may have secrets
+    #[arg(long)]
+    no_arguments: bool,
     /// Where the guest keeps the pid of the running process or thread, if its image doesn't say: absolute:ADDRESS[,OFFSET...]:BYTES,
     /// gs:OFFSET[,OFFSET...]:BYTES, VARIABLE:OFFSET[,OFFSET...]:BYTES with the name of a variable in the guest's image, or none
     #[arg(long, value_name = "PLACE")]
@@ -98,6 +101,7 @@ impl ProfilingOptions {
             btf: self.btf.clone(),
             symbols: self.symbols.clone(),
             max_stack: self.max_stack,
+            arguments: !self.no_arguments,
             knowledge: knowledge.map_err(usage)?,
             ..self.samples.config(source, hz)?
         })

@@ -39,6 +39,7 @@ use names::Names;
 use processes::Processes;
 use server::Handles;
 use task_looks::TaskLooks;
+use texts::PacedText;
 
 pub use clocks::ClockPlan;
 pub use consumers::{FileRecorder, OnVcpus, recording_info};
@@ -60,6 +61,8 @@ pub struct Profiler {
     processes: Processes,
     names: Names,
     kernel_text: KernelText,
+    /// The list of processes that was made last.
+    process_list: Option<PacedText>,
     task_looks: TaskLooks,
     handles: Handles,
     gate: Arc<Gate>,
@@ -94,6 +97,7 @@ impl Profiler {
             processes: Processes::new(sources),
             names: Names::default(),
             kernel_text: KernelText::default(),
+            process_list: None,
             task_looks: TaskLooks::default(),
             handles: Handles::default(),
             gate,

@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kvmprof_abi::text::task_name;
 use kvmprof_recording::{COMM_LENGTH, Sample};
 
+use super::texts::PacedText;
+
 /// Maximum number of processes that are kept: a guest can make up any number.
 const MAX_PROCESSES: usize = 65_536;
 
-/// A table is used again for this many times the time that it took to make, although there are other names by now, ...
-const PAUSES: u32 = 4;
-/// ... and for this time at most.
+/// A table is used again for this time at most although there are other names by now.
 const MAX_AGE: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,10 +36,8 @@ pub struct Names {
 /// The table that was made last.
 #[derive(Debug)]
 struct Table {
-    text: Arc<[u8]>,
+    text: PacedText,
     changes: u64,
-    /// The time until which it is used.
-    good_until: Instant,
 }
 
 impl Names {
@@ -76,21 +74,18 @@ impl Names {
     /// The [`table`](Self::table), for clients. It is rebuilt if there are other names, but at a limited rate: clients may request it
     /// constantly, and a guest can make up any number of names.
     pub fn text(&mut self) -> Arc<[u8]> {
-        let begun = Instant::now();
         if let Some(table) = &self.table
-            && (table.changes == self.changes || begun < table.good_until)
+            && (table.changes == self.changes || table.text.is_good())
         {
-            return Arc::clone(&table.text);
+            return Arc::clone(&table.text.bytes);
         }
-        let text: Arc<[u8]> = self.table().into_bytes().into();
-        let made = Instant::now();
-        let pause = made.saturating_duration_since(begun) * PAUSES;
-        self.table = Some(Table {
-            text: Arc::clone(&text),
+        let table = Table {
+            text: PacedText::made(|| self.table().into_bytes(), MAX_AGE),
             changes: self.changes,
-            good_until: made + pause.min(MAX_AGE),
-        });
-        text
+        };
+        let bytes = Arc::clone(&table.text.bytes);
+        self.table = Some(table);
+        bytes
     }
 
     /// How often a name found no room.
@@ -125,6 +120,8 @@ impl Names {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     fn sample(pid: i32, tid: i32, name: &[u8]) -> Sample {
@@ -165,7 +162,8 @@ mod tests {
         let first = names.text();
         assert!(first.len() >= names.least_bytes());
         let (past, future) = (Instant::now(), Instant::now() + Duration::from_secs(3600));
-        let good_until = |names: &mut Names, time| names.table.as_mut().unwrap().good_until = time;
+        let good_until =
+            |names: &mut Names, time| names.table.as_mut().unwrap().text.good_until = time;
         good_until(&mut names, past);
         names.note(&sample(7, 7, b"first"));
         names.note(&sample(7, 8, b"another"));
@@ -176,7 +174,7 @@ mod tests {
         good_until(&mut names, past);
         assert_eq!(&*names.text(), b"7\t7\tsecond\n");
         let table = names.table.as_ref().unwrap();
-        assert!(table.good_until <= Instant::now() + MAX_AGE);
+        assert!(table.text.good_until <= Instant::now() + MAX_AGE);
     }
 
     #[test]

@@ -185,10 +185,12 @@ impl Backend for Profiler {
     fn open(&mut self, client: Client, number: u16, minor: u16) -> Result<Handle, Errno> {
         let side = client.into();
         let target = match number {
-            device::STATUS | device::PROCESSES | device::KALLSYMS if minor != 0 => {
-                return Err(Errno::ENXIO);
+            device::STATUS | device::PROCESSES | device::KALLSYMS | device::PROCESS_LIST => {
+                if minor != 0 {
+                    return Err(Errno::ENXIO);
+                }
+                Target::Text(number)
             }
-            device::STATUS | device::PROCESSES | device::KALLSYMS => Target::Text(number),
             device::CONTROL => {
                 self.check_control(minor)?;
                 Target::Control
@@ -418,6 +420,11 @@ impl Profiler {
                     ..Wait::default()
                 }
             }
+            device::PROCESS_LIST if !self.has_ended => Wait {
+                flush: (self.info.knowledge.is_unlocated()).then(|| self.clocks.ask_all()),
+                deadline: within(MAX_WAIT_FOR_SYMBOLS),
+                ..Wait::default()
+            },
             _ => Wait::default(),
         }
     }

@@ -1,6 +1,7 @@
 //! The texts that clients open, and the memory that open texts take.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::device;
@@ -8,8 +9,41 @@ use kvmprof_recording::{QueueBudget, Share};
 
 use super::Profiler;
 
-/// Maximum size in bytes of all texts of open handles of `status` and `processes`. Each handle has its own text, made at its open.
+/// Maximum size in bytes of all texts of open handles of `status`, `processes` and `process list`. Each handle has its own text, made at its open.
 pub const MAX_TEXT_BYTES: usize = 32 << 20;
+
+/// A text is used again for this many times the time that it took to make.
+const PAUSES: u32 = 4;
+/// The list of processes is used again for this time at most.
+const MAX_AGE_OF_LIST: Duration = Duration::from_secs(1);
+
+/// A text that clients may request constantly: it is used again for a while, so that making it takes a part of the time at most.
+#[derive(Debug)]
+pub(super) struct PacedText {
+    /// The text.
+    pub bytes: Arc<[u8]>,
+    /// The time until which it is used.
+    pub good_until: Instant,
+}
+
+impl PacedText {
+    /// The text that `make` makes now, which is used for `max_age` at most.
+    pub fn made(make: impl FnOnce() -> Vec<u8>, max_age: Duration) -> Self {
+        let begun = Instant::now();
+        let bytes = make().into();
+        let made = Instant::now();
+        let pause = made.saturating_duration_since(begun) * PAUSES;
+        Self {
+            bytes,
+            good_until: made + pause.min(max_age),
+        }
+    }
+
+    /// Whether it is used still.
+    pub fn is_good(&self) -> bool {
+        Instant::now() < self.good_until
+    }
+}
 
 /// A text that is being read.
 #[derive(Debug)]
@@ -102,11 +136,37 @@ impl Profiler {
                 self.drain();
                 Ok(self.names.text())
             }
+            device::PROCESS_LIST => self.process_list(),
             _ => {
                 let text = self.kernel_text.whole(&self.info.knowledge);
                 text.ok_or(Errno::ENXIO)
             }
         }
+    }
+
+    /// The guest's processes as a JSON object; of guests of other VMMs it isn't made.
+    fn process_list(&mut self) -> Result<Arc<[u8]>, Errno> {
+        if let Some(list) = self.process_list.as_ref().filter(|list| list.is_good()) {
+            return Ok(Arc::clone(&list.bytes));
+        }
+        let linux = self.info.knowledge.linux().ok_or(Errno::ENXIO)?;
+        let memory = self.info.memory.as_ref().ok_or(Errno::ENXIO)?;
+        let mut failed = None;
+        let make = || {
+            let list = linux.describe_processes(memory).ok_or(Errno::ENXIO);
+            let text = list.and_then(|list| serde_json::to_vec(&list).map_err(|_| Errno::EIO));
+            text.unwrap_or_else(|errno| {
+                failed = Some(errno);
+                Vec::new()
+            })
+        };
+        let made = PacedText::made(make, MAX_AGE_OF_LIST);
+        if let Some(errno) = failed {
+            return Err(errno);
+        }
+        let bytes = Arc::clone(&made.bytes);
+        self.process_list = Some(made);
+        Ok(bytes)
     }
 }
 
@@ -165,7 +225,7 @@ mod tests {
                 own[0], own[1]
             ),
             format!(
-                "| texts of `status` and `processes` that are open, all together | {texts} MiB |"
+                "| texts of `status`, `processes` and `process list` that are open, all together | {texts} MiB |"
             ),
             format!("| documents of `pmc` that are being read, all together | {documents} MiB |"),
             format!(

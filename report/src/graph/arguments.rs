@@ -10,9 +10,10 @@ use crate::text::visible;
 /// The options of a flame graph.
 #[derive(Clone, Debug, Default, Args)]
 pub struct GraphArguments {
-    /// The key of a label of processes, such as user: processes stand on frames of its values
-    #[arg(long, value_name = "KEY")]
-    by: Option<String>,
+    /// Keys of labels of processes, such as container or pod,container: processes stand on frames of their values, those of the first key
+    /// at the bottom
+    #[arg(long, value_name = "KEY", value_delimiter = ',')]
+    by: Vec<String>,
     /// Draw it upside down: the outermost frames at the top
     #[arg(long)]
     pub icicle: bool,
@@ -57,9 +58,8 @@ impl GraphArguments {
         title: String,
         budget: &OutputBudget,
     ) -> Result<Vec<u8>, GraphError> {
-        if let Some(key) = &self.by
-            && !label_keys(profile).contains(key.as_str())
-        {
+        let keys = label_keys(profile);
+        if let Some(key) = self.by.iter().find(|key| !keys.contains(key.as_str())) {
             return Err(GraphError::NoSuchLabel {
                 name: visible(key),
                 labels: labels_in_words(profile),
@@ -71,7 +71,7 @@ impl GraphArguments {
             icicle: self.icicle,
             differential: false,
         };
-        graph.draw_samples(&marked(profile, self.by.as_deref(), budget)?)
+        graph.draw_samples(&marked(profile, &self.by, budget)?)
     }
 }
 

@@ -115,14 +115,14 @@ impl Node {
 }
 
 /// The folded stacks of `profile` for [`super::Graph::draw`]. They differ from those of [`crate::profile::folded`] by marks: one for the
-/// outermost frame of stacks that were cut short, and others for frames with most of their ticks in interrupts or in idle time. With the key of a label in
-/// `by`, processes stand on frames of its values.
+/// outermost frame of stacks that were cut short, and others for frames with most of their ticks in interrupts or in idle time. With keys of labels in
+/// `by`, processes stand on frames of their values, those of the first key outermost.
 ///
 /// # Errors
 /// They, or the picture, don't fit into `budget`.
 pub fn marked(
     profile: &Profile,
-    by: Option<&str>,
+    by: &[String],
     budget: &OutputBudget,
 ) -> Result<Vec<String>, TooMuch> {
     let mut tree = Tree {
@@ -134,14 +134,16 @@ pub fn marked(
         let number = (!profile.merged.is_empty()).then_some(number);
         let process_of = |tree: &mut Tree, pid, labels| {
             let mut group = 0;
-            if let Some(key) = by {
+            for key in by {
                 let value = recording.labels().value(labels, key);
                 let name = plain(&label_name(key, value));
                 budget.take_frame(&name)?;
-                group = tree.child(0, (name, ""));
+                let inner = tree.child(group, (name, ""));
+                tree.nodes[inner].is_group = group > 0;
+                group = inner;
             }
             let process = tree.child(group, (root(recording, number, pid), ""));
-            tree.nodes[process].is_group = by.is_some();
+            tree.nodes[process].is_group = group > 0;
             Ok(process)
         };
         for stack in recording.stacks() {

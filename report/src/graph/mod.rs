@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn interrupt_and_torn_frames_have_marks() {
         let profile = profile(&[]);
-        let lines = marked(&profile, None, &OutputBudget::new(u64::MAX)).unwrap();
+        let lines = marked(&profile, &[], &OutputBudget::new(u64::MAX)).unwrap();
         assert_eq!(lines.len(), 4);
         for icicle in [false, true] {
             let graph = Graph {

@@ -125,7 +125,7 @@ fn rows_are_drawn_under_their_names() {
         ]
     );
     assert_eq!(
-        marked(&profile, None, &OutputBudget::new(1 << 20))
+        marked(&profile, &[], &OutputBudget::new(1 << 20))
             .unwrap()
             .len(),
         8
@@ -299,7 +299,7 @@ fn rows_have_the_labels_of_their_processes() {
     };
     // Labels belong to a process in a recording.
     assert_eq!((pids(&profile), pids(&read)), (1, 4));
-    let lines = marked(&profile, Some("user"), &OutputBudget::new(1 << 20)).unwrap();
+    let lines = marked(&profile, &["user".to_owned()], &OutputBudget::new(1 << 20)).unwrap();
     assert!(
         lines
             .iter()

@@ -209,7 +209,7 @@ impl Opened {
         let host_stacks = host_stacks.map(|open| Arc::new(open.read()));
         let (kernel, build) = sorted(self.kernel, self.files)?;
         let knowledge = known(self.profiling.knowledge.take(), kernel.as_ref(), &build)?;
-        let knowledge = Arc::new(knowledge);
+        let knowledge = Arc::new(self.profiling.restricted(knowledge));
         let records = records.map(|form| form.with_host_stacks(host_stacks.clone()));
         let sampling = sampling_opener(records, &helper, &guest, &knowledge)?;
         let schedstat = files.iter().map(|files| another(files.schedstat.as_ref()));

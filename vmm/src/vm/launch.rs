@@ -202,7 +202,7 @@ impl Opened {
         let mut profiling = std::mem::take(&mut config.profiling);
         let record = profiling.record.take();
         let knowledge = known_at_once(profiling.knowledge.take(), &machine.image, &self.files)?;
-        let knowledge = Arc::new(knowledge);
+        let knowledge = Arc::new(profiling.restricted(knowledge));
         let profiling = Arc::new(profiling);
         let helper = config.capture_helper.clone();
         let sampling = kernel_sampling(

@@ -12,6 +12,8 @@ fn machine(pid: i32, program: &str, name: Option<&str>) -> Machine {
         user: 0,
         program: program.to_owned(),
         name: name.map(str::to_owned),
+        manager: None,
+        labels: BTreeMap::new(),
         descriptor: 11,
         vcpus: Vec::new(),
         memory_bytes: None,

@@ -67,6 +67,8 @@ pub mod device {
     pub const PMC: u16 = 8;
     /// Pause, power button, reset and end of the guest; minor 0; not through a guest's port.
     pub const CONTROL: u16 = 9;
+    /// The guest's processes as one JSON object, from the moment of the open; minor 0; ENXIO while they are unknown; not through a guest's port.
+    pub const PROCESS_LIST: u16 = 10;
 }
 
 /// A flag of open, read and poll: answer EAGAIN (poll: what is ready now) instead of waiting.

@@ -100,6 +100,7 @@ fn numbers_of_the_wire() {
         (wire::device::PROCESSES, "processes"),
         (wire::device::KALLSYMS, "kallsyms"),
         (wire::device::CONTROL, "control"),
+        (wire::device::PROCESS_LIST, "process list"),
     ] {
         says(WIRE, &format!("| {number} | {name} |"));
     }

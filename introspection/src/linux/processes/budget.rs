@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{Area, ProcessMap};
 
 /// The approximate work of the thread that takes a map, in ns, for comparing, packing and storing it: for the map, for
-/// each of its areas, and for each byte of their names.
+/// each of its areas, and for each byte of their names and of labels.
 const COST: u64 = 20_000;
 const COST_OF_AREA: u64 = 1_000;
 const COST_OF_BYTE: u64 = 4;
@@ -48,7 +48,8 @@ impl MapBudget {
 /// The approximate work that `map` causes, in ns.
 fn cost(map: &ProcessMap) -> u64 {
     let area = |area: &Area| COST_OF_AREA + COST_OF_BYTE * area.name().len() as u64;
-    COST + map.areas.iter().map(area).sum::<u64>()
+    let labels = COST_OF_BYTE * map.label_bytes() as u64;
+    COST + labels + map.areas.iter().map(area).sum::<u64>()
 }
 
 #[cfg(test)]

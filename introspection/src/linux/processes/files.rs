@@ -45,7 +45,7 @@ pub fn identity<M: PhysicalMemory>(
 }
 
 /// The path of the file at `file`, from the root of the topmost mount.
-fn path<M: PhysicalMemory>(
+pub fn path<M: PhysicalMemory>(
     view: &KernelView<'_, M>,
     layout: &ProcessLayout,
     file: u64,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::PhysicalMemory;
 
 use super::areas::{self, RawArea};
-use super::labels::LabelNumbers;
+use super::labels::{LabelNumbers, Labelled};
 use super::process_layout::ProcessLayout;
 use super::{Area, Backing, ProcessMap, UnwinderSlot, UserMemory, files, user_memory};
 use crate::Registers;
@@ -114,7 +114,8 @@ impl ProcessFollower {
         };
         // Not by CR3: its bit 12 selects the user's half under KPTI, and may be a part of the address without.
         let root = user_memory::page_tables(view, layout, mm)?;
-        let (signature, extent) = signature(view, layout, mm, seen)?;
+        let labels = Labelled::new(linux, layout, view, seen.task).numbers();
+        let (signature, extent) = signature(view, layout, mm, seen, labels)?;
         let known = self.spaces.iter().position(|space| space.map.root == root);
         if let Some(index) = known
             && let Some(space) = self.spaces.get_mut(index)
@@ -151,7 +152,7 @@ impl ProcessFollower {
         let map = Arc::new(ProcessMap {
             name: process_name(linux, view, seen.task),
             perf_map,
-            labels: layout.labels.texts(view, seen.task),
+            labels: Labelled::new(linux, layout, view, seen.task).texts(view.space()),
             unwinder,
             ..ProcessMap::new(root, seen.pid, time, areas)
         });
@@ -254,8 +255,8 @@ fn signature<M: PhysicalMemory>(
     layout: &ProcessLayout,
     mm: u64,
     seen: RunningTask,
+    labels: LabelNumbers,
 ) -> Option<(Signature, Extent)> {
-    let labels = layout.labels.numbers(view, seen.task);
     let layout = &layout.address_space;
     let field = |offset| view.u64(mm.wrapping_add(offset));
     let signature = Signature {

@@ -41,7 +41,7 @@ impl ProcessInstance {
     }
 
     /// The guest virtual address of its main thread's `task_struct`; 0 if unknown.
-    pub(super) fn leader(&self) -> u64 {
+    pub(in crate::linux) fn leader(&self) -> u64 {
         self.leader
     }
 
@@ -154,6 +154,16 @@ impl InstanceLayout {
             programs: view.u64(leader.wrapping_add(self.programs))? & u64::from(u32::MAX),
             leader,
         })
+    }
+
+    /// The id of the parent of the process with this main thread: 0 if it is the kernel's first one.
+    pub(super) fn parent_pid<M: PhysicalMemory>(
+        &self,
+        view: &KernelView<'_, M>,
+        leader: u64,
+    ) -> Option<i32> {
+        let parent = view.pointer(leader, self.parent)?;
+        view.i32(parent.wrapping_add(self.pid))
     }
 
     /// The guest virtual address of process 1's main thread, which is always the first one in the list.

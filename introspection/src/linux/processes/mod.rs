@@ -33,12 +33,14 @@ use crate::unwind::UserUnwinder;
 
 pub use areas::can_write;
 pub use budget::MapBudget;
+pub use container::labels as labels_of_group;
 pub use follower::{ProcessFollower, RunningTask};
 pub use instance::{
     GuestProcesses, InstanceLayout, ListedProcess, ProcessFate, ProcessInstance, ProcessOrigin,
 };
+pub use labels::Labelled;
 pub use process_layout::ProcessLayout;
-pub use user_memory::UserMemory;
+pub use user_memory::{UserMemory, page_tables};
 
 /// The executable mappings of one address space at one moment.
 #[derive(Debug)]
@@ -160,7 +162,14 @@ impl ProcessMap {
     /// Its approximate memory use, in bytes.
     pub fn bytes(&self) -> usize {
         let area = |area: &Area| size_of::<Area>() + area.name().len();
-        self.areas.iter().map(area).sum::<usize>() + self.perf_map.len()
+        let areas = self.areas.iter().map(area).sum::<usize>();
+        areas + self.perf_map.len() + self.label_bytes()
+    }
+
+    /// The number of bytes of its labels.
+    fn label_bytes(&self) -> usize {
+        let labels = self.labels.iter();
+        labels.map(|(key, value)| key.len() + value.len()).sum()
     }
 }
 

@@ -62,7 +62,7 @@ impl PerfMapLayout {
         pid: i32,
     ) -> Option<String> {
         let leader = instances.instance(view, task)?.leader();
-        let own = self.innermost_pid(view, leader, pid)?;
+        let (_, own) = self.innermost_pid(view, leader, pid)?;
         // A main thread that has ended has none any more.
         let root = self.root(view, leader).or_else(|| self.root(view, task))?;
         let first = instances.first_process(view)?;
@@ -74,13 +74,14 @@ impl PerfMapLayout {
         })
     }
 
-    /// The id, in its innermost pid namespace, of the process with this main thread, whose id in the first one is `pid`.
-    fn innermost_pid<M: PhysicalMemory>(
+    /// How many pid namespaces the innermost one of the process with this main thread is within, and the process's id in it; its id in the first one is
+    /// `pid`.
+    pub fn innermost_pid<M: PhysicalMemory>(
         &self,
         view: &KernelView<'_, M>,
         leader: u64,
         pid: i32,
-    ) -> Option<i32> {
+    ) -> Option<(u64, i32)> {
         let own = view.pointer(leader, self.own_pid)?;
         let level = u64::try_from(view.i32(own.wrapping_add(self.level))?).ok()?;
         let number = |level: u64| {
@@ -88,7 +89,8 @@ impl PerfMapLayout {
             view.i32(own.wrapping_add(offset))
         };
         let is_it = level <= MAX_LEVEL && number(0)? == pid;
-        is_it.then(|| number(level))?.filter(|number| *number > 0)
+        let own = is_it.then(|| number(level))?;
+        own.filter(|number| *number > 0).map(|own| (level, own))
     }
 
     /// The root directory of the process with this main thread: its mount, which belongs to one mount namespace, and its entry.

@@ -33,6 +33,9 @@ pub struct AddressSpaceLayout {
     pub exec_vm: u64,
     pub start_code: u64,
     pub arg_start: u64,
+    pub arg_end: u64,
+    /// `exe_file`, a pointer.
+    pub executable: Option<u64>,
     /// `context.vdso`.
     pub vdso: Option<u64>,
     pub areas: Areas,
@@ -161,6 +164,9 @@ impl AddressSpaceLayout {
             exec_vm: mm.need("exec_vm")?,
             start_code: mm.need("start_code")?,
             arg_start: mm.need("arg_start")?,
+            // It follows at once (`include/linux/mm_types.h`).
+            arg_end: mm.need("arg_start")? + 8,
+            executable: mm.offset_of("exe_file"),
             vdso: mm.offset_within("context.vdso"),
             areas,
         })

@@ -1,4 +1,5 @@
 mod contents;
+mod instances;
 
 use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};

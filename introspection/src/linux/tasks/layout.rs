@@ -4,8 +4,10 @@ use std::ops::Range;
 
 use kvmprof_recording::tasks::TaskState;
 
+use crate::PhysicalMemory;
 use crate::image::Symbols;
 use crate::image::types::{Missing, Types};
+use crate::linux::view::KernelView;
 
 /// The bits of a task's state (`include/linux/sched.h`). They are the same from 5.10 to 7.2.
 mod bits {
@@ -27,7 +29,7 @@ mod bits {
 
 /// The state that the kernel shows in `/proc/PID/stat` for a task with this `state` and `exit_state`
 /// (`__task_state_index`, `include/linux/sched.h`).
-pub fn state(state: u32, exit_state: u32) -> TaskState {
+fn state(state: u32, exit_state: u32) -> TaskState {
     const IDLE: u32 = bits::UNINTERRUPTIBLE | bits::NO_LOAD;
     if state == IDLE {
         return TaskState::Idle;
@@ -124,6 +126,21 @@ impl TaskListLayout {
             scheduler: [range(schedule, schedule_end), range(lock, lock_end)],
             forked: [forked, forked_asm],
         })
+    }
+
+    /// The state of the task at `task`.
+    pub fn state_of<M: PhysicalMemory>(
+        &self,
+        view: &KernelView<'_, M>,
+        task: u64,
+    ) -> Option<TaskState> {
+        let word = |offset| view.i32(task.wrapping_add(offset)).map(i32::cast_unsigned);
+        Some(state(word(self.state)?, word(self.exit_state)?))
+    }
+
+    /// The vCPU on which the task at `task` is, or was last.
+    pub fn vcpu_of<M: PhysicalMemory>(&self, view: &KernelView<'_, M>, task: u64) -> Option<u16> {
+        u16::try_from(view.i32(task.wrapping_add(self.cpu))?).ok()
     }
 
     /// Whether the code at link-time address `address` belongs to the scheduler or to a lock.

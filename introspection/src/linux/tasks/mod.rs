@@ -194,7 +194,6 @@ impl<M: PhysicalMemory> Moment<'_, M> {
         let mut comm = [0; 16];
         view.read(at(names.comm.ok()?), &mut comm)?;
         let key = self.key(task)?;
-        let state = layout::state(word(layout.state)?, word(layout.exit_state)?);
         let is_on_vcpu = word(layout.on_cpu)? != 0;
         let has_ended = word(layout.exit_state)? != 0;
         let run_delay = layout.run_delay.map(|offset| view.u64(at(offset)));
@@ -202,9 +201,9 @@ impl<M: PhysicalMemory> Moment<'_, M> {
             pid: view.i32(at(names.tgid.ok()?))?,
             tid: view.i32(at(names.pid.ok()?))?,
             comm: padded(comm),
-            state,
+            state: layout.state_of(view, task)?,
             is_on_vcpu,
-            vcpu: u16::try_from(word(layout.cpu)?).ok()?,
+            vcpu: layout.vcpu_of(view, task)?,
             switches: key.switches,
             run_delay: run_delay.flatten(),
             stack: match is_on_vcpu || has_ended {

@@ -194,6 +194,8 @@ mod tests {
             user: 0,
             program: "vmm".to_owned(),
             name: Some(name.to_owned()),
+            manager: None,
+            labels: [].into(),
             descriptor: 3,
             vcpus: Vec::new(),
             memory_bytes: None,

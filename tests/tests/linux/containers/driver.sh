@@ -3,6 +3,8 @@ start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 256M --jitte
 says 'workload running'
 record guest.kvmprof
 sampled 1500
+kvmprof processes --socket "$socket" --json >"$LAB_OUT/processes.json"
+kvmprof processes --socket "$socket" --tree >"$LAB_OUT/processes.txt"
 tell move
 says 'the process has moved'
 gathered_before=$(count)

@@ -24,6 +24,8 @@ run "$pods" storm storm &
 run "$odd" odd &
 run "$old" old &
 run "$first" moves & moves=$!
+# A process in a pid namespace of its own, whose parent waits for it outside.
+run "$pods" unshare -f -p inner --token 7 &
 root &
 echo workload running
 read -r word

@@ -9,6 +9,7 @@ use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, guest_prog
 const ID: &str = "4f1d0a5e9c3b7788a0b1c2d3e4f5061728394a5b6c7d8e9f00112233445566ff";
 const OTHER: &str = "00000000000000000000000000000000000000000000000000000000000000aa";
 const POD: &str = "1f4e7b1c-3a5d-4c0e-9b11-0a2b3c4d5e6f";
+const OF_GROUPS: [&str; 6] = ["cgroup", "container", "runtime", "pod", "qos", "unit"];
 const SPIN: u64 = 0x1000_0000;
 const STORM: u64 = 0x2000_0000;
 
@@ -17,13 +18,15 @@ kvmprof_tests::in_each_kernel! {
     children_have_no_labels_but_those_of_their_group
     a_process_that_moves_has_other_labels_from_then_on
     containers_are_grouped_and_selected
+    a_process_has_its_program_and_its_inner_pid
+    all_processes_are_listed
 }
 
 fn run(series: &str) -> Finished {
     once(&format!("containers-{series}"), || {
         let spin = guest_program("spin.c", SPIN, &[]);
         let storm = guest_program("passes.c", STORM, &["-DTURN=turn"]);
-        let spinning = ["web", "odd", "old", "moves", "root"];
+        let spinning = ["web", "odd", "old", "moves", "root", "inner"];
         let mut programs: Vec<_> = spinning.iter().map(|name| (*name, &spin)).collect();
         programs.extend([("storm", &storm), ("child", &storm)]);
         let init = guest_builder(include_str!("init.sh"), &programs);
@@ -45,19 +48,28 @@ fn labels<'c>(contents: &'c Contents, sample: &Sample) -> Option<&'c Labels> {
     found.map(|found| &found.labels)
 }
 
-/// The samples of threads called `comm`, with their labels but the user's.
+/// The samples of threads called `comm`, with the labels of their control groups.
 fn of(run: &Finished, comm: &str) -> Vec<(Sample, Option<Labels>)> {
+    let labelled = with_labels(run, comm).into_iter();
+    let of_groups = labelled.map(|(sample, labels)| {
+        let of_groups = labels.map(|mut labels| {
+            labels.retain(|key, _| OF_GROUPS.contains(&key.as_str()));
+            labels
+        });
+        (sample, of_groups)
+    });
+    of_groups.collect()
+}
+
+/// The samples of threads called `comm`, with their labels.
+fn with_labels(run: &Finished, comm: &str) -> Vec<(Sample, Option<Labels>)> {
     let (contents, samples) = run.recording("guest.kvmprof");
     let samples = samples.into_iter().map(|(sample, _)| sample);
     let own = samples
         .filter(|sample| sample.comm.split(|byte| *byte == 0).next() == Some(comm.as_bytes()));
     let labelled = own.map(|sample| {
         let labels = labels(&contents, &sample).cloned();
-        let others = labels.map(|mut labels| {
-            labels.remove("user");
-            labels
-        });
-        (sample, others)
+        (sample, labels)
     });
     let labelled: Vec<_> = labelled.collect();
     println!("{comm}: {} samples", labelled.len());
@@ -169,4 +181,75 @@ fn containers_are_grouped_and_selected(run: &Finished) {
     }
     let one = rows("one.json");
     assert_eq!(one, [(ID.to_owned(), of_container(ID))].into());
+}
+
+fn a_process_has_its_program_and_its_inner_pid(run: &Finished) {
+    let web = with_labels(run, "web");
+    let inner = with_labels(run, "inner");
+    for (sample, labels) in web.iter().chain(&inner) {
+        let labels = labels.as_ref().unwrap();
+        let is_inner = labels["executable"] == "/bin/inner";
+        let words = if is_inner { "inner --token 7" } else { "web" };
+        assert_eq!(labels["arguments"], words, "{sample:?}");
+        assert_eq!(
+            labels.get("inner_pid").map(String::as_str),
+            is_inner.then_some("1")
+        );
+        assert!(labels["started"].parse::<f64>().unwrap() > 0.0);
+        assert!(labels["parent"].parse::<i32>().unwrap() > 0);
+    }
+    // The children of the storm have it as their parent, each with a start of its own.
+    let (mut children, mut starts) = (0, BTreeSet::new());
+    let storm = with_labels(run, "storm");
+    let storms: BTreeSet<i32> = storm.iter().map(|(sample, _)| sample.pid).collect();
+    for (_, labels) in with_labels(run, "child") {
+        let Some(labels) = labels else {
+            continue;
+        };
+        children += 1;
+        starts.insert(labels["started"].clone());
+        if labels["executable"] == "/bin/child" {
+            let parent = labels["parent"].parse::<i32>().unwrap();
+            assert!(storms.contains(&parent) || parent == 1, "{labels:?}");
+        }
+    }
+    println!(
+        "{children} samples of children with {} starts",
+        starts.len()
+    );
+    assert!(starts.len() > 1);
+}
+
+/// Also those that sleep, and were never sampled.
+fn all_processes_are_listed(run: &Finished) {
+    let document = run.json("processes.json");
+    let all = document["processes"].as_array().unwrap();
+    let named = |name: &str| {
+        let found = all.iter().find(|process| process["name"] == name);
+        found.unwrap_or_else(|| panic!("no {name} in {document}"))
+    };
+    let (inner, outer) = (named("inner"), named("unshare"));
+    assert_eq!(inner["parent"], outer["pid"]);
+    assert_eq!(inner["labels"]["inner_pid"], "1");
+    assert_eq!(
+        (&inner["state"], &outer["state"]),
+        (&"R".into(), &"S".into())
+    );
+    for process in [inner, outer] {
+        assert_eq!(process["labels"]["container"], ID, "{process}");
+        let arguments = process["labels"]["arguments"].as_str().unwrap();
+        assert!(arguments.ends_with("inner --token 7"), "{process}");
+    }
+    assert_eq!(named("web")["labels"]["unit"], "web.service");
+    // Threads of the kernel are processes of it, without a program.
+    let kernels = named("kthreadd");
+    assert!(kernels["pid"] == 2 && kernels["labels"].get("executable").is_none());
+    let text = run.text("processes.txt");
+    println!("{text}");
+    let line = text
+        .lines()
+        .find(|line| line.ends_with("  inner --token 7"));
+    let words: Vec<&str> = line.unwrap().split_whitespace().collect();
+    assert_eq!(words[1..=2], ["1", "R"]);
+    assert_eq!(words[4], &ID[..12], "{words:?}");
 }
