@@ -18,7 +18,7 @@ use super::guest::parse_console_text;
 use super::profiling::ProfilingOptions;
 use super::record_limit::{RecordLimit, whole_recording};
 use super::sandbox::SandboxMode;
-use super::target;
+use super::targets;
 use super::thread_panics;
 use super::units::{parse_look_ticks, parse_stacks};
 
@@ -114,7 +114,7 @@ impl Command for AttachArguments {
         };
         let profiling = self.profiling.config(source, self.hz)?;
         self.sandbox.close_inherited(&[]);
-        let (host, machine) = target::find_machine(&self.guest, self.wait)?;
+        let (host, machine) = targets::find_machine(&self.guest, self.wait)?;
         let pid = machine.pid;
         let sockets = self.socket.iter().cloned().collect();
         // SAFETY: the command has started no thread yet.

@@ -13,7 +13,7 @@ use kvmprof_client::{ClientError, Connection};
 use kvmprof_recording::status::MachineStatus;
 
 use super::status::{machine_state, read_status};
-use super::target::TargetArgs;
+use super::targets::TargetArgs;
 use super::units::format_memory;
 
 /// What the guest is to do.

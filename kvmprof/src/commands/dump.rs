@@ -13,7 +13,7 @@ use kvmprof_vmm::attached::{Attachment, DumpConfig, Dumped, dump};
 
 use super::recordings::Progress;
 use super::sandbox::SandboxMode;
-use super::target;
+use super::targets;
 use super::units::format_memory;
 
 /// Write a guest's memory and registers to a file, for crash and drgn
@@ -46,7 +46,7 @@ impl Command for DumpArguments {
     /// Dumps the guest.
     fn execute(&self, _console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         self.sandbox.close_inherited(&[]);
-        let (host, machine) = target::find_machine(&self.guest, false)?;
+        let (host, machine) = targets::find_machine(&self.guest, false)?;
         // SAFETY: the command has started no thread yet.
         let names = unsafe { self.sandbox.output_names(Vec::new(), Some(&self.output)) }?;
         let profiling = ProfilingConfig {

@@ -39,6 +39,11 @@ impl Command for ListArguments {
             write(&found, console.text())
         };
         written.context("Cannot write the list of guests")?;
+        let mut attachable = found.machines.iter();
+        let attachable = attachable.find(|machine| machine.obstacle.is_none());
+        if let (true, false, Some(machine)) = (console.is_terminal(), self.json, attachable) {
+            console.say(format_args!("next: kvmprof record {}", machine.pid));
+        }
         Ok(ExitStatus::SUCCESS)
     }
 }

@@ -29,7 +29,7 @@ mod run;
 mod sandbox;
 mod separate_process;
 mod status;
-mod target;
+mod targets;
 mod thread_panics;
 mod top;
 mod units;

@@ -9,7 +9,7 @@ use kvmprof_cli::command_line::{Command, Console, ExitStatus, value};
 use kvmprof_report::top::{TopOptions, run};
 
 use super::recorder;
-use super::target::TargetArgs;
+use super::targets::TargetArgs;
 use super::units::parse_stacks;
 use kvmprof_recording::{SamplingEvent, StackParts};
 

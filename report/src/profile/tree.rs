@@ -11,7 +11,7 @@ const FOLDED: u128 = 100;
 /// Columns of a terminal, which lines don't exceed.
 const WIDTH: usize = 80;
 /// Columns before the names.
-const NUMBERS: usize = 22;
+const NUMBERS: usize = 21;
 
 /// A frame under a path of callers.
 #[derive(Debug, Default)]
@@ -133,10 +133,7 @@ pub fn print_tree(lines: &[String], style: TableStyle, out: &mut dyn Write) -> i
             push_callees(&tree, node, whole, caller, &mut waiting);
         }
     }
-    writeln!(
-        out,
-        "\n* the heaviest path; frames below 1 % are left out: kvmprof flamegraph and view have them"
-    )
+    writeln!(out, "\n* the heaviest path. Frames below 1 % are left out.")
 }
 
 /// Adds the lines for the callees of `node`, whose margin and whether it is on the heaviest path `caller` has, the first one last.
@@ -196,7 +193,7 @@ fn print_line(
     let text = match line.what {
         What::Folded(count, ticks) => {
             let total = share(ticks, whole);
-            format!("  {total:>5.1} %             {branch}… {count} below 1 % each")
+            format!("  {total:>5.1} %            {branch}… {count} below 1 % each")
         }
         What::Frame(node) => {
             let kind = match node.name.ends_with(KERNEL_MARK) {
@@ -248,8 +245,8 @@ mod tests {
                 "a-1;main x;entry_[k] 3",
                 "a-1;main;work;entry_[k];copy_[k] 1000",
                 "a-1;main;rest 400",
-                "b-2;main 76",
-                "b-2;one 11",
+                "b-2;main 77",
+                "b-2;one 10",
                 "b-2;two 10",
             ],
             false,
@@ -264,7 +261,7 @@ mod tests {
                 "*  50.0 %   50.0 % k │ │ copy",
                 "   20.0 %   20.0 %   │ └ rest",
                 "    4.8 %    0.0 %   └ b-2",
-                "    4.8 %    3.8 %     ├ main",
+                "    3.9 %    3.9 %     ├ main",
                 "    1.0 %              └ … 2 below 1 % each",
             ]
         );

@@ -34,6 +34,9 @@ impl DemoArguments {
             Some(path) => path,
             None => kvmprof_lab::build_program("kvmprof")?,
         };
+        eprintln!(
+            "lab: running the demo in an emulated machine: nothing comes until it has started, for a minute or two"
+        );
         let command = ["sh", "-c", SCRIPT, "sh"].map(str::to_owned);
         let mut lab = lab.add(kvmprof, "/lab/kvmprof").out(".");
         // The demo itself decides whether it may replace this file.

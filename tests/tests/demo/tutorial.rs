@@ -13,7 +13,8 @@ const PAGE: &str = include_str!("../../../docs/tutorials/performance-engineer.md
 fn command(program: &str, folder: &Path) -> Command {
     let mut command = Command::new(program);
     with_own_run(&mut command, folder);
-    let programs = Path::new(kvmprof()).parent().unwrap();
+    let own = kvmprof();
+    let programs = own.parent().unwrap();
     let path = std::env::var("PATH").unwrap();
     command
         .env("PATH", format!("{}:{path}", programs.display()))

@@ -187,6 +187,11 @@ impl DemoArguments {
         if let Some(graph) = findings.graph {
             self.save_graph(graph, console)?;
         }
+        if console.is_terminal() && !self.json {
+            console.say(
+                "next: kvmprof list shows the guests of this host, and kvmprof record profiles one",
+            );
+        }
         Ok(ExitStatus::SUCCESS)
     }
 

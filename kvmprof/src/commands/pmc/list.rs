@@ -11,7 +11,7 @@ use kvmprof_recording::counters::{Counters, Event};
 use kvmprof_report::text::visible;
 
 use super::read_counters;
-use crate::commands::target::TargetArgs;
+use crate::commands::targets::TargetArgs;
 
 /// Options of `kvmprof pmc list`.
 #[derive(Debug, Args)]

@@ -10,7 +10,7 @@ use kvmprof_report::profile::{Layout, Section, SortBy, TableStyle, print};
 
 use crate::commands::record::RecordingOptions;
 use crate::commands::recordings::{CommandError, InputArguments};
-use crate::commands::target::TargetArgs;
+use crate::commands::targets::TargetArgs;
 
 /// Samples a running guest by an event, and shows which processes and functions cause it
 ///

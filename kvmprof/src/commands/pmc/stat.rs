@@ -13,7 +13,7 @@ use kvmprof_recording::counters::Counters;
 
 use super::processes::{Account, Layout, choose, write};
 use super::{read_counters, seconds};
-use crate::commands::target::TargetArgs;
+use crate::commands::targets::TargetArgs;
 
 /// Options of `kvmprof pmc stat`.
 #[derive(Debug, Args)]

@@ -10,7 +10,7 @@ use kvmprof_cli::table::{USUAL_ROWS, most_rows};
 use kvmprof_recording::SamplingEvent;
 
 use super::process::Process;
-use crate::commands::target::TargetArgs;
+use crate::commands::targets::TargetArgs;
 use crate::commands::units::{format_memory, parse_memory};
 
 /// Which process, for how long, and where names come from.

@@ -21,7 +21,7 @@ use super::progress::Progress;
 use crate::commands::record_limit::parse_limit;
 use crate::commands::recorder;
 use crate::commands::recordings::is_standard;
-use crate::commands::target::TargetArgs;
+use crate::commands::targets::TargetArgs;
 use crate::commands::units::{parse_look_ticks, parse_stacks};
 
 /// What to do with a recording, for people who have no file for it.

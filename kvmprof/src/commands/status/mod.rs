@@ -14,7 +14,7 @@ use kvmprof_recording::status::{
     ProfilStatus, RecorderStatus, Status,
 };
 
-use super::target::TargetArgs;
+use super::targets::TargetArgs;
 use super::units::format_memory;
 use devices::device_lines;
 

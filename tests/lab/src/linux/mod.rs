@@ -73,7 +73,7 @@ impl LinuxArguments {
             None => kvmprof_lab::build_program("kvmprof")?,
         };
         eprintln!(
-            "lab: profiling Linux {} for {} s",
+            "lab: profiling Linux {} for {} s, in an emulated machine: nothing comes until it has started, for a minute or two",
             kernel.version, self.seconds
         );
         let scripts = if self.guest_side {

@@ -1,5 +1,6 @@
 //! A `kvmprof attach` that a command starts for a guest of another VMM, and ends.
 
+use std::env;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -35,7 +36,7 @@ pub fn socket(pid: i32) -> Result<PathBuf, RuntimeFolderError> {
     Ok(named_socket(&format!("attached-{pid}"))?.with_extension(""))
 }
 
-/// Attaches to `machine`, and connects.
+/// Attaches to `machine`, which can be attached to, and connects.
 ///
 /// # Errors
 /// It can't be attached to. Why is on standard error then, or in the error.
@@ -43,21 +44,15 @@ pub fn attach(
     machine: &Machine,
     console: &mut Console<'_>,
 ) -> anyhow::Result<(Connection, Attached)> {
-    if let Some(obstacle) = &machine.obstacle {
-        bail!(
-            "Cannot attach to the guest of process {}: {obstacle}",
-            machine.pid
-        );
-    }
     let socket = socket(machine.pid)?;
     console.say(format_args!(
         "attaching to the guest of process {}",
         machines::in_words(machine)
     ));
     let parent = getpid();
-    let mut command = Command::new("/proc/self/exe");
+    let program = env::current_exe().context("Cannot find this program")?;
+    let mut command = Command::new(program);
     command
-        .arg0("kvmprof")
         .arg("attach")
         .arg(format!("{}:{}", machine.pid, machine.start_time))
         .arg("--socket")

@@ -165,6 +165,14 @@ fn attachable(machine: Machine) -> Result<Machine, Missing> {
     }
 }
 
+/// The machine, which can be attached to.
+///
+/// # Errors
+/// It can't: why.
+pub(super) fn without_obstacle(machine: Machine) -> anyhow::Result<Machine> {
+    attachable(machine).map_err(|missing| missing.why)
+}
+
 /// The error if no guest is called `guest`, and `hidden` processes can't be looked into.
 fn unknown(guest: &str, hidden: usize) -> anyhow::Error {
     let rights = match hidden {

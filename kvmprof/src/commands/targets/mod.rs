@@ -65,6 +65,7 @@ impl TargetArgs {
         let (connection, attached) = match self.find()? {
             Found::Served(connection) => (connection, None),
             Found::Machine(machine) => {
+                let machine = machines::without_obstacle(*machine)?;
                 let (connection, attached) = attached::attach(&machine, console)?;
                 (connection, Some(attached))
             }
