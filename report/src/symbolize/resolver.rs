@@ -15,16 +15,13 @@ use super::former::Epoch;
 use super::frame::{CodeAddress, Frame, Resolved};
 use super::kallsyms::{FunctionAt, KERNEL};
 use super::labels::Labels;
-use super::perf_map::PerfMap;
+use super::perf_maps::PerfMaps;
 use super::tables::{AddressLocation, Tables, file_address, module_name, segment_of};
 use super::vmlinux::Vmlinux;
 use super::{MappingSet, StateTimes, SymbolError, USER, demangle};
 use crate::text::visible;
 use kvmprof_recording::Sysroot;
 use kvmprof_recording::file::{Binary, Contents, Mapping, Piece, ProcessMappings, Segment};
-
-/// Maximum number of bytes of a perf map.
-const MAX_MAP: u64 = 256 << 20;
 
 /// Maximum number of functions and addresses whose names are remembered.
 const MAX_FOUND: usize = 1 << 19;
@@ -43,12 +40,12 @@ pub struct Sources {
 }
 
 /// Identifies a cached result: by kernel address (seen from user mode, or not) and time, by an address in a file, or by an address in mappings, whose
-/// name is known by the process's perf map of this number, or isn't. Without debug information it is the function's address.
+/// name is known by the line of this number in the perf map of this number, or isn't. Without debug information it is the function's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Key {
     Kernel(bool, u64, Epoch),
     File(u32, u64),
-    Process(MappingSet, u64, Option<usize>),
+    Process(MappingSet, u64, Option<(usize, usize)>),
     /// A frame of a language, by its word.
     Language(u64),
 }
@@ -63,7 +60,7 @@ pub struct Resolver {
     file_sources: FileSources,
     found: RefCell<HashMap<Key, Rc<[Frame]>>>,
     files: RefCell<HashMap<FileKey, Rc<LoadedFile>>>,
-    maps: RefCell<HashMap<String, (usize, Rc<PerfMap>)>>,
+    maps: PerfMaps,
     is_hurried: Cell<bool>,
     shows_native: bool,
 }
@@ -135,11 +132,13 @@ impl Resolver {
             kernel,
             spaces,
             labels,
+            generated,
             ..
         } = &self.tables;
         let times = spaces.times(address_space, pid, time);
         let (of_process, of_labels) = labels.at(pid, time);
-        times.with(
+        let (code, of_code) = generated.at(pid, time);
+        times.with_generated(code, of_code).with(
             kernel.epoch(time),
             kernel.epoch_times(time),
             of_process,
@@ -176,6 +175,10 @@ impl Resolver {
             Piece::Binary(binary) => self.add_file(binary),
             Piece::Mappings(mappings) => self.add_mappings(&mappings),
             Piece::Labels(labels) => self.tables.labels.add(&labels),
+            Piece::GeneratedCode(code) => {
+                let file = self.tables.generated.add(&code);
+                self.maps.forget_recorded(file);
+            }
             Piece::Functions(more) => {
                 self.tables.add_functions(&more.functions);
                 self.forget();
@@ -191,23 +194,24 @@ impl Resolver {
         }
     }
 
-    /// Removes all mappings and labels. Earlier results of [`Self::mappings_of`] are empty from now on.
+    /// Removes all mappings, labels and names of generated code. Earlier results of [`Self::mappings_of`] are empty from now on.
     pub fn forget_mappings(&mut self) {
         self.tables.spaces.forget();
         self.tables.labels = Labels::default();
+        self.tables.generated.forget();
     }
 
     /// Clears the cache.
     fn forget(&self) {
         self.found.take();
         self.files.take();
-        self.maps.take();
+        self.maps.forget();
     }
 
     /// Clears the cache if it has more than `limit` entries: guests can make up addresses for days.
     pub fn forget_beyond(&self, limit: usize) {
         let found = self.found.borrow().len() + self.files.borrow().len();
-        if found + self.maps.borrow().len() > limit {
+        if found + self.maps.len() > limit {
             self.forget();
         }
     }
@@ -413,29 +417,24 @@ impl Resolver {
 
     /// Resolves an address outside files, in `mapping` if it is known: it may be code that the program generated.
     fn elsewhere(&self, module: &str, mapping: Option<&Mapping>, asked: CodeAddress) -> Resolved {
-        let path = self.tables.spaces.perf_map(asked.mappings);
-        let map = mapping.and_then(|mapping| Some((mapping, self.map(path)?)));
-        let function = map.as_ref().and_then(|(mapping, (number, map))| {
-            let (name, begin) = map.find(asked.address)?;
-            // The file goes by its name alone: an earlier process with this pid may have written it, whose code was elsewhere.
-            (mapping.begin <= begin).then_some((name, begin, *number))
-        });
-        let begin = function.map_or(asked.address, |(_, begin, _)| begin);
-        let number = function.map(|(.., number)| number);
+        let line = mapping
+            .and_then(|mapping| (self.maps).line(&self.tables, &self.file_sources, mapping, asked));
+        let begin = line.as_ref().map_or(asked.address, |line| line.begin);
+        let number = line.as_ref().map(|line| (line.map, line.number));
         let frames = self.once(Key::Process(asked.mappings, begin, number), || {
-            let name = match function {
-                Some((name, ..)) => visible(&demangle(name)),
+            let name = match &line {
+                Some(line) => visible(&demangle(&line.name)),
                 None => format!("{:#x}", asked.address),
             };
             let frame = Frame::new(name.into(), visible(module).into());
             vec![Frame {
-                is_generated: function.is_some(),
+                is_generated: line.is_some(),
                 ..frame
             }]
         });
         Resolved {
             frames,
-            offset: function.map(|(_, begin, _)| asked.address - begin),
+            offset: line.map(|line| asked.address - line.begin),
             file_address: asked.address,
         }
     }
@@ -486,35 +485,6 @@ impl Resolver {
         let loaded = Rc::new(loaded);
         self.files.borrow_mut().insert(key, Rc::clone(&loaded));
         loaded
-    }
-
-    /// The number and the functions of the perf map at `path` of the guest. `None` if no path is known.
-    fn map(&self, path: &str) -> Option<(usize, Rc<PerfMap>)> {
-        let sysroot = self
-            .file_sources
-            .sysroot
-            .as_deref()
-            .filter(|_| !path.is_empty())?;
-        if let Some((number, map)) = self.maps.borrow().get(path) {
-            return Some((*number, Rc::clone(map)));
-        }
-        let map = sysroot.text(path, MAX_MAP).ok().and_then(|text| {
-            let is_whole = (text.len() as u64) < MAX_MAP;
-            let map = Some(text).filter(|_| is_whole);
-            let map = map.and_then(|text| PerfMap::parse(&text));
-            if map.is_none() {
-                let path = sysroot.shown(path);
-                self.file_sources.notes.add(format!(
-                    "{} is not used: it has more functions than are read",
-                    visible(&path.display().to_string())
-                ));
-            }
-            map
-        });
-        let mut maps = self.maps.borrow_mut();
-        let found = (maps.len(), Rc::new(map.unwrap_or_default()));
-        maps.insert(path.to_owned(), found.clone());
-        Some(found)
     }
 }
 
