@@ -218,7 +218,14 @@ impl Gather {
     fn take(&mut self, block: Block, now: WindowClock) -> Result<bool, ReadError> {
         if matches!(
             block.kind,
-            Some(Kind::Symbols | Kind::Mappings | Kind::Labels | Kind::Binary | Kind::Functions)
+            Some(
+                Kind::Symbols
+                    | Kind::Mappings
+                    | Kind::Labels
+                    | Kind::Binary
+                    | Kind::Functions
+                    | Kind::GeneratedCode
+            )
         ) {
             let room = self.room.checked_sub(block.contents.len());
             let (Some(room), true) = (room, self.budget.take(&block)) else {
@@ -238,7 +245,10 @@ impl Gather {
                 // A function that was shown by its address may have a name now. New mappings don't concern stacks that are known.
                 if matches!(
                     piece,
-                    Piece::Symbols(_) | Piece::Binary(_) | Piece::Functions(_)
+                    Piece::Symbols(_)
+                        | Piece::Binary(_)
+                        | Piece::Functions(_)
+                        | Piece::GeneratedCode(_)
                 ) {
                     self.stacks.forget_names();
                 }

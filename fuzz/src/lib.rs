@@ -51,6 +51,7 @@ macro_rules! for_each_target {
             elf 6_000,
             unwind 300,
             guest_memory 200,
+            generated_code 3_000,
             initrd 30_000,
             recording 300,
             runtimes 3_000,

@@ -55,10 +55,10 @@ pub use kvmprof_paging::{
 };
 pub use linux::{
     Area, Backing, BuildFiles, FileIdentity, GuestProcesses, KernelPulse, KernelWatch,
-    LinuxKnowledge, ListedProcess, MappedFile, ModuleOmissions, Modules, NewFunctions, ProcessFate,
-    ProcessInstance, ProcessMap, ProcessOrigin, ProcessRuntime, ProgramFile, Runtime, TaskReader,
-    TaskScope, UnwinderSlot, VMCOREINFO_BYTES, VmcoreinfoSearch, labels_of_group,
-    recognize_runtime, release_of_file,
+    LinuxKnowledge, ListedProcess, MappedFile, ModuleOmissions, Modules, NewFunctions,
+    PerfMapPlace, ProcessFate, ProcessInstance, ProcessMap, ProcessOrigin, ProcessRuntime,
+    ProgramFile, Runtime, TaskReader, TaskScope, UnwinderSlot, VMCOREINFO_BYTES, VmcoreinfoSearch,
+    labels_of_group, recognize_runtime, release_of_file,
 };
 pub use noted::{PidAt, PidAtError};
 pub use process_places::{LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace};

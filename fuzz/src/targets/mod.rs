@@ -4,6 +4,7 @@ mod block;
 mod console;
 mod elf;
 mod endpoint;
+mod generated_code;
 mod guest_memory;
 mod initrd;
 mod kernel_code;

@@ -33,7 +33,7 @@ use crate::input::{Input, block};
 #[path = "../../../report/tests/exports/recording.rs"]
 pub mod example;
 
-const KINDS: [Kind; 13] = [
+const KINDS: [Kind; 14] = [
     Kind::Info,
     Kind::Symbols,
     Kind::Samples,
@@ -47,6 +47,7 @@ const KINDS: [Kind; 13] = [
     Kind::Times,
     Kind::Labels,
     Kind::Functions,
+    Kind::GeneratedCode,
 ];
 
 /// The file that an input stands for.

@@ -172,6 +172,10 @@ impl LinuxKnowledge {
             gaps.check("files out of the guest's page cache", &pages);
             gaps.check("paths beyond a file's own mount", &processes.mount);
             gaps.check("perf maps", &processes.perf_map);
+            gaps.check(
+                "perf maps out of the guest's memory",
+                &processes.directories,
+            );
         }
         let found = Self {
             image: extent(&image, &symbols).ok_or(IntrospectionError::NotAKernel)?,

@@ -52,8 +52,8 @@ pub use from_kernel_image::{kernel_symbols, release as kernel_release, release_o
 pub use kernel_watch::{KernelPulse, KernelWatch};
 pub use modules::{ModuleOmissions, Modules, NewFunctions};
 pub use processes::{
-    Area, Backing, FileIdentity, GuestProcesses, ListedProcess, MappedFile, ProcessFate,
-    ProcessInstance, ProcessMap, ProcessOrigin, UnwinderSlot, labels_of_group,
+    Area, Backing, FileIdentity, GuestProcesses, ListedProcess, MappedFile, PerfMapPlace,
+    ProcessFate, ProcessInstance, ProcessMap, ProcessOrigin, UnwinderSlot, labels_of_group,
 };
 pub use runtimes::{
     ProcessMemory, ProcessRuntime, ProgramFile, Runtime, python_of_version,

@@ -10,7 +10,7 @@ use crate::PhysicalMemory;
 use super::LinuxKnowledge;
 use super::placement::Placement;
 use crate::Registers;
-use kvmprof_paging::{AddressSpace, read_paged};
+use kvmprof_paging::{AddressSpace, CR0_PG, read_paged};
 
 /// The kernel's memory on one vCPU at one moment.
 #[derive(Debug)]
@@ -33,6 +33,20 @@ impl LinuxKnowledge {
     ) -> Option<KernelView<'a, M>> {
         let placement = self.placement.get()?;
         Some(KernelView::new(self, placement, memory, registers))
+    }
+
+    /// The kernel's memory in its image and the direct mapping, where all structures are that it allocates. That needs no page tables. `None` while
+    /// the slide is unknown.
+    pub fn direct_view<'a, M: PhysicalMemory>(
+        &'a self,
+        memory: &'a M,
+    ) -> Option<KernelView<'a, M>> {
+        // Page tables at 0, which lead nowhere.
+        let nowhere_else = Registers {
+            cr0: CR0_PG,
+            ..Registers::default()
+        };
+        self.view(memory, &nowhere_else)
     }
 }
 

@@ -15,6 +15,7 @@ use kvmprof_recording::status::LimitsStatus;
 
 use super::BinarySources;
 use super::disk_files::DiskFiles;
+use super::generated_code::GeneratedCodeReader;
 use super::language_functions::LanguageFunctionReader;
 use super::tables::Tables;
 use crate::signals::block_signals;
@@ -50,7 +51,7 @@ struct Request {
 enum LoadedPart {
     /// A file's block of a recording.
     File(FileId, Arc<[u8]>),
-    /// A block of names of functions of languages.
+    /// A block of names of functions of languages, or of generated code.
     Functions(Arc<[u8]>),
     /// All of a map's files.
     Map,
@@ -139,6 +140,7 @@ impl BinaryLoader {
                     tables: Tables::default(),
                     failed: BTreeMap::new(),
                     functions: LanguageFunctionReader::default(),
+                    generated: GeneratedCodeReader::default(),
                     omissions,
                 };
                 thread.run(&requests, |result| {
@@ -162,7 +164,7 @@ impl BinaryLoader {
         self.pending > 0
     }
 
-    /// The blocks of files that have been read since the last call, and of functions of languages, which have no file. A file's block may come after its map is done,
+    /// The blocks of files that have been read since the last call, and of functions of languages and of generated code, which have no file. A file's block may come after its map is done,
     /// and more than once.
     pub fn take(&mut self) -> Vec<(Option<FileId>, Arc<[u8]>)> {
         let mut blocks = Vec::new();
@@ -195,6 +197,8 @@ struct Thread {
     failed: BTreeMap<FileId, Failure>,
     /// Reads the functions of processes whose language has a runtime that is known.
     functions: LanguageFunctionReader,
+    /// Reads the names of code that processes generate.
+    generated: GeneratedCodeReader,
     omissions: Arc<OmissionCounts>,
 }
 
@@ -231,6 +235,9 @@ impl Thread {
             if let Some(block) = self.functions.read(&self.sources) {
                 done(LoadedPart::Functions(block));
             }
+            for block in self.generated.read(&self.sources) {
+                done(LoadedPart::Functions(block));
+            }
             if let Some((area, id)) = next {
                 self.read(area, id, 0, &done);
             } else {
@@ -242,7 +249,8 @@ impl Thread {
     /// Waits for the next request, or until a file or functions are to be read again.
     fn next_request(&self, requests: &Receiver<Request>) -> Result<Request, RecvTimeoutError> {
         let failures = self.failed.values().map(|failure| failure.next);
-        match failures.chain(self.functions.next()).min() {
+        let languages = failures.chain(self.functions.next());
+        match languages.chain(self.generated.next()).min() {
             Some(next) => requests.recv_timeout(next.saturating_duration_since(Instant::now())),
             None => requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
         }
@@ -273,6 +281,7 @@ impl Thread {
             Some((area.begin, area.end, area.offset, table))
         });
         map.unwinder.put(UserUnwinder::new(mappings));
+        self.generated.add(map);
         if let Some(runtime) = self.runtime(map, files) {
             self.functions.add(&runtime);
             map.unwinder.put_runtime(runtime);

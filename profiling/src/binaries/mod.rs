@@ -4,6 +4,7 @@
 //! A thread of its own does all this: it takes milliseconds, and neither a vCPU nor a client should wait that long.
 
 mod disk_files;
+mod generated_code;
 mod initrd;
 mod language_functions;
 mod loader;
@@ -13,6 +14,8 @@ mod tables;
 mod tests;
 
 pub use disk_files::GuestDisks;
+#[cfg(feature = "testing")]
+pub use generated_code::read_while_growing;
 pub use initrd::Initrd;
 pub use loader::{BinaryLoader, FileId};
 pub use sources::BinarySources;

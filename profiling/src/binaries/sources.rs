@@ -11,9 +11,11 @@ use kvmprof_recording::elf::{Identity, Mismatch};
 use kvmprof_recording::file::LanguageFunction;
 
 use super::disk_files::{DiskFiles, GuestDisks};
+use super::generated_code::GrowingFile;
 use super::initrd::Initrd;
 use kvmprof_introspection::{
-    GuestKnowledge, LinuxKnowledge, MappedFile, ProcessRuntime, SharedMemory,
+    FileIdentity, GuestKnowledge, LinuxKnowledge, MappedFile, PerfMapPlace, ProcessInstance,
+    ProcessRuntime, SharedMemory,
 };
 
 /// Maximum length of a file that is read from a folder on the host, in bytes.
@@ -137,9 +139,46 @@ impl BinarySources {
         linux.map_or_else(Vec::new, |linux| runtime.new_functions(linux, &self.memory))
     }
 
+    /// Whether `process` executes the program that it did. False if that is unknown.
+    pub(super) fn still_executes(&self, process: &ProcessInstance) -> bool {
+        let linux = self.knowledge.linux();
+        linux.is_some_and(|linux| linux.still_executes(&self.memory, process))
+    }
+
+    /// The perf map at `place`, if it is in guest memory. `room` is the number of directory entries that may still be visited.
+    pub(super) fn perf_map_file(
+        &self,
+        place: &PerfMapPlace,
+        room: &mut usize,
+    ) -> Option<FileIdentity> {
+        let linux = self.knowledge.linux()?;
+        linux.perf_map_file(&self.memory, place, room)
+    }
+
+    /// The guest's `file`, in its page cache.
+    pub(super) fn growing_file(&self, file: &FileIdentity) -> impl GrowingFile {
+        CachedFile {
+            sources: self,
+            file: *file,
+        }
+    }
+
     fn initrd(&self) -> Option<&Initrd> {
         let unpack = || Initrd::unpack(&read_whole(self.initrd.as_ref()?)?);
         self.unpacked.get_or_init(unpack).as_ref()
+    }
+}
+
+/// A file in the guest's page cache.
+struct CachedFile<'s> {
+    sources: &'s BinarySources,
+    file: FileIdentity,
+}
+
+impl GrowingFile for CachedFile<'_> {
+    fn read(&self, begin: u64, limit: u64) -> Option<(Vec<u8>, u64)> {
+        let linux = self.sources.knowledge.linux()?;
+        linux.growing_file(&self.sources.memory, &self.file, begin, limit)
     }
 }
 

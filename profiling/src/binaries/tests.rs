@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvmprof_recording::Sysroot;
-use kvmprof_recording::file::{Block, Kind};
+use kvmprof_recording::file::{Block, GeneratedCode, Kind, Piece};
 
 use super::*;
 use kvmprof_introspection::{
     Area, Backing, FileIdentity, GuestKnowledge, MappedFile, ProcessMap, VcpuIntrospector,
 };
-use kvmprof_introspection_fixtures::kernel::{Areas, HOT, TEXT};
-use kvmprof_introspection_fixtures::linux_guest::LinuxGuest;
-use kvmprof_introspection_fixtures::processes::{FixtureMemory, PAGE, PAGES};
+use kvmprof_introspection_fixtures::kernel::{Areas, HOT, TEXT, offsets, task};
+use kvmprof_introspection_fixtures::linux_guest::{DIRECT_MAP, IMAGE, LinuxGuest, TASKS};
+use kvmprof_introspection_fixtures::processes::{AreaPlan, FixtureMemory, PAGE, PAGES};
 
 /// An archive of the form "newc" with one file.
 fn archive(path: &str, contents: &[u8]) -> Vec<u8> {
@@ -191,4 +191,104 @@ fn files_are_searched_in_all_places() {
     // A page of zeros proves nothing.
     guest.write(code, &[0; 4096]);
     assert_eq!(found(), None);
+}
+
+/// The next names of generated code that `loader` has read.
+fn next_code(loader: &mut BinaryLoader) -> GeneratedCode {
+    let begun = Instant::now();
+    loop {
+        assert!(begun.elapsed() < Duration::from_secs(300));
+        let blocks = loader.take();
+        assert!(blocks.len() <= 1);
+        let Some((None, block)) = blocks.first() else {
+            std::thread::sleep(Duration::from_millis(10));
+            continue;
+        };
+        let piece = Block::decode(block).unwrap().piece().unwrap();
+        let Some(Piece::GeneratedCode(code)) = piece else {
+            panic!("{piece:?}");
+        };
+        return code;
+    }
+}
+
+#[test]
+fn names_of_generated_code_are_read_as_a_process_writes_them() {
+    let guest = LinuxGuest::new(HOT);
+    let knowledge = known(&guest);
+    let mut room = FixtureMemory::new(&guest, Areas::Tree);
+    guest.task(2, 1, 1, 1);
+    let tasks = DIRECT_MAP + TASKS + 2 * 0x1000 + task::TASKS;
+    room.put(DIRECT_MAP + IMAGE + offsets::INIT_TASK + task::TASKS, tasks);
+    let root = room.dentry(0, "/");
+    let mount = room.mount(root, 0, 0);
+    let folder = room.dentry(root, "tmp");
+    let inode = room.inode(2, 0, 0);
+    room.instantiate(folder, inode);
+    room.namespaces(1, &[41, 9], mount, root);
+    room.namespaces(2, &[1], mount, root);
+    let begin = 0x7f00_0000_0000;
+    let area = AreaPlan {
+        begin,
+        end: begin + PAGE,
+        executable: true,
+        offset: 0,
+        file: 0,
+    };
+    room.process(1, &[area]);
+    let mut vcpu = VcpuIntrospector::new(Arc::clone(&knowledge), 0);
+    for registers in [guest.kernel(0), guest.user()] {
+        vcpu.identify(&guest.memory, &registers, false, false);
+    }
+    let map = vcpu
+        .follow_process(&guest.memory, &guest.user(), 77)
+        .unwrap();
+    let memory = Arc::new(guest.memory.clone());
+    let mut loader = BinaryLoader::new(BinarySources::new(memory, knowledge, None, None));
+    loader.load(Arc::clone(&map), vec![None; map.areas.len()]);
+    // The file comes after the process.
+    let page = room.pages(&[0]);
+    let text = (page - PAGES) / 64 * PAGE;
+    guest.write(text, b"10 1 dye\n20 1 weave\n30 ");
+    let inode = room.inode(5, 11, page);
+    let entry = room.dentry(folder, "perf-9.map");
+    room.instantiate(entry, inode);
+    let first = next_code(&mut loader);
+    assert_eq!(
+        (first.info.pid, first.info.begins, first.info.since),
+        (41, true, 77)
+    );
+    assert_eq!(first.lines, "10 1 dye\n");
+    room.resize(inode, 23);
+    let second = next_code(&mut loader);
+    assert_eq!(
+        (second.info.begins, second.lines.as_str()),
+        (false, "20 1 weave\n")
+    );
+    assert!(first.info.since < second.info.since && first.info.until < second.info.until);
+    // The process ends: what it wrote at its end counts, and then nothing any more.
+    guest.write(text + 20, b"30 1 card\n");
+    room.resize(inode, 30);
+    guest.write(TASKS + 0x1000 + task::EXIT_STATE, &0x20_u32.to_le_bytes());
+    let blocks = loop {
+        let blocks = loader.take();
+        if !blocks.is_empty() {
+            break blocks;
+        }
+    };
+    let codes = blocks
+        .iter()
+        .map(|(_, block)| Block::decode(block).unwrap().piece().unwrap());
+    let lines: Vec<(bool, String)> = codes
+        .map(|piece| match piece {
+            Some(Piece::GeneratedCode(code)) => (code.info.begins, code.lines),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(lines[0], (false, "30 1 card\n".to_owned()));
+    if let Some(last) = lines.get(1) {
+        assert_eq!(*last, (true, String::new()));
+    } else {
+        assert_eq!(next_code(&mut loader).lines, "");
+    }
 }

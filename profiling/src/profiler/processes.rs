@@ -269,7 +269,7 @@ fn mappings(map: &ProcessMap, files: &[Option<FileId>]) -> ProcessMappings {
         address_space: map.root,
         pid: map.pid,
         name: task_name(&map.name).collect(),
-        perf_map: map.perf_map.clone(),
+        perf_map: map.perf_map.path.clone(),
         time: map.time,
         mappings: mappings.collect(),
     }

@@ -57,10 +57,12 @@ pub enum Kind {
     Labels,
     /// Functions of languages: JSON, packed.
     Functions,
+    /// Names of generated code: a line of JSON, then lines of a perf map, packed.
+    GeneratedCode,
 }
 
 impl Kind {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Info,
         Self::Symbols,
         Self::Samples,
@@ -74,6 +76,7 @@ impl Kind {
         Self::Times,
         Self::Labels,
         Self::Functions,
+        Self::GeneratedCode,
     ];
 
     fn number(self) -> u32 {
@@ -91,6 +94,7 @@ impl Kind {
             Self::Times => 11,
             Self::Labels => 12,
             Self::Functions => 13,
+            Self::GeneratedCode => 14,
         }
     }
 
@@ -104,6 +108,7 @@ impl Kind {
                 | Self::Tasks
                 | Self::Details
                 | Self::Functions
+                | Self::GeneratedCode
         )
     }
 }

@@ -52,6 +52,7 @@ impl Budget {
                 let lines = size_of::<(u32, u32)>() * memchr::memchr_iter(b'[', contents).count();
                 (&mut self.binaries, size(ITEM, b'{') + lines)
             }
+            Some(Kind::GeneratedCode) => (&mut self.binaries, size(FUNCTION, b'\n')),
             Some(Kind::Binary) => {
                 let segments = ITEM * memchr::memchr_iter(b'{', contents).count();
                 (&mut self.binaries, size(FUNCTION, b'\n') + segments)

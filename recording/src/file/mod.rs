@@ -11,6 +11,7 @@ mod encoder;
 mod error;
 mod folder;
 mod functions;
+mod generated_code;
 mod guest;
 mod info;
 mod intake;
@@ -32,6 +33,7 @@ pub use encoder::{Encoder, MAX_WAITING};
 pub use error::{FileError, ReadError};
 pub use folder::OutputFolder;
 pub use functions::{LanguageFunction, LanguageFunctions};
+pub use generated_code::{GeneratedCode, GeneratedCodeInfo};
 pub use guest::{
     Binary, BinaryFunction, BinaryInfo, KernelInfo, Mapping, ProcessLabels, ProcessMappings,
     ResetInfo, Segment, kernels_half, page_tables,

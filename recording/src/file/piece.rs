@@ -7,8 +7,8 @@ use super::samples::{BlockNumbers, DecodedBlock, decode_with};
 use super::task_looks;
 use super::times::{self, BlockTimes};
 use super::{
-    Account, Binary, KernelInfo, LanguageFunctions, ProcessLabels, ProcessMappings, ReadError,
-    RecordingInfo, ResetInfo,
+    Account, Binary, GeneratedCode, KernelInfo, LanguageFunctions, ProcessLabels, ProcessMappings,
+    ReadError, RecordingInfo, ResetInfo,
 };
 use crate::Ticks;
 use crate::tasks::TaskLook;
@@ -30,6 +30,8 @@ pub enum Piece {
     Labels(ProcessLabels),
     /// Functions of languages.
     Functions(LanguageFunctions),
+    /// Names of code that a process generates.
+    GeneratedCode(GeneratedCode),
     /// A file that code was executed from.
     Binary(Binary),
     /// Samples.
@@ -142,6 +144,10 @@ impl Piece {
             Kind::Functions => {
                 Self::Functions(json(&contents, "its functions are no JSON of that form")?)
             }
+            Kind::GeneratedCode => Self::GeneratedCode(
+                GeneratedCode::decode(contents)
+                    .ok_or("its names of generated code are not of that form")?,
+            ),
             Kind::Binary => {
                 Self::Binary(Binary::decode(contents).ok_or("its file is not of that form")?)
             }

@@ -13,8 +13,8 @@ use super::piece::{Body, Details, Piece};
 use super::reader::Reader;
 use super::samples::DecodedBlock;
 use super::{
-    Account, Binary, BlockNumbers, BlockTimes, FileError, KernelInfo, LanguageFunction,
-    ProcessLabels, ProcessMappings, ReadError, RecordingInfo, ResetInfo,
+    Account, Binary, BlockNumbers, BlockTimes, FileError, GeneratedCode, KernelInfo,
+    LanguageFunction, ProcessLabels, ProcessMappings, ReadError, RecordingInfo, ResetInfo,
 };
 use crate::Ticks;
 use crate::tasks::TaskLook;
@@ -61,6 +61,8 @@ pub struct Contents {
     pub labels: Vec<ProcessLabels>,
     /// Functions of languages, in the order of the file.
     pub functions: Vec<LanguageFunction>,
+    /// Names of generated code, in the order of the file.
+    pub generated_code: Vec<GeneratedCode>,
     /// Files that code was executed from.
     pub binaries: Vec<Binary>,
     /// The number of blocks of symbols, mappings and files that were dropped because of the limits.
@@ -432,6 +434,7 @@ impl Contents {
             Some(Piece::Mappings(mappings)) => self.mappings.push(mappings),
             Some(Piece::Labels(labels)) => self.labels.push(labels),
             Some(Piece::Functions(more)) => self.functions.extend(more.functions),
+            Some(Piece::GeneratedCode(code)) => self.generated_code.push(code),
             Some(Piece::Binary(binary)) => self.binaries.push(binary),
             Some(Piece::Samples(mut samples)) => {
                 samples.decoded = decoded;

@@ -17,7 +17,7 @@ use super::former::Epoch;
 use super::frame::{CodeAddress, Frame, Resolved};
 use super::kallsyms::{FunctionAt, KERNEL};
 use super::labels::Labels;
-use super::perf_map::PerfMap;
+use super::perf_maps::PerfMaps;
 use super::tables::{AddressLocation, Tables, file_address, module_name, segment_of};
 use super::vmlinux::Vmlinux;
 use super::{MappingSet, StateTimes, SymbolError, USER, demangle};
@@ -42,12 +42,12 @@ pub struct Sources {
 }
 
 /// Identifies a cached result: by kernel address (seen from user mode, or not) and time, by an address in a file, or by an address in mappings, whose
-/// name is known by the process's perf map of this number, or isn't. Without debug information it is the function's address.
+/// name is known by the line of this number in the perf map of this number, or isn't. Without debug information it is the function's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Key {
     Kernel(bool, u64, Epoch),
     File(u32, u64),
-    Process(MappingSet, u64, Option<usize>),
+    Process(MappingSet, u64, Option<(usize, usize)>),
     /// A frame of a language, by its word.
     Language(u64),
 }
@@ -62,7 +62,7 @@ pub struct Resolver {
     file_sources: FileSources,
     found: RefCell<HashMap<Key, Rc<[Frame]>>>,
     files: RefCell<HashMap<FileKey, Rc<LoadedFile>>>,
-    maps: RefCell<HashMap<String, (usize, Rc<PerfMap>)>>,
+    maps: PerfMaps,
     is_hurried: Cell<bool>,
     shows_native: bool,
 }
@@ -134,11 +134,13 @@ impl Resolver {
             kernel,
             spaces,
             labels,
+            generated,
             ..
         } = &self.tables;
         let times = spaces.times(address_space, pid, time);
         let (of_process, of_labels) = labels.at(pid, time);
-        times.with(
+        let (code, of_code) = generated.at(pid, time);
+        times.with_generated(code, of_code).with(
             kernel.epoch(time),
             kernel.epoch_times(time),
             of_process,
@@ -175,6 +177,10 @@ impl Resolver {
             Piece::Binary(binary) => self.add_file(binary),
             Piece::Mappings(mappings) => self.add_mappings(&mappings),
             Piece::Labels(labels) => self.tables.labels.add(&labels),
+            Piece::GeneratedCode(code) => {
+                let file = self.tables.generated.add(&code);
+                self.maps.forget_recorded(file);
+            }
             Piece::Functions(more) => {
                 self.tables.add_functions(&more.functions);
                 self.forget();
@@ -190,23 +196,24 @@ impl Resolver {
         }
     }
 
-    /// Removes all mappings and labels. Earlier results of [`Self::mappings_of`] are empty from now on.
+    /// Removes all mappings, labels and names of generated code. Earlier results of [`Self::mappings_of`] are empty from now on.
     pub fn forget_mappings(&mut self) {
         self.tables.spaces.forget();
         self.tables.labels = Labels::default();
+        self.tables.generated.forget();
     }
 
     /// Clears the cache.
     fn forget(&self) {
         self.found.take();
         self.files.take();
-        self.maps.take();
+        self.maps.forget();
     }
 
     /// Clears the cache if it has more than `limit` entries: guests can make up addresses for days.
     pub fn forget_beyond(&self, limit: usize) {
         let found = self.found.borrow().len() + self.files.borrow().len();
-        if found + self.maps.borrow().len() > limit {
+        if found + self.maps.len() > limit {
             self.forget();
         }
     }

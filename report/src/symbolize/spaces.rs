@@ -4,23 +4,27 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::former::Epoch;
+use super::generated_code::GeneratedState;
 use super::labels::LabelSet;
 use kvmprof_recording::file::{Mapping, ProcessMappings, kernels_half, page_tables};
 
 /// Maximum number of other processes' mappings that a search skips: their page tables were in the same memory.
 const MAX_OTHERS: usize = 256;
 
-/// The mappings of an address space at a time, and the kernel's at the same time. Equal sets of any processes are one set.
+/// The mappings of an address space at a time, the names of its generated code, and the kernel's at the same time. Equal sets of any processes are one set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MappingSet {
     user: u32,
     kernel: Epoch,
+    generated: GeneratedState,
 }
 
 impl MappingSet {
     fn of_user(user: u32) -> Self {
-        let kernel = Epoch::default();
-        Self { user, kernel }
+        Self {
+            user,
+            ..Self::default()
+        }
     }
 
     /// The same mappings, and the kernel's in `kernel`.
@@ -32,7 +36,15 @@ impl MappingSet {
     /// The kernel's alone.
     #[must_use]
     pub fn kernel_alone(self) -> Self {
-        Self { user: 0, ..self }
+        Self {
+            kernel: self.kernel,
+            ..Self::default()
+        }
+    }
+
+    /// What the process had written of the names of its generated code.
+    pub fn generated(self) -> GeneratedState {
+        self.generated
     }
 
     /// When the kernel's modules were as they were.
@@ -78,6 +90,13 @@ impl StateTimes {
         self.state.labels = labels;
         self.within(of_epoch.0, of_epoch.1)
             .within(of_labels.0, of_labels.1)
+    }
+
+    /// The same with the names of generated code in state `generated`, for those of these times that are from its first time until before its second one.
+    #[must_use]
+    pub fn with_generated(mut self, generated: GeneratedState, times: (u64, u64)) -> Self {
+        self.state.mappings.generated = generated;
+        self.within(times.0, times.1)
     }
 
     fn within(self, begin: u64, end: u64) -> Self {

@@ -5,6 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, LazyLock, OnceLock};
 
 use super::functions::FunctionTable;
+use super::generated_code::GeneratedFiles;
 use super::kallsyms::{FunctionAt, Symbols};
 use super::labels::Labels;
 use super::shared::Shared;
@@ -64,6 +65,8 @@ pub struct Tables {
     pub spaces: Spaces,
     /// The labels of all processes.
     pub labels: Labels,
+    /// The names of generated code of all processes.
+    pub generated: GeneratedFiles,
     /// The functions of languages, by their numbers.
     functions: HashMap<u64, Arc<LanguageFunction>>,
     files: HashMap<u32, Arc<RecordedFile>>,
@@ -94,6 +97,9 @@ impl Tables {
             tables.add_file(binary.clone());
         }
         tables.add_functions(&contents.functions);
+        for code in &contents.generated_code {
+            tables.generated.add(code);
+        }
         for labels in &contents.labels {
             tables.labels.add(labels);
         }

@@ -150,16 +150,15 @@ mod tests {
 
     use super::*;
 
-    /// A watch of `path` for `text`, and what it writes to once the text has come.
-    fn watch(path: &Path, text: &str) -> (ConsoleWatch, EventFd) {
+    /// Looks at `path` for `text`, and what they write to once the text has come.
+    fn watch(path: &Path, text: &str) -> (ConsoleLooks, EventFd) {
         let console = ConsoleFile::open(ConsoleText {
             text: text.to_owned(),
             file: path.to_owned(),
         });
         let found = EventFd::new(EFD_NONBLOCK).unwrap();
         let stop = found.try_clone().unwrap();
-        let watch = ConsoleWatch::new(console.unwrap(), stop, TimerFd::new().unwrap());
-        (watch, found)
+        (console.unwrap().looks(stop), found)
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::PhysicalMemory;
 
 use super::areas::{self, RawArea};
 use super::labels::{LabelNumbers, Labelled};
+use super::perf_map::PerfMapPlace;
 use super::process_layout::ProcessLayout;
 use super::{Area, Backing, ProcessMap, UnwinderSlot, UserMemory, files, user_memory};
 use crate::Registers;
@@ -274,16 +275,16 @@ fn signature<M: PhysicalMemory>(
     Some((signature, extent))
 }
 
-/// The path of the perf map of a process with `areas`, if it has memory for generated code, and the path is known.
+/// Where a process with `areas` writes its perf map, if it has memory for generated code, and the place is known.
 fn perf_map<M: PhysicalMemory>(
     linux: &LinuxKnowledge,
     view: &KernelView<'_, M>,
     seen: RunningTask,
     areas: &[Area],
-) -> Option<String> {
+) -> Option<PerfMapPlace> {
     (areas.iter()).find(|area| area.backing == Backing::Anonymous)?;
     let layout = linux.processes.as_ref()?.perf_map.as_ref().ok()?;
-    layout.path(view, linux.instances.as_ref()?, seen.task, seen.pid)
+    layout.place(view, linux.instances.as_ref()?, seen.task, seen.pid)
 }
 
 /// The areas with their backing. Areas whose backing is unreadable are left out.

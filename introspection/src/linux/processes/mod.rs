@@ -8,6 +8,7 @@ mod areas;
 mod budget;
 mod cgroup;
 mod container;
+mod directories;
 mod files;
 mod follower;
 mod instance;
@@ -39,6 +40,7 @@ pub use instance::{
     GuestProcesses, InstanceLayout, ListedProcess, ProcessFate, ProcessInstance, ProcessOrigin,
 };
 pub use labels::Labelled;
+pub use perf_map::PerfMapPlace;
 pub use process_layout::ProcessLayout;
 pub use user_memory::{UserMemory, page_tables};
 
@@ -51,8 +53,8 @@ pub struct ProcessMap {
     pub pid: i32,
     /// The name (`comm`) of its main thread, padded with NULs; all zeros if unknown.
     pub name: [u8; COMM_LENGTH],
-    /// The path, in the guest, of the names of the code that it generates; empty if it has no memory for such code, or the path is unknown.
-    pub perf_map: String,
+    /// Where it writes the names of the code that it generates; nowhere if it has no memory for such code, or the place is unknown.
+    pub perf_map: PerfMapPlace,
     /// The labels of the process.
     pub labels: BTreeMap<String, String>,
     /// When the mappings were read, in ns of CLOCK_MONOTONIC.
@@ -144,6 +146,18 @@ pub struct FileIdentity {
     pub modified: u64,
 }
 
+impl FileIdentity {
+    /// Whether `other` is the same file, possibly with other contents.
+    pub fn is_same_file(&self, other: &Self) -> bool {
+        let as_other = Self {
+            length: other.length,
+            modified: other.modified,
+            ..*self
+        };
+        as_other == *other
+    }
+}
+
 impl ProcessMap {
     /// The mappings `areas`, sorted by address, of process `pid` with the page tables at `root` at `time`.
     pub fn new(root: u64, pid: i32, time: u64, areas: Vec<Area>) -> Self {
@@ -151,7 +165,7 @@ impl ProcessMap {
             root,
             pid,
             name: [0; COMM_LENGTH],
-            perf_map: String::new(),
+            perf_map: PerfMapPlace::default(),
             labels: BTreeMap::new(),
             time,
             areas,
@@ -163,7 +177,7 @@ impl ProcessMap {
     pub fn bytes(&self) -> usize {
         let area = |area: &Area| size_of::<Area>() + area.name().len();
         let areas = self.areas.iter().map(area).sum::<usize>();
-        areas + self.perf_map.len() + self.label_bytes()
+        areas + self.perf_map.path.len() + self.label_bytes()
     }
 
     /// The number of bytes of its labels.

@@ -9,10 +9,9 @@ use crate::PhysicalMemory;
 
 use super::process_layout::PageCacheLayout;
 use super::{FileIdentity, files};
-use crate::Registers;
 use crate::linux::LinuxKnowledge;
 use crate::linux::view::KernelView;
-use kvmprof_paging::{CR0_PG, PAGE};
+use kvmprof_paging::PAGE;
 
 /// Maximum length of a file, in bytes.
 const MAX_FILE: u64 = 512 << 20;
@@ -76,22 +75,59 @@ impl LinuxKnowledge {
         })
     }
 
-    /// What `read` makes of the pages of `wanted`. `None` if the inode now belongs to another file.
+    /// At most `limit` bytes of a file that grows, from byte `begin` on, and its length now. `None` if they aren't all in guest memory, or the inode
+    /// now belongs to another file.
+    pub fn growing_file<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        file: &FileIdentity,
+        begin: u64,
+        limit: u64,
+    ) -> Option<(Vec<u8>, u64)> {
+        let layout = self.processes.as_ref()?;
+        let view = self.direct_view(memory)?;
+        let now =
+            files::identity(&view, layout, file.inode).filter(|now| now.is_same_file(file))?;
+        let end = now.length.min(begin.saturating_add(limit)).min(MAX_FILE);
+        if end <= begin {
+            return Some((Vec::new(), now.length));
+        }
+        // The file may change meanwhile, but what was written is there.
+        let is_same = |now: &FileIdentity| now.is_same_file(file);
+        let bytes = self.read_pages_if(memory, file.inode, is_same, |reader| {
+            let mut bytes = Vec::new();
+            for index in begin / PAGE..end.div_ceil(PAGE) {
+                bytes.extend(reader.contents(index)?);
+            }
+            bytes.truncate(usize::try_from(end - begin / PAGE * PAGE).ok()?);
+            bytes.drain(..usize::try_from(begin % PAGE).ok()?);
+            Some(bytes)
+        })?;
+        Some((bytes, now.length))
+    }
+
+    /// What `read` makes of the pages of `wanted`. `None` if the inode now belongs to another file, or the file has changed.
     fn read_pages<M: PhysicalMemory, T>(
         &self,
         memory: &M,
         wanted: &FileIdentity,
         read: impl FnOnce(&Reader<'_, '_, M>) -> Option<T>,
     ) -> Option<T> {
+        self.read_pages_if(memory, wanted.inode, |now| now == wanted, read)
+    }
+
+    /// What `read` makes of the pages of the file with the inode at `inode`. `None` unless it `is_wanted`, before and after.
+    fn read_pages_if<M: PhysicalMemory, T>(
+        &self,
+        memory: &M,
+        inode: u64,
+        is_wanted: impl Fn(&FileIdentity) -> bool,
+        read: impl FnOnce(&Reader<'_, '_, M>) -> Option<T>,
+    ) -> Option<T> {
         let layout = self.processes.as_ref()?;
         let cache = layout.page_cache.as_ref().ok()?;
-        // All of it is in the direct mapping, so no page tables are needed.
-        let nowhere_else = Registers {
-            cr0: CR0_PG,
-            ..Registers::default()
-        };
-        let view = self.view(memory, &nowhere_else)?;
-        let is_same = || files::identity(&view, layout, wanted.inode).as_ref() == Some(wanted);
+        let view = self.direct_view(memory)?;
+        let is_same = || files::identity(&view, layout, inode).is_some_and(|now| is_wanted(&now));
         if !is_same() {
             return None;
         }
@@ -102,7 +138,7 @@ impl LinuxKnowledge {
                 Some(variable) => view.variable_u64(variable)?,
                 None => FIXED_PAGES,
             },
-            mapping: view.u64(wanted.inode.wrapping_add(cache.mapping))?,
+            mapping: view.u64(inode.wrapping_add(cache.mapping))?,
             layout: cache,
             memory,
             view: &view,

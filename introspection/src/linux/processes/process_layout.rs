@@ -1,5 +1,6 @@
 //! Offsets in the kernel's data about processes and mappings.
 
+use super::directories::DirectoryLayout;
 use super::labels::LabelLayout;
 use super::perf_map::PerfMapLayout;
 use crate::image::types::{Missing, Types};
@@ -21,6 +22,8 @@ pub struct ProcessLayout {
     pub page_cache: Result<PageCacheLayout, Missing>,
     /// Offsets for the paths of perf maps, if known.
     pub perf_map: Result<PerfMapLayout, Missing>,
+    /// Offsets for finding files by their paths, if known.
+    pub directories: Result<DirectoryLayout, Missing>,
     pub labels: LabelLayout,
 }
 
@@ -136,6 +139,7 @@ impl ProcessLayout {
             mount: MountLayout::find(types),
             page_cache: PageCacheLayout::find(types),
             perf_map: PerfMapLayout::find(types),
+            directories: DirectoryLayout::find(types),
             labels: LabelLayout::find(types),
         })
     }

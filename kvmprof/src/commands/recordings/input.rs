@@ -31,8 +31,8 @@ pub struct InputArguments {
     /// A folder with the guest's files, for the functions and source lines of programs
     ///
     /// kvmprof looks for files by their paths in the guest, for debug files in usr/lib/debug, and for functions that
-    /// programs generated at run time in tmp/perf-PID.map, those of containers in proc/PID/root/tmp/perf-OWN.map. It
-    /// does not use a file whose build id isn't the recorded one.
+    /// programs generated at run time, where the recording doesn't name them, in tmp/perf-PID.map, those of containers
+    /// in proc/PID/root/tmp/perf-OWN.map. It does not use a file whose build id isn't the recorded one.
     #[arg(long, value_name = "DIR")]
     sysroot: Option<PathBuf>,
     /// A debuginfod server, for functions and source lines by build id (more than once); without it, those in DEBUGINFOD_URLS

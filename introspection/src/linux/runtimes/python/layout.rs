@@ -171,43 +171,95 @@ impl Layout {
         }
     }
 
-    /// The layout that the bytes of `_Py_DebugOffsets` describe. Later versions than 3.13 have more fields between these.
+    /// The layout that the bytes of `_Py_DebugOffsets` describe.
     fn described(offsets: &[u8]) -> Option<Self> {
         let word = |index: usize| u64_at(offsets, index * 8);
         let version = u16::try_from(word(1)? >> 16).ok()?;
         let is_without_gil = word(2)? != 0;
-        if version != 0x030d || is_without_gil {
+        let mut known = DESCRIPTIONS.iter();
+        let places = known.find(|places| places.version == version)?;
+        // What is the same in all versions is where it should be.
+        let is_sound = word(places.text - 1)? == TEXT_LENGTH;
+        if is_without_gil || !is_sound {
             return None;
         }
         let at = |index| word(index).filter(|offset| *offset < MAX_OFFSET);
         let field = |index| word(index).filter(|offset| *offset < MAX_FIELD);
+        let (frame, code) = (places.frame, places.code);
         Some(Self {
             version,
             interpreters: at(5)?,
             next_interpreter: at(8)?,
             threads: at(9)?,
-            next_thread: at(21)?,
-            top: at(23)?,
-            thread_id: at(24)?,
+            next_thread: at(places.next_thread)?,
+            top: at(places.top)?,
+            thread_id: at(places.thread_id)?,
             calls: Calls::Direct,
-            caller: field(29)?,
-            code: field(30)?,
-            instruction: field(31)?,
-            owner: field(33)?,
+            caller: field(frame + 1)?,
+            code: field(frame + 2)?,
+            instruction: field(frame + 3)?,
+            owner: field(frame + 5)?,
             function: CodeLayout {
-                file: field(35)?,
-                name: field(36)?,
-                qualified_name: field(37)?,
-                lines: field(38)?,
-                first_line: field(39)?,
-                instructions: Some(field(43)?),
+                file: field(code + 1)?,
+                name: field(code + 2)?,
+                qualified_name: field(code + 3)?,
+                lines: field(code + 4)?,
+                first_line: field(code + 5)?,
+                instructions: Some(field(code + 9)?),
             },
-            ascii: field(70)?,
+            ascii: field(places.text)?,
             // Two words follow in `PyCompactUnicodeObject`: `utf8_length` and `utf8`.
-            compact: field(70)? + 16,
+            compact: field(places.text)? + 16,
         })
     }
 }
+
+/// `PyASCIIObject.length`.
+const TEXT_LENGTH: u64 = 16;
+
+/// Where `_Py_DebugOffsets` of a version has what differs between versions: numbers of its words.
+struct Description {
+    version: u16,
+    /// `thread_state.next`, `current_frame` and `thread_id`.
+    next_thread: usize,
+    top: usize,
+    thread_id: usize,
+    /// The first words of `interpreter_frame` and `code_object`.
+    frame: usize,
+    code: usize,
+    /// `unicode_object.asciiobject_size`, which comes after `length`.
+    text: usize,
+}
+
+const DESCRIPTIONS: [Description; 3] = [
+    Description {
+        version: 0x030d,
+        next_thread: 21,
+        top: 23,
+        thread_id: 24,
+        frame: 28,
+        code: 34,
+        text: 70,
+    },
+    Description {
+        version: 0x030e,
+        next_thread: 24,
+        top: 26,
+        thread_id: 27,
+        frame: 31,
+        code: 39,
+        text: 80,
+    },
+    Description {
+        version: 0x030f,
+        next_thread: 24,
+        top: 26,
+        thread_id: 30,
+        frame: 39,
+        code: 47,
+        text: 92,
+    },
+];
 
 #[cfg(test)]
 mod tests {
@@ -237,26 +289,97 @@ mod tests {
         assert_eq!(named("/opt/python3.10/bin/python3"), None);
     }
 
+    /// The layout of a description in which every word is `offset`, besides the version and those of a sound one.
+    fn describe(version: u64, without_gil: u64, offset: u64) -> Option<Layout> {
+        let mut words = vec![offset; 120];
+        words[..3].copy_from_slice(&[0, version, without_gil]);
+        for description in DESCRIPTIONS {
+            words[description.text - 1] = TEXT_LENGTH;
+        }
+        let mut bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+        bytes[..8].copy_from_slice(COOKIE);
+        Layout::find(&bytes, None, "")
+    }
+
     #[test]
     fn programs_describe_themselves() {
-        let describe = |version: u64, without_gil: u64, offset: u64| {
-            let words = [version, without_gil].into_iter();
-            let words = words.chain(std::iter::repeat_n(offset, 80));
-            let words = words.flat_map(u64::to_le_bytes);
-            let bytes: Vec<u8> = COOKIE.iter().copied().chain(words).collect();
-            Layout::find(&bytes, None, "")
-        };
-        let found = describe(0x030d_00f0, 0, 48).unwrap();
-        assert_eq!((found.version, found.compact), (0x030d, 64));
-        assert_eq!(
-            describe(0x030d_00f0, 1, 48),
-            None,
-            "a build without the GIL"
-        );
+        for (version, expected) in [
+            (0x030d_00f0, 0x030d),
+            (0x030e_08f0, 0x030e),
+            (0x030f_02f0, 0x030f),
+        ] {
+            let found = describe(version, 0, 48).unwrap();
+            assert_eq!((found.version, found.compact), (expected, 64));
+            assert_eq!(describe(version, 1, 48), None, "a build without the GIL");
+            assert_eq!(describe(version, 0, MAX_FIELD), None);
+            assert_eq!(describe(version, 0, u64::MAX), None);
+        }
         assert_eq!(describe(0x030c_00f0, 0, 48), None);
-        assert_eq!(describe(0x030e_00f0, 0, 48), None);
-        assert_eq!(describe(0x030d_00f0, 0, MAX_FIELD), None);
-        assert_eq!(describe(0x030d_00f0, 0, u64::MAX), None);
+        assert_eq!(describe(0x0310_00a1, 0, 48), None);
         assert_eq!(Layout::find(COOKIE, None, ""), None, "cut off");
+        let mut words = vec![48_u64; 120];
+        words[1] = 0x030e_08f0;
+        words[2] = 0;
+        let mut unsound: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+        unsound[..8].copy_from_slice(COOKIE);
+        assert_eq!(Layout::find(&unsound, None, ""), None);
+    }
+
+    /// The words of Debian's builds of 3.14.8 and 3.15.2, from the fourth one to the length of strings' heads.
+    #[test]
+    fn builds_of_distributions_are_understood() {
+        const PYTHON_3_14: [u64; 78] = [
+            316_616, 784, 808, 225_864, 7280, 7272, 7344, 7360, 7408, 7688, 7672, 7680, 16, 7784,
+            0, 7800, 7792, 7992, 0, 832, 0, 8, 16, 72, 152, 160, 232, 32, 88, 8, 0, 56, 80, 74, 64,
+            0, 216, 112, 120, 128, 136, 68, 52, 96, 104, 208, 0, 16, 8, 416, 24, 88, 168, 40, 32,
+            16, 40, 24, 16, 200, 24, 40, 32, 48, 32, 40, 24, 16, 32, 16, 24, 40, 16, 32, 64, 32,
+            16, 40,
+        ];
+        const PYTHON_3_15: [u64; 90] = [
+            346_568, 912, 936, 226_240, 7272, 7264, 7336, 7352, 7400, 7592, 7576, 7584, 16, 7736,
+            0, 7752, 7744, 7944, 0, 888, 0, 8, 16, 72, 80, 88, 96, 176, 184, 256, 32, 36, 40, 136,
+            288, 0, 88, 8, 0, 56, 80, 74, 64, 0, 216, 112, 120, 128, 136, 68, 52, 96, 104, 208, 0,
+            16, 8, 424, 24, 88, 168, 32, 288, 944, 888, 40, 32, 16, 40, 24, 16, 200, 24, 40, 32,
+            48, 32, 40, 24, 16, 32, 16, 24, 40, 16, 32, 64, 32, 16, 40,
+        ];
+        let found = |version: u64, words: &[u64]| {
+            let words = [
+                &[u64::from_le_bytes(COOKIE.try_into().unwrap()), version, 0],
+                words,
+            ];
+            let bytes: Vec<u8> = words
+                .concat()
+                .into_iter()
+                .flat_map(u64::to_le_bytes)
+                .collect();
+            Layout::find(&bytes, None, "").unwrap()
+        };
+        let older = found(0x030e_08f0, &PYTHON_3_14);
+        let newer = found(0x030f_02f0, &PYTHON_3_15);
+        for (layout, threads, thread_id) in [(older, 7344, 152), (newer, 7336, 176)] {
+            let Layout {
+                next_thread, top, ..
+            } = layout;
+            assert_eq!((layout.threads, layout.thread_id), (threads, thread_id));
+            assert_eq!((next_thread, top), (8, 72));
+            let Layout {
+                code,
+                caller,
+                instruction,
+                owner,
+                ..
+            } = layout;
+            assert_eq!([code, caller, instruction, owner], [0, 8, 56, 74]);
+            let expected = CodeLayout {
+                first_line: 68,
+                file: 112,
+                name: 120,
+                qualified_name: 128,
+                lines: 136,
+                instructions: Some(208),
+            };
+            assert_eq!(layout.function, expected);
+            assert_eq!((layout.ascii, layout.compact), (40, 56));
+        }
     }
 }

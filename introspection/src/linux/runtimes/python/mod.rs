@@ -28,7 +28,7 @@ const MAX_THREADS: usize = 128;
 const MAX_FRAMES: usize = 1536;
 /// `PyThreadState` of 3.10 has at most this number of bytes.
 const MAX_STATE: u64 = 512;
-/// `FRAME_OWNED_BY_CSTACK` (3.12, 3.13; `Include/internal/pycore_frame.h`): the first frame of a call of the interpreter, which has no
+/// `FRAME_OWNED_BY_CSTACK` (3.12, 3.13; `Include/internal/pycore_frame.h`), `FRAME_OWNED_BY_INTERPRETER` (3.14 on): the first frame of a call of the interpreter, which has no
 /// function.
 const OF_CALL: u8 = 3;
 /// Where the number of the last part of a code object, its instructions, is (`PyVarObject.ob_size`).
@@ -37,6 +37,8 @@ const SIZE: usize = 16;
 const CONSTANTS: usize = 24;
 /// Bytes of an instruction.
 const UNIT: u64 = 2;
+/// Bits of a reference to an object that are no part of its address (`_PyStackRef`, 3.14).
+const TAGS: u64 = 7;
 
 /// The interpreter of a file.
 #[derive(Debug)]
@@ -173,7 +175,7 @@ impl Python {
         memory.read(address, bytes)?;
         let [code, caller, instruction, owner] = fields.map(|field| usize::try_from(field).ok());
         Some(Frame {
-            code: u64_at(bytes, code?)?,
+            code: u64_at(bytes, code?)? & !TAGS,
             caller: u64_at(bytes, caller?)?,
             instruction: u64_at(bytes, instruction?)?,
             owner: *bytes.get(owner?)?,
@@ -269,6 +271,10 @@ impl Python {
                 return (!is_in_call).then_some(());
             }
             let frame = self.frame(at, memory)?;
+            if frame.owner == OF_CALL && frame.caller == 0 && !is_in_call {
+                // From 3.15 on, the list ends with a part of the thread's state, which executes nothing.
+                return Some(());
+            }
             is_in_call = frame.owner != OF_CALL;
             if !is_in_call {
                 sink.end_run(at).then_some(())?;

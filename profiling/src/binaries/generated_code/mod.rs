@@ -1,0 +1,263 @@
+//! Reads the names of code that processes generate, out of the files in which they write them: perf maps and jitdump files, in the guest's page cache.
+
+mod jit_dump;
+mod map_text;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kvmprof_recording::file::{GeneratedCode, GeneratedCodeInfo};
+
+use super::BinarySources;
+use crate::time::monotonic_ns;
+use jit_dump::JitDump;
+use kvmprof_introspection::{Backing, FileIdentity, PerfMapPlace, ProcessMap};
+use map_text::MapText;
+
+/// How often files are read again.
+const PERIOD: Duration = Duration::from_millis(500);
+/// Maximum number of processes. The code of further ones has no names.
+const MAX_PROCESSES: usize = 256;
+/// How long after a file wasn't found it is looked for again: this time, twice as long each time, up to the maximum.
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+const MAX_WAIT: Duration = Duration::from_secs(8);
+/// Maximum number of directory entries that are visited in one round.
+const MAX_ENTRIES: usize = 1 << 14;
+/// Maximum number of steps of one file in one round.
+const MAX_STEPS: usize = 8;
+/// Maximum number of bytes of a process's lines. Further ones are left out.
+const MAX_LINES: usize = 32 << 20;
+
+/// A file that may grow.
+pub trait GrowingFile {
+    /// At most `limit` bytes from byte `begin` on, and its length now. `None` if they can't be read.
+    fn read(&self, begin: u64, limit: u64) -> Option<(Vec<u8>, u64)>;
+}
+
+impl GrowingFile for &[u8] {
+    fn read(&self, begin: u64, limit: u64) -> Option<(Vec<u8>, u64)> {
+        let begin = usize::try_from(begin).ok()?.min(self.len());
+        let end = begin.saturating_add(usize::try_from(limit).ok()?);
+        Some((self[begin..end.min(self.len())].to_vec(), self.len() as u64))
+    }
+}
+
+/// Lines of a perf map that are new.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct NewLines {
+    /// Whether the file has begun again.
+    pub begins: bool,
+    /// Whole lines.
+    pub lines: String,
+}
+
+/// The files of all processes.
+#[derive(Debug, Default)]
+pub struct GeneratedCodeReader {
+    processes: Vec<Process>,
+    next: Option<Instant>,
+}
+
+/// A process that may generate code.
+#[derive(Debug)]
+struct Process {
+    pid: i32,
+    place: PerfMapPlace,
+    /// Its jitdump file, which it maps.
+    dump: Option<FileIdentity>,
+    file: Option<(FileIdentity, Format)>,
+    /// When the file is looked for again, and how long after that.
+    look: Instant,
+    wait: Duration,
+    /// Whether a block of it was made.
+    has_begun: bool,
+    /// All that it had written at this time was read, in ns of CLOCK_MONOTONIC.
+    since: u64,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+enum Format {
+    Text(MapText),
+    Dump(Box<JitDump>),
+}
+
+impl Format {
+    fn read(&mut self, file: &dyn GrowingFile) -> Option<NewLines> {
+        match self {
+            Self::Text(text) => text.read(file),
+            Self::Dump(dump) => dump.read(file),
+        }
+    }
+}
+
+impl GeneratedCodeReader {
+    /// Adds the process with `map`, if it may generate code.
+    pub fn add(&mut self, map: &ProcessMap) {
+        let place = &map.perf_map;
+        if place.path.is_empty() {
+            return;
+        }
+        let dump = map.areas.iter().find_map(|area| match &area.backing {
+            Backing::File(file) if is_jit_dump(&file.path) => Some(file.identity),
+            _ => None,
+        });
+        let known = self.processes.iter_mut();
+        if let Some(known) = known.into_iter().find(|known| known.place == *place) {
+            known.dump = known.dump.or(dump);
+            return;
+        }
+        if self.processes.len() >= MAX_PROCESSES {
+            return;
+        }
+        let now = Instant::now();
+        self.processes.push(Process {
+            pid: map.pid,
+            place: place.clone(),
+            dump,
+            file: None,
+            look: now,
+            wait: FIRST_WAIT,
+            has_begun: false,
+            since: map.time,
+            bytes: 0,
+        });
+        self.next.get_or_insert(now);
+    }
+
+    /// When files should be read; `None` if there is no process.
+    pub fn next(&self) -> Option<Instant> {
+        self.next
+    }
+
+    /// Blocks of the lines that were written since the last call, if the time has come.
+    pub fn read(&mut self, sources: &BinarySources) -> Vec<Arc<[u8]>> {
+        let now = Instant::now();
+        if self.next.is_none_or(|next| now < next) {
+            return Vec::new();
+        }
+        let mut room = MAX_ENTRIES;
+        let mut blocks = Vec::new();
+        self.processes.retain_mut(|process| {
+            let lives = sources.still_executes(&process.place.process);
+            // What it has written before its end is read, too.
+            process.read(sources, &mut room, lives, &mut blocks);
+            if !lives {
+                process.end(&mut blocks);
+            }
+            lives
+        });
+        // The room may not have been enough for the last ones.
+        if self.processes.len() > 1 {
+            self.processes.rotate_left(1);
+        }
+        self.next = (!self.processes.is_empty()).then(|| Instant::now() + PERIOD);
+        let blocks = blocks.into_iter().filter_map(|code| code.to_block());
+        blocks.map(Arc::from).collect()
+    }
+}
+
+impl Process {
+    /// Adds the new lines to `blocks`.
+    fn read(
+        &mut self,
+        sources: &BinarySources,
+        room: &mut usize,
+        lives: bool,
+        blocks: &mut Vec<GeneratedCode>,
+    ) {
+        self.find(sources, room, lives);
+        let Some((identity, format)) = &mut self.file else {
+            return;
+        };
+        let file = sources.growing_file(identity);
+        let before = monotonic_ns();
+        for _ in 0..MAX_STEPS {
+            if self.bytes >= MAX_LINES {
+                return;
+            }
+            let Some(new) = format.read(&file) else {
+                return;
+            };
+            if new == NewLines::default() {
+                // All that had been written before was read.
+                self.since = before;
+                return;
+            }
+            self.bytes += new.lines.len();
+            blocks.push(GeneratedCode {
+                info: GeneratedCodeInfo {
+                    pid: self.pid,
+                    begins: new.begins || !self.has_begun,
+                    since: self.since,
+                    until: monotonic_ns(),
+                },
+                lines: new.lines,
+            });
+            self.has_begun = true;
+        }
+    }
+
+    /// Finds the file, if it isn't known, or is another one now.
+    fn find(&mut self, sources: &BinarySources, room: &mut usize, lives: bool) {
+        if let Some(dump) = self.dump {
+            if !matches!(self.file, Some((_, Format::Dump(_)))) {
+                self.file = Some((dump, Format::Dump(Box::default())));
+            }
+            return;
+        }
+        let now = Instant::now();
+        if self.file.is_none() && now < self.look && lives {
+            return;
+        }
+        if let Some((known, _)) = &self.file
+            && sources.growing_file(known).read(0, 0).is_some()
+        {
+            return;
+        }
+        self.file = sources
+            .perf_map_file(&self.place, room)
+            .map(|file| (file, Format::Text(MapText::default())));
+        if self.file.is_none() {
+            self.look = now + self.wait;
+            self.wait = (self.wait * 2).min(MAX_WAIT);
+        }
+    }
+
+    /// Adds that the process's lines no longer count: another one may have its id.
+    fn end(&self, blocks: &mut Vec<GeneratedCode>) {
+        let now = monotonic_ns();
+        if self.has_begun {
+            blocks.push(GeneratedCode {
+                info: GeneratedCodeInfo {
+                    pid: self.pid,
+                    begins: true,
+                    since: now,
+                    until: now,
+                },
+                lines: String::new(),
+            });
+        }
+    }
+}
+
+/// What is read of a file while it grows to each of `lengths`, for fuzz targets: whether it begins again, and lines.
+#[cfg(feature = "testing")]
+pub fn read_while_growing(is_dump: bool, file: &[u8], lengths: &[usize]) -> Vec<(bool, String)> {
+    let mut format = match is_dump {
+        true => Format::Dump(Box::default()),
+        false => Format::Text(MapText::default()),
+    };
+    let parts = lengths.iter().filter_map(|length| file.get(..*length));
+    let read = parts.filter_map(|part| format.read(&part));
+    read.map(|new| (new.begins, new.lines)).collect()
+}
+
+/// Whether a file with this path is called as jitdump files are.
+fn is_jit_dump(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let number = name
+        .strip_prefix("jit-")
+        .and_then(|rest| rest.strip_suffix(".dump"));
+    number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+}
