@@ -251,14 +251,14 @@ fn endless_groups_are_counted_and_shown_as_text() {
     let rows = by_label(&profile, "cgroup");
     assert_eq!(rows.len(), GROUPS.unsigned_abs() as usize);
     let counted: u64 = rows.iter().flat_map(|row| row.modes).sum();
-    assert_eq!(counted, GROUPS.unsigned_abs().into());
+    assert_eq!(counted, u64::from(GROUPS.unsigned_abs()));
     let acts = |letter: char| letter.is_control() || letter == '\u{202e}';
     assert!(rows.iter().all(|row| !row.shown_value().contains(acts)));
     let by = ["cgroup".to_owned()];
     let lines = marked(&profile, &by, &OutputBudget::new(u64::MAX)).unwrap();
     let counts = lines.iter().map(|line| line.rsplit_once(' ').unwrap().1);
     let counted: u64 = counts.map(|count| count.parse::<u64>().unwrap()).sum();
-    assert_eq!(counted, GROUPS.unsigned_abs().into());
+    assert_eq!(counted, u64::from(GROUPS.unsigned_abs()));
     // A group's name is one frame: groups, processes, functions.
     assert!(lines.iter().all(|line| line.matches(';').count() == 2));
     assert!(marked(&profile, &by, &OutputBudget::new(1 << 20)).is_err());

@@ -79,7 +79,6 @@ impl<M: PhysicalMemory> Kernel<'_, M> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::test_guest::LinuxGuest;
     use kvmprof_introspection_fixtures::kernel::{HOT, NEW, OLD, task};
     use kvmprof_introspection_fixtures::linux_guest::{DIRECT_MAP, TABLES, TASKS};
