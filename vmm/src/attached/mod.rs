@@ -7,6 +7,7 @@ mod console_file;
 mod dump;
 mod error;
 mod kernel_finder;
+mod kernel_functions;
 mod process_watch;
 mod reboot;
 mod restart;
@@ -64,6 +65,7 @@ pub use attachment::Attachment;
 pub use console_file::ConsoleText;
 pub use dump::{DumpConfig, DumpError, Dumped, dump};
 pub use error::AttachedError;
+pub use kernel_functions::kernel_functions;
 
 /// How often kvmprof tries to stop a slow vCPU's thread, each time for 0.2 s, before it refuses the guest.
 const MAX_TRIES: u32 = 25;

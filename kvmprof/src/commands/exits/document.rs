@@ -37,6 +37,7 @@ pub fn document(part: &Part<'_>) -> Value {
         json!({
             "reason": part.names.name(one.reason),
             "address": format!("{:#x}", one.address),
+            "function": part.symbols.and_then(|symbols| symbols.find(one.address)),
             "count": one.exits.count,
             "time_ns": one.exits.time,
         })

@@ -5,23 +5,29 @@ mod names;
 mod tables;
 
 use std::fs::File;
-use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 use kvmprof_attach::exits::{Counts, ExitCounter, Exits, ReasonNames};
+use kvmprof_attach::remote::StandStill;
+use kvmprof_attach::{HostKernel, Machine};
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, value};
-use kvmprof_cli::interrupt::Interrupt;
 use kvmprof_cli::table::{USUAL_ROWS, most_rows};
 use kvmprof_cli::text::write_json;
+use kvmprof_profiling::ProfilingConfig;
+use kvmprof_profiling::clock::ClockSource;
 use kvmprof_profiling::kernel_events::{run_at_tracepoint, unavailable};
+use kvmprof_profiling::signals::{block_signals, wait_for_end};
 use kvmprof_recording::EventKind;
+use kvmprof_report::profile::Symbols;
+use kvmprof_vmm::attached::{Attachment, kernel_functions};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::attach;
+use super::sandbox::SandboxMode;
 
 /// The pause between two looks whether the VMM has ended.
 const LOOK: Duration = Duration::from_millis(250);
@@ -52,7 +58,8 @@ impl Sort {
 /// Count why a guest leaves for the host, and how long that takes
 ///
 /// The guest may be one of kvmprof run or of another program, such as QEMU. The host's kernel counts each exit at KVM's own tracepoints, by eBPF: by reason, by port,
-/// address, register or hypercall, and by the guest's instruction. An exit lasts until the guest goes on. Nothing is stopped.
+/// address, register or hypercall, and by the guest's function. An exit lasts until the guest goes on. Nothing is stopped meanwhile; at the end a vCPU is stopped for a moment, to
+/// find the names of the kernel's functions.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0; 1 when there is no such guest, or the host's KVM or kernel doesn't let its exits be counted; 2 for wrong options.\n\n\
@@ -79,12 +86,16 @@ pub struct ExitsArguments {
     /// Print a JSON document, one a line
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    sandbox: SandboxMode,
 }
 
 /// What was counted in a part of the time.
 struct Part<'a> {
     counts: &'a Counts,
     names: &'a ReasonNames,
+    /// The functions of the guest's kernel, if they are known by now.
+    symbols: Option<&'a Symbols>,
     /// The number of the guest's vCPUs.
     vcpus: usize,
     time: Duration,
@@ -98,6 +109,7 @@ struct Part<'a> {
 impl Command for ExitsArguments {
     /// Counts exits, and prints them.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        self.sandbox.close_inherited(&[]);
         let (host, machine) = attach::find(&self.guest, false)?;
         if let Some(why) = unavailable(EventKind::KvmExits) {
             return Err(anyhow!(why).context("Cannot count the exits of guests on this host"));
@@ -107,7 +119,7 @@ impl Command for ExitsArguments {
         let counter = counter.context("Cannot count the exits of the guest")?;
         let vmm = Pid::from_raw(machine.pid).context("The VMM has no pid")?;
         let vmm = pidfd_open(vmm, PidfdFlags::empty()).context("Cannot watch the VMM")?;
-        let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
+        block_signals().context("Cannot block signals")?;
         let attached = attach_all(&counter)?;
         let start = Instant::now();
         let end = self.seconds.and_then(|time| start.checked_add(time));
@@ -116,49 +128,78 @@ impl Command for ExitsArguments {
         loop {
             let next = self.interval.and_then(|time| before.1.checked_add(time));
             let moment = [next, end].into_iter().flatten().min();
-            let is_last = wait(&interrupt, moment, &vmm) || end == moment && end.is_some();
+            let is_last = wait(moment, &vmm) || end.is_some() && end == moment;
             let now = Instant::now();
             let counts = counter.read().context("Cannot read what was counted")?;
-            let part = Part {
+            let mut part = Part {
                 counts: &counts.since(&before.0),
                 names: &counter.reason_names(counts.isa),
+                symbols: None,
                 vcpus,
                 time: now - before.1,
                 missing: counter.missing(),
                 sort: self.sort,
                 rows: most_rows(self.top, USUAL_ROWS, self.json),
             };
-            let written = self.write(&part, console.text());
-            written.context("Cannot write the exits")?;
-            before = (counts, now);
-            if is_last {
-                drop(attached);
-                return Ok(ExitStatus::SUCCESS);
+            if !is_last {
+                self.write(&part, console)?;
+                before = (counts, now);
+                continue;
             }
+            // From here on nothing is counted, and this process has no rights: it parses what the guest has made.
+            drop(attached);
+            let functions = match has_ended(&vmm) {
+                true => None,
+                false => self.functions(machine, host),
+            };
+            let symbols = functions.as_deref().map(Symbols::parse);
+            part.symbols = symbols.as_ref();
+            self.write(&part, console)?;
+            return Ok(ExitStatus::SUCCESS);
         }
     }
 }
 
 impl ExitsArguments {
-    fn write(&self, part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
-        match self.json {
-            true => write_json(output, document::document(part))?,
-            false => tables::write(part, output)?,
-        }
-        output.flush()
+    fn write(&self, part: &Part<'_>, console: &mut Console<'_>) -> anyhow::Result<()> {
+        let output = console.text();
+        let written = match self.json {
+            true => write_json(output, document::document(part)),
+            false => tables::write(part, output),
+        };
+        let written = written.and_then(|()| output.flush());
+        written.context("Cannot write the exits")
+    }
+
+    /// The functions of the guest's kernel, in the form of `/proc/kallsyms`. This process is contained from now on.
+    fn functions(&self, machine: Machine, host: HostKernel) -> Option<String> {
+        let profiling = ProfilingConfig {
+            source: ClockSource::Ptrace,
+            ..ProfilingConfig::default()
+        };
+        // SAFETY: the command has started no thread.
+        let attachment =
+            unsafe { Attachment::open(machine, host, &profiling, StandStill::Briefly) };
+        let functions = attachment.map_err(anyhow::Error::from).and_then(|guest| {
+            self.sandbox.contain()?;
+            Ok(kernel_functions(guest, self.sandbox.restricts_paths())?)
+        });
+        functions.unwrap_or_else(|error| {
+            log::warn!("Instructions have no function: {error:#}");
+            None
+        })
     }
 }
 
-/// Waits until `moment`, or until an interrupt or the end of the process behind `vmm`, and then returns true.
-fn wait(interrupt: &Interrupt, moment: Option<Instant>, vmm: &OwnedFd) -> bool {
+/// Waits until `moment`, or until a signal or the end of the process behind `vmm`, and then returns true.
+fn wait(moment: Option<Instant>, vmm: &OwnedFd) -> bool {
     loop {
-        let look = Instant::now() + LOOK;
-        let next = moment.map_or(look, |moment| moment.min(look));
-        if interrupt.comes_before(Some(next)) || has_ended(vmm) {
-            return true;
-        }
-        if moment.is_some_and(|moment| Instant::now() >= moment) {
+        let left = moment.map(|moment| moment.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
             return false;
+        }
+        if wait_for_end(left.map_or(LOOK, |left| left.min(LOOK))) || has_ended(vmm) {
+            return true;
         }
     }
 }

@@ -46,7 +46,10 @@ fn write_remarks(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
     let counts = part.counts;
     if counts.unfinished > 0 {
         let count = counts.unfinished;
-        writeln!(output, "vCPUs whose exit isn't over, and not counted yet: {count}")?;
+        writeln!(
+            output,
+            "vCPUs whose exit isn't over, and not counted yet: {count}"
+        )?;
     }
     let lost = counts.lost;
     for (count, what) in [
@@ -116,10 +119,17 @@ fn write_accesses(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
     write_places(part, output, "ACCESS", rows.collect())
 }
 
+/// By function, and by instruction where the function isn't known.
 fn write_functions(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
-    let rows = part.counts.functions.iter();
-    let rows = rows.map(|one| (one.exits, format!("{:#x}", one.address), one.reason));
-    write_places(part, output, "INSTRUCTION", rows.collect())
+    let mut rows: BTreeMap<(String, u32), Exits> = BTreeMap::new();
+    for one in &part.counts.functions {
+        let function = part.symbols.and_then(|symbols| symbols.find(one.address));
+        let name = function.map_or_else(|| format!("{:#x}", one.address), str::to_owned);
+        rows.entry((name, one.reason)).or_default().add(one.exits);
+    }
+    let rows = rows.into_iter();
+    let rows = rows.map(|((name, reason), exits)| (exits, name, reason));
+    write_places(part, output, "FUNCTION", rows.collect())
 }
 
 /// A table of exits, what they are of, and their reason.
@@ -212,11 +222,115 @@ fn duration(ns: u64) -> String {
 
 #[expect(clippy::cast_precision_loss, reason = "it is shown without decimals")]
 fn rate(count: u64, time: Duration) -> String {
-    format!("{:.0}", count as f64 / time.as_secs_f64().max(f64::MIN_POSITIVE))
+    format!(
+        "{:.0}",
+        count as f64 / time.as_secs_f64().max(f64::MIN_POSITIVE)
+    )
 }
 
 /// `part` of `whole` in percent, without decimals.
 fn share(part: u64, whole: u64) -> String {
     let percent = u128::from(part) * 100 / u128::from(whole.max(1));
     format!("{percent} %")
+}
+
+#[cfg(test)]
+mod tests {
+    use kvmprof_attach::exits::{AccessKind, Counts, Lost, OfAccess, OfFunction, ReasonNames};
+    use kvmprof_report::profile::Symbols;
+
+    use super::super::Sort;
+    use super::*;
+
+    fn counts() -> Counts {
+        let exits = |count, time| Exits { count, time };
+        let reason = |reason, vcpu, all| OfReason {
+            reason,
+            vcpu,
+            exits: all,
+            longest: 7_777_777,
+            left: exits(1, 10),
+            ..OfReason::default()
+        };
+        let function = |address| OfFunction {
+            reason: 0x7b,
+            address,
+            exits: exits(10, 9_000),
+        };
+        Counts {
+            reasons: vec![
+                reason(0x7b, 0, exits(123_456, 999_999_999)),
+                reason(0x7b, 1, exits(4, 1_000)),
+            ],
+            accesses: vec![OfAccess {
+                reason: 0x7b,
+                kind: AccessKind::MsrWrite,
+                place: 0x6e0,
+                exits: exits(2, 100),
+            }],
+            functions: vec![function(0x1004), function(0x1008), function(0x9000)],
+            unfinished: 1,
+            lost: Lost {
+                functions: 3,
+                ..Lost::default()
+            },
+            ..Counts::default()
+        }
+    }
+
+    #[test]
+    fn tables_have_all_that_was_counted() {
+        let part = Part {
+            counts: &counts(),
+            names: &ReasonNames::default(),
+            symbols: Some(&Symbols::parse(
+                "0000000000001000 t native_write_msr\n0000000000001100 ? [end]\n",
+            )),
+            vcpus: 2,
+            time: Duration::from_secs(2),
+            missing: &["kvm_hypercall"],
+            sort: Sort::Time,
+            rows: 20,
+        };
+        let mut output = Vec::new();
+        write(&part, &mut output).unwrap();
+        let text = String::from_utf8(output).unwrap();
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let lines: Vec<String> = text.lines().map(words).collect();
+        for expected in [
+            "0x7b 123460 61730 1.0s - - 7.8ms 0 %",
+            "write MSR TSC_DEADLINE 0x7b 2 1 100ns 50ns",
+            "native_write_msr 0x7b 20 10 18.0us 900ns",
+            "0x9000 0x7b 10 5 9.0us 900ns",
+            "1 4 2 1.0us 0 0ns",
+            "123460 exits of 2 vCPUs in 2.000 s took 25.0 % of their time; halts: 0, 0.0 %",
+            "vCPUs whose exit isn't over, and not counted yet: 1",
+            "Exits that aren't counted, only by instruction: too many addresses: 3",
+            "The host's KVM lacks these tracepoints: kvm_hypercall",
+        ] {
+            assert!(
+                lines.iter().any(|line| line == expected),
+                "{expected}: {text}"
+            );
+        }
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn durations_are_short() {
+        for (ns, expected) in [
+            (0, "0ns"),
+            (999, "999ns"),
+            (1_234, "1.2us"),
+            (99_949, "99.9us"),
+            (99_950, "100us"),
+            (12_000_000, "12.0ms"),
+            (86_400_000_000_000, "86400s"),
+        ] {
+            assert_eq!(duration(ns), expected);
+        }
+    }
 }
