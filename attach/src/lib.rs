@@ -30,6 +30,7 @@
 //! ```
 
 mod capabilities;
+pub mod exits;
 mod host_kernel;
 mod host_stacks;
 mod kernel_memory;
@@ -39,6 +40,7 @@ mod nested;
 pub mod remote;
 pub mod sampling;
 mod slots;
+pub mod tracepoint;
 pub mod tracer;
 
 pub use capabilities::lacks;

@@ -6,19 +6,29 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const MAP_CREATE: libc::c_int = 0;
 const MAP_UPDATE_ELEMENT: libc::c_int = 2;
+const MAP_LOOKUP_BATCH: libc::c_int = 24;
 const PROG_LOAD: libc::c_int = 5;
 const PROG_TEST_RUN: libc::c_int = 10;
+const MAP_TYPE_HASH: u32 = 1;
 const MAP_TYPE_ARRAY: u32 = 2;
 const MAP_TYPE_PERF_EVENT_ARRAY: u32 = 4;
 /// A flag of a map: its values can be mapped.
 const F_MMAPABLE: u32 = 1 << 10;
-const PROG_TYPE_PERF_EVENT: u32 = 7;
 const PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
 /// Room for the verifier's messages, in bytes.
 const LOG_BYTES: usize = 64 << 10;
 /// `bpf_probe_read_kernel` is for programs under the GPL, or under it and another licence (`license_is_gpl_compatible`,
 /// `include/linux/license.h`).
 const LICENSE: &CStr = c"Dual MIT/GPL";
+
+/// What runs a program, and so what its context is (`enum bpf_prog_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    /// A tracepoint: the context is its record.
+    Tracepoint = 5,
+    /// An event of perf.
+    PerfEvent = 7,
+}
 
 /// How often this process tries to load a program.
 const LOAD_TRIES: u32 = 8;
@@ -52,6 +62,20 @@ struct MapElement {
     padding: u32,
     key: u64,
     value: u64,
+    flags: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct MapBatch {
+    /// Where the batch begins: null for the map's begin.
+    begin: u64,
+    end: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map: u32,
+    element_flags: u64,
     flags: u64,
 }
 
@@ -110,22 +134,65 @@ unsafe fn bpf<T>(command: libc::c_int, attributes: &mut T) -> io::Result<libc::c
 
 /// A map of one value of `bytes` bytes that can be mapped at offset 0.
 pub fn create_map(bytes: usize) -> io::Result<OwnedFd> {
-    let mut attributes = MapCreate {
+    create(MapCreate {
         map_type: MAP_TYPE_ARRAY,
         key_size: 4,
         value_size: u32::try_from(bytes).map_err(io::Error::other)?,
         max_entries: 1,
         map_flags: F_MMAPABLE,
         ..MapCreate::default()
-    };
+    })
+}
+
+/// A hash map of at most `entries` entries, for whose values the kernel allocates all memory at once.
+pub fn create_hash(key: usize, value: usize, entries: u32) -> io::Result<OwnedFd> {
+    create(MapCreate {
+        map_type: MAP_TYPE_HASH,
+        key_size: u32::try_from(key).map_err(io::Error::other)?,
+        value_size: u32::try_from(value).map_err(io::Error::other)?,
+        max_entries: entries,
+        ..MapCreate::default()
+    })
+}
+
+fn create(mut attributes: MapCreate) -> io::Result<OwnedFd> {
     // SAFETY: there are no pointers among the attributes.
     let descriptor = unsafe { bpf(MAP_CREATE, &mut attributes)? };
     // SAFETY: the descriptor was just made and nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
+/// The entries of a hash map of at most `entries`: keys of `key` bytes and values of `value` bytes, a multiple of 8. Programs may change them meanwhile.
+pub fn entries(
+    map: &OwnedFd,
+    key: usize,
+    value: usize,
+    entries: u32,
+) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let room = usize::try_from(entries).map_err(io::Error::other)?;
+    let (mut keys, mut values) = (vec![0_u8; room * key], vec![0_u8; room * value]);
+    let mut end = 0_u32;
+    let mut attributes = MapBatch {
+        end: std::ptr::from_mut(&mut end) as u64,
+        keys: keys.as_mut_ptr() as u64,
+        values: values.as_mut_ptr() as u64,
+        count: entries,
+        map: u32::try_from(map.as_raw_fd()).map_err(io::Error::other)?,
+        ..MapBatch::default()
+    };
+    // SAFETY: keys and values have room for `count` elements of the map's sizes, which the caller states, and live through the call, as `end` does.
+    match unsafe { bpf(MAP_LOOKUP_BATCH, &mut attributes) } {
+        // There are no more than these.
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+        result => drop(result?),
+    }
+    let count = usize::try_from(attributes.count).map_err(io::Error::other)?;
+    let keys = keys.chunks_exact(key).map(<[u8]>::to_vec);
+    let values = values.chunks_exact(value).map(<[u8]>::to_vec);
+    Ok(keys.zip(values).take(count).collect())
+}
+
 /// The value of a map with one value of `bytes` bytes.
-#[cfg(test)]
 pub fn value(map: &OwnedFd, bytes: usize) -> io::Result<Vec<u8>> {
     const MAP_LOOKUP_ELEMENT: libc::c_int = 1;
     let key = 0_u32;
@@ -180,7 +247,7 @@ fn load_type(
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// Why a program for events isn't loaded.
+/// Why a program isn't loaded.
 #[derive(Debug)]
 pub enum LoadError {
     /// The verifier refuses it. The text is the last line of its messages.
@@ -191,17 +258,13 @@ pub enum LoadError {
 
 /// An array of one perf event. The entry is removed when this descriptor is closed.
 pub fn create_event_array() -> io::Result<OwnedFd> {
-    let mut attributes = MapCreate {
+    create(MapCreate {
         map_type: MAP_TYPE_PERF_EVENT_ARRAY,
         key_size: 4,
         value_size: 4,
         max_entries: 1,
         ..MapCreate::default()
-    };
-    // SAFETY: there are no pointers among the attributes.
-    let descriptor = unsafe { bpf(MAP_CREATE, &mut attributes)? };
-    // SAFETY: the descriptor was just made and nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    })
 }
 
 /// Puts `event` into an array of one.
@@ -219,10 +282,10 @@ pub fn set_event(array: &OwnedFd, event: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Loads a program for perf events, which the kernel checks. The verifier's messages cost time: the program is loaded again with messages only
+/// Loads a program that `trigger` runs, which the kernel checks. The verifier's messages cost time: the program is loaded again with messages only
 /// after the verifier has refused it.
-pub fn load_for_event(instructions: &[Instruction]) -> Result<OwnedFd, LoadError> {
-    let first = match load_type(PROG_TYPE_PERF_EVENT, instructions, &mut []) {
+pub fn load_for(trigger: Trigger, instructions: &[Instruction]) -> Result<OwnedFd, LoadError> {
+    let first = match load_type(trigger as u32, instructions, &mut []) {
         Ok(program) => return Ok(program),
         Err(error) => error,
     };
@@ -230,7 +293,7 @@ pub fn load_for_event(instructions: &[Instruction]) -> Result<OwnedFd, LoadError
         return Err(LoadError::System(first));
     }
     let mut log = vec![0; LOG_BYTES];
-    match load_type(PROG_TYPE_PERF_EVENT, instructions, &mut log) {
+    match load_type(trigger as u32, instructions, &mut log) {
         Ok(program) => Ok(program),
         Err(error) => Err(LoadError::Verifier(
             last_line(&log).unwrap_or(error.to_string()),

@@ -87,7 +87,12 @@ impl Program {
 
     /// Loads the address of the value of the map with this descriptor into [`RECORD`].
     pub fn load_record(&mut self, map: i32) {
-        self.add(LOAD_IMMEDIATE_64, RECORD, PSEUDO_MAP_VALUE, 0, map);
+        self.load_value(RECORD, map);
+    }
+
+    /// Loads the address of the value of the map with this descriptor into `register`.
+    pub fn load_value(&mut self, register: u8, map: i32) {
+        self.add(LOAD_IMMEDIATE_64, register, PSEUDO_MAP_VALUE, 0, map);
         self.add(0, 0, 0, 0, 0);
     }
 

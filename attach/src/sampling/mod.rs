@@ -5,8 +5,8 @@
 //! the registers that KVM keeps in memory. It reads the running process and thread from guest memory, through the VMM's mapping. Their
 //! addresses were found before, and are constants of the program.
 
-mod assembly;
-mod error;
+pub(crate) mod assembly;
+pub(crate) mod error;
 mod host;
 mod program;
 pub mod record;
@@ -178,7 +178,10 @@ impl SamplingHost {
             .then(|| bpf::create_map(host::MAX_HOST_RECORD_BYTES).map_err(error::refused))
             .transpose()?;
         plan.host_record = host_record.as_ref().map(AsRawFd::as_raw_fd);
-        let program = bpf::load_for_event(&program::instructions(&self.layout, &plan))?;
+        let program = bpf::load_for(
+            bpf::Trigger::PerfEvent,
+            &program::instructions(&self.layout, &plan),
+        )?;
         Ok(SamplingProgram {
             program,
             outputs,

@@ -94,7 +94,10 @@ pub fn load_programs() -> Result<usize, SamplingError> {
             plan.host_record = host_record;
             let record = bpf::create_map(plan.room()).map_err(error::refused)?;
             plan.record = record.as_raw_fd();
-            bpf::load_for_event(&program::instructions(&layout, &plan))?;
+            bpf::load_for(
+                bpf::Trigger::PerfEvent,
+                &program::instructions(&layout, &plan),
+            )?;
             count += 1;
         }
     }

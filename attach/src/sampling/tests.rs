@@ -105,7 +105,7 @@ fn the_verifiers_last_line_is_reported() {
         offset: 0,
         immediate: 0,
     }];
-    let refused = bpf::load_for_event(&[instruction]).unwrap_err();
+    let refused = bpf::load_for(bpf::Trigger::PerfEvent, &[instruction]).unwrap_err();
     let message = SamplingError::from(refused).to_string();
     assert!(message.contains("(last insn is not an exit"), "{message}");
 }

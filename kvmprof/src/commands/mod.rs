@@ -10,6 +10,7 @@ mod control;
 mod demo;
 mod dump;
 mod exit;
+mod exits;
 mod guest;
 mod jail;
 mod list;
@@ -145,6 +146,7 @@ commands! {
     "dump" => Dump(dump::DumpArguments),
     "jail" => Jail(JailArguments),
     "demo" => Demo(demo::DemoArguments),
+    "exits" => Exits(exits::ExitsArguments),
     "list" => List(list::ListArguments),
     "status" => Status(status::StatusArguments),
     "control" => Control(control::ControlArguments),

@@ -15,7 +15,6 @@ use super::ring::{Entry, LARGE_RING_BYTES, LARGEST_RING_BYTES, PerfRing, RING_BY
 use crate::perf_event::{self, Event};
 
 const IOC_ENABLE: libc::Ioctl = 0x2400;
-const IOC_SET_BPF: libc::Ioctl = 0x4004_2408;
 
 /// A vCPU's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,8 +69,8 @@ impl CaptureFiles {
         let program = host.program(slots, thread.descriptor, places, stacks, output.as_fd())?;
         let clock = Event::CpuClock.open(period, thread.tid);
         let clock = clock.map_err(KernelCaptureError::Event)?;
-        let number = program.as_fd().as_raw_fd();
-        request(&clock, IOC_SET_BPF, number).map_err(KernelCaptureError::Event)?;
+        let set = perf_event::run_program(&clock, program.as_fd());
+        set.map_err(KernelCaptureError::Event)?;
         Ok(Self {
             clock,
             output,

@@ -8,21 +8,19 @@ mod probe;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use kvmprof_abi::recorder::MAX_PERIOD;
+use kvmprof_attach::tracepoint::{Tracepoint, TracepointError};
 use kvmprof_recording::{EventKind, SamplingEvent};
 use kvmprof_sandbox::user;
 
 use crate::clock::RunTimeAlarm;
 use crate::perf_event::{self, Event, HardwareEvent, ProbeResult, Refusal};
 use crate::signals;
-
-/// The places of tracefs (Linux `Documentation/trace/ftrace.rst`). The second one is in debugfs.
-const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
 /// An event that the kernel counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,39 +167,28 @@ pub fn is_counted_tracepoint(number: u64) -> bool {
 ///
 /// # Errors
 /// The reason why there is none.
-fn tracepoint_id(name: &str) -> Result<u64, String> {
-    let folders = TRACEFS.map(Path::new);
-    let mut failure = None;
-    for folder in folders {
-        let events = folder.join("events");
-        match fs::read_to_string(events.join("kvm").join(name).join("id")) {
-            Ok(id) => {
-                let id = id.trim().parse();
-                return id
-                    .map_err(|_| format!("{} has no number for kvm:{name}", folder.display()));
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                if events.exists() {
-                    failure = Some(format!("the host's KVM has no tracepoint kvm:{name}"));
-                }
-            }
-            Err(error) => {
-                let cure = if user::is_chosen() {
-                    "leave --user out"
-                } else {
-                    "run it as root"
-                };
-                let words = format!(
-                    "the host doesn't let kvmprof read {}: {error}; {cure}",
-                    folder.display()
-                );
-                failure.get_or_insert(words);
-            }
+fn tracepoint_id(name: &'static str) -> Result<u64, String> {
+    let tracepoint = Tracepoint::read(name).map_err(|error| match error {
+        TracepointError::Refused { .. } if user::is_chosen() => {
+            format!("{error}; leave --user out")
         }
-    }
-    Err(failure.unwrap_or_else(|| {
-        "the host's tracefs isn't mounted: mount -t tracefs tracefs /sys/kernel/tracing".to_owned()
-    }))
+        TracepointError::Refused { .. } => format!("{error}; run it as root"),
+        _ => error.to_string(),
+    })?;
+    Ok(tracepoint.id)
+}
+
+/// Has the host's kernel run an eBPF program whenever any thread passes the tracepoint with this number, until the file is closed.
+///
+/// # Errors
+/// The reason why the host refuses it.
+pub fn run_at_tracepoint(number: u64, program: BorrowedFd<'_>) -> Result<File, String> {
+    let event = Event::Tracepoint(number).open(0, 0);
+    let attached = event.and_then(|event| {
+        perf_event::run_program(&event, program)?;
+        Ok(event)
+    });
+    attached.map_err(|error| perf_event::why_not(&error))
 }
 
 impl KernelEvent {

@@ -5,7 +5,7 @@ mod refusal;
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::time::{Duration, Instant};
 
 pub use opener::EventOpener;
@@ -28,6 +28,7 @@ const DISABLED: u64 = 1;
 const WATERMARK: u64 = 1 << 14;
 const EXCLUDE_HOST: u64 = 1 << 19;
 const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
+const IOC_SET_BPF: libc::Ioctl = 0x4004_2408;
 const F_SETSIG: i32 = 10;
 const F_SETOWN_EX: i32 = 15;
 const F_OWNER_TID: i32 = 0;
@@ -174,6 +175,18 @@ pub fn count(mut event: &File) -> Option<u64> {
     let mut count = [0; 8];
     event.read_exact(&mut count).ok()?;
     Some(u64::from_ne_bytes(count))
+}
+
+/// Has each overflow of `event` run an eBPF program, or each pass of its tracepoint by any thread.
+///
+/// # Errors
+/// As of ioctl(2).
+pub fn run_program(event: &File, program: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: the request takes a number, on a descriptor of ours.
+    match unsafe { libc::ioctl(event.as_raw_fd(), IOC_SET_BPF, program.as_raw_fd()) } {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Makes each overflow of `event` send `signal` to the calling thread.

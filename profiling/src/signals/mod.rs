@@ -156,6 +156,12 @@ pub fn wait_for_kick(timeout: Duration) {
     wait_for(&[kick()], timeout);
 }
 
+/// Waits for a signal that asks for the end, of those that [`block_signals`] has blocked, but no longer than `timeout`. Returns whether one has come.
+pub fn wait_for_end(timeout: Duration) -> bool {
+    let signals = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+    wait_for(&signals, timeout).is_some()
+}
+
 fn take_one_of(signals: &[i32]) -> Option<i32> {
     wait_for(signals, Duration::ZERO)
 }

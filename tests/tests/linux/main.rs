@@ -12,6 +12,7 @@ mod devices;
 mod disks;
 mod dump;
 mod ends;
+mod exits;
 mod folders;
 mod guest_side;
 mod hostile;

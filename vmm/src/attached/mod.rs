@@ -8,6 +8,7 @@ mod dump;
 mod error;
 mod kernel_files;
 mod kernel_finder;
+mod kernel_functions;
 mod process_watch;
 mod reboot;
 mod restart;
@@ -65,6 +66,7 @@ pub use attachment::Attachment;
 pub use console_file::{ConsoleFile, ConsoleLooks, ConsoleText, POLL as CONSOLE_POLL};
 pub use dump::{DumpConfig, DumpError, Dumped, dump};
 pub use error::AttachedError;
+pub use kernel_functions::kernel_functions;
 
 /// How often kvmprof tries to stop a slow vCPU's thread, each time for 0.2 s, before it refuses the guest.
 const MAX_TRIES: u32 = 25;

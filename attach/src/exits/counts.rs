@@ -1,0 +1,352 @@
+//! What was counted.
+
+use std::collections::BTreeMap;
+
+/// A number of exits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exits {
+    /// How many there were.
+    pub count: u64,
+    /// How long they took together, from the exit to the next entry, in ns.
+    pub time: u64,
+}
+
+impl Exits {
+    /// Adds others.
+    pub fn add(&mut self, other: Self) {
+        self.count = self.count.saturating_add(other.count);
+        self.time = self.time.saturating_add(other.time);
+    }
+
+    /// Those since `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            count: self.count.saturating_sub(earlier.count),
+            time: self.time.saturating_sub(earlier.time),
+        }
+    }
+}
+
+/// How many exits took how long. The classes have a width of an eighth of the power of 2 below: a time is known within 6 %.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Histogram(pub(super) Vec<u64>);
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self(vec![0; Self::CLASSES])
+    }
+}
+
+impl Histogram {
+    /// The power of 2 of the number of classes for each power of 2.
+    pub(super) const SHIFT: u8 = 3;
+    /// The power of 2 from which on times are as if they were the longest ones, in ns: 18 minutes.
+    pub(super) const MOST: u8 = 40;
+    /// The number of classes.
+    pub(super) const CLASSES: usize =
+        (Self::MOST as usize - Self::SHIFT as usize + 1) << Self::SHIFT;
+
+    /// Adds another one.
+    pub fn add(&mut self, other: &Self) {
+        for (class, other) in self.0.iter_mut().zip(&other.0) {
+            *class = class.saturating_add(*other);
+        }
+    }
+
+    /// What was added since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let classes = self.0.iter().zip(&earlier.0);
+        Self(
+            classes
+                .map(|(now, then)| now.saturating_sub(*then))
+                .collect(),
+        )
+    }
+
+    /// The time that at least `percent` of the exits don't exceed, in ns: the middle of its class. `None` if there is none.
+    pub fn percentile(&self, percent: u64) -> Option<u64> {
+        let all = self
+            .0
+            .iter()
+            .fold(0, |sum: u64, count| sum.saturating_add(*count));
+        let wanted = u128::from(all) * u128::from(percent);
+        let mut seen = 0_u128;
+        let class = self.0.iter().position(|count| {
+            seen += u128::from(*count) * 100;
+            *count > 0 && seen >= wanted
+        })?;
+        let (begin, end) = (Self::begin(class), Self::begin(class + 1));
+        Some(begin + (end - begin) / 2)
+    }
+
+    /// No exit took longer, in ns: the end of the last class that has any.
+    fn longest(&self) -> u64 {
+        let last = self.0.iter().rposition(|count| *count > 0);
+        last.map_or(0, |class| Self::begin(class + 1) - 1)
+    }
+
+    /// The shortest time of a class, in ns.
+    fn begin(class: usize) -> u64 {
+        let class = class as u64;
+        let (power, part) = (class >> Self::SHIFT, class & ((1 << Self::SHIFT) - 1));
+        match power.checked_sub(1) {
+            None => part,
+            Some(shift) => (part + (1 << Self::SHIFT)) << shift,
+        }
+    }
+}
+
+/// The exits of a vCPU for one reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OfReason {
+    /// The reason, as the processor has given it.
+    pub reason: u32,
+    /// The vCPU's number.
+    pub vcpu: u32,
+    /// All of them.
+    pub exits: Exits,
+    /// The longest one, in ns. Of a part of the time it is known within 12 %.
+    pub longest: u64,
+    /// Those that KVM has handed to the VMM.
+    pub left: Exits,
+    /// How long they took.
+    pub histogram: Histogram,
+}
+
+/// An access that KVM has emulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AccessKind {
+    /// Of a port.
+    PortRead = 1,
+    /// Of a port.
+    PortWrite,
+    /// Of a guest-physical address without memory.
+    MmioRead,
+    /// Of a guest-physical address without memory.
+    MmioWrite,
+    /// Of a model-specific register.
+    MsrRead,
+    /// Of a model-specific register.
+    MsrWrite,
+    /// A hypercall, by its number.
+    Hypercall,
+}
+
+impl AccessKind {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 7] = [
+        Self::PortRead,
+        Self::PortWrite,
+        Self::MmioRead,
+        Self::MmioWrite,
+        Self::MsrRead,
+        Self::MsrWrite,
+        Self::Hypercall,
+    ];
+
+    pub(super) fn of(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind as u32 == number)
+    }
+}
+
+/// The exits with an access of one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OfAccess {
+    /// The reason.
+    pub reason: u32,
+    /// The kind of the first access in each of them.
+    pub kind: AccessKind,
+    /// The port, the guest-physical address, the register or the hypercall.
+    pub place: u64,
+    /// The exits.
+    pub exits: Exits,
+}
+
+/// The exits at one instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OfFunction {
+    /// The reason.
+    pub reason: u32,
+    /// The guest-virtual address of the instruction, or of the one behind it.
+    pub address: u64,
+    /// The exits.
+    pub exits: Exits,
+}
+
+/// What has been counted since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// By which reasons are named: `KVM_ISA_VMX` is 1, `KVM_ISA_SVM` 2 (`arch/x86/kvm/trace.h`). 0 before the first exit.
+    pub isa: u64,
+    /// By reason and vCPU.
+    pub reasons: Vec<OfReason>,
+    /// By access.
+    pub accesses: Vec<OfAccess>,
+    /// By instruction.
+    pub functions: Vec<OfFunction>,
+    /// The number of vCPUs that are in an exit now. It isn't counted before they enter the guest again.
+    pub unfinished: u64,
+    /// What didn't fit into a map.
+    pub lost: Lost,
+    /// How often KVM has handed something to the VMM.
+    pub left_kvm: u64,
+}
+
+impl Counts {
+    /// What was counted since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            reasons: since(
+                &self.reasons,
+                &earlier.reasons,
+                |one| (one.reason, one.vcpu),
+                |now, then| {
+                    let histogram = now.histogram.since(&then.histogram);
+                    let longest = match now.longest > then.longest {
+                        true => now.longest,
+                        false => now.longest.min(histogram.longest()),
+                    };
+                    OfReason {
+                        exits: now.exits.since(then.exits),
+                        left: now.left.since(then.left),
+                        longest,
+                        histogram,
+                        ..*now
+                    }
+                },
+            ),
+            accesses: since(
+                &self.accesses,
+                &earlier.accesses,
+                |one| (one.reason, one.kind, one.place),
+                |now, then| OfAccess {
+                    exits: now.exits.since(then.exits),
+                    ..*now
+                },
+            ),
+            functions: since(
+                &self.functions,
+                &earlier.functions,
+                |one| (one.reason, one.address),
+                |now, then| OfFunction {
+                    exits: now.exits.since(then.exits),
+                    ..*now
+                },
+            ),
+            lost: self.lost.since(earlier.lost),
+            left_kvm: self.left_kvm.saturating_sub(earlier.left_kvm),
+            ..*self
+        }
+    }
+}
+
+/// The entries that are new since `earlier`, and what `difference` says of the others.
+fn since<T: Clone, K: Ord>(
+    now: &[T],
+    earlier: &[T],
+    key: impl Fn(&T) -> K,
+    difference: impl Fn(&T, &T) -> T,
+) -> Vec<T> {
+    let earlier: BTreeMap<K, &T> = earlier.iter().map(|one| (key(one), one)).collect();
+    let entries = now.iter().map(|one| match earlier.get(&key(one)) {
+        Some(then) => difference(one, then),
+        None => one.clone(),
+    });
+    entries.collect()
+}
+
+/// How many exits are missing, because a map was full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Everywhere, since there are too many threads of vCPUs.
+    pub threads: u64,
+    /// Everywhere, since there are too many reasons of vCPUs.
+    pub reasons: u64,
+    /// Among the accesses, since there are too many places.
+    pub accesses: u64,
+    /// Among the functions, since there are too many addresses.
+    pub functions: u64,
+}
+
+impl Lost {
+    fn since(self, earlier: Self) -> Self {
+        Self {
+            threads: self.threads.saturating_sub(earlier.threads),
+            reasons: self.reasons.saturating_sub(earlier.reasons),
+            accesses: self.accesses.saturating_sub(earlier.accesses),
+            functions: self.functions.saturating_sub(earlier.functions),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_follow_each_other() {
+        let begins: Vec<u64> = (0..20).map(Histogram::begin).collect();
+        let first = [
+            0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 20, 22,
+        ];
+        assert_eq!(begins, first);
+        assert_eq!(Histogram::begin(Histogram::CLASSES), 1 << Histogram::MOST);
+    }
+
+    #[test]
+    fn percentiles_are_those_of_the_classes() {
+        let mut histogram = Histogram::default();
+        assert_eq!(histogram.percentile(50), None);
+        histogram.0[5] = 98;
+        histogram.0[16] = 1;
+        histogram.0[19] = 1;
+        assert_eq!(histogram.percentile(50), Some(5));
+        assert_eq!(histogram.percentile(99), Some(17));
+        assert_eq!(histogram.percentile(100), Some(23));
+        let mut twice = histogram.clone();
+        twice.add(&histogram);
+        assert_eq!(twice.since(&histogram), histogram);
+    }
+
+    fn of_reason(count: u64, longest: u64, class: usize) -> OfReason {
+        let mut histogram = Histogram::default();
+        histogram.0[class] = count;
+        OfReason {
+            reason: 7,
+            vcpu: 1,
+            exits: Exits {
+                count,
+                time: count * 10,
+            },
+            longest,
+            histogram,
+            ..OfReason::default()
+        }
+    }
+
+    #[test]
+    fn a_part_of_the_time_has_what_is_new() {
+        let earlier = Counts {
+            reasons: vec![of_reason(3, 90, 10)],
+            ..Counts::default()
+        };
+        let mut now = earlier.clone();
+        let other = OfReason {
+            vcpu: 2,
+            ..of_reason(1, 8, 8)
+        };
+        now.reasons = vec![of_reason(5, 90, 10), other.clone()];
+        now.lost.functions = 4;
+        now.unfinished = 1;
+        let new = now.since(&earlier);
+        // No exit of this part was the longest one.
+        assert_eq!(new.reasons, [of_reason(2, 10, 10), other]);
+        assert_eq!((new.lost.functions, new.unfinished), (4, 1));
+        now.reasons[0].longest = 91;
+        assert_eq!(now.since(&earlier).reasons[0].longest, 91);
+        assert_eq!(now.since(&Counts::default()), now);
+    }
+}

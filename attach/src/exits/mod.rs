@@ -1,0 +1,413 @@
+//! Counts the exits of one guest's vCPUs in the host's kernel: small eBPF programs at tracepoints of KVM add up numbers and times by reason, access and
+//! instruction in maps of a fixed size. Nothing is handed to user space until somebody reads the maps.
+//!
+//! Only numbers and what the processor and KVM know get there: no memory of the guest is read.
+
+mod counts;
+mod program;
+mod record;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+pub use counts::{AccessKind, Counts, Exits, Histogram, Lost, OfAccess, OfFunction, OfReason};
+
+use kvmprof_introspection::bytes::u64_at;
+
+use crate::HostKernel;
+use crate::kernel_memory::bpf::{self, Instruction, Trigger};
+use crate::sampling::SamplingError;
+use crate::sampling::error::refused;
+use crate::tracepoint::{Member, Tracepoint, TracepointError};
+use program::{AccessMembers, ExitMembers, Plan};
+
+/// Maximum number of threads of vCPUs whose exits are counted.
+const MAX_THREADS: u32 = 4096;
+/// Maximum number of reasons for each vCPU, on average, and of entries altogether.
+const REASONS_EACH: u32 = 64;
+const MAX_REASONS: u32 = 8192;
+/// Maximum number of places of accesses.
+const MAX_ACCESSES: u32 = 8192;
+/// Maximum number of pairs of a reason and an instruction.
+const MAX_FUNCTIONS: u32 = 16384;
+
+/// What introduces the names of reasons in the description of `kvm_exit`, with VT-x and with SVM (`kvm_print_exit_reason`, `arch/x86/kvm/trace.h`).
+const VMX_NAMES: &str = "__print_symbolic(REC->exit_reason & 0xffff,";
+const SVM_NAMES: &str = "__print_symbolic(REC->exit_reason,";
+/// The bits of VT-x's reasons that are flags. The others number them.
+const VMX_FLAGS: u32 = 0xffff_0000;
+const ISA_VMX: u64 = 1;
+
+/// Why exits can't be counted.
+#[derive(Debug, thiserror::Error)]
+pub enum ExitsError {
+    /// A tracepoint of KVM is missing or unknown.
+    #[error(transparent)]
+    Tracepoint(#[from] TracepointError),
+    /// The VMM has ended.
+    #[error("The VMM has ended")]
+    Ended,
+    /// The host's kernel refuses a program or a map.
+    #[error(transparent)]
+    Program(#[from] SamplingError),
+}
+
+/// Programs that count the exits of a guest, once they are attached to their tracepoints, and their maps.
+#[derive(Debug)]
+pub struct ExitCounter {
+    /// The numbers of the tracepoints, and their programs.
+    programs: Vec<(u64, OwnedFd)>,
+    maps: Maps,
+    exit: Tracepoint,
+    missing: Vec<&'static str>,
+}
+
+#[derive(Debug)]
+struct Maps {
+    totals: OwnedFd,
+    zeros: OwnedFd,
+    threads: OwnedFd,
+    reasons: OwnedFd,
+    max_reasons: u32,
+    accesses: OwnedFd,
+    functions: OwnedFd,
+}
+
+impl Maps {
+    fn new(vcpus: usize) -> io::Result<Self> {
+        let vcpus = u32::try_from(vcpus).unwrap_or(u32::MAX).max(1);
+        let max_reasons = vcpus.saturating_mul(REASONS_EACH).min(MAX_REASONS);
+        let places = |entries| bpf::create_hash(record::PLACE_KEY, record::PLACE_BYTES, entries);
+        Ok(Self {
+            totals: bpf::create_map(record::TOTALS_BYTES)?,
+            zeros: bpf::create_map(record::REASON_BYTES)?,
+            threads: bpf::create_hash(record::THREAD_KEY, record::THREAD_BYTES, MAX_THREADS)?,
+            reasons: bpf::create_hash(record::REASON_KEY, record::REASON_BYTES, max_reasons)?,
+            max_reasons,
+            accesses: places(MAX_ACCESSES)?,
+            functions: places(MAX_FUNCTIONS)?,
+        })
+    }
+}
+
+impl ExitCounter {
+    /// Makes the programs that count the exits of the guest of process `pid`, which has this number of vCPUs.
+    ///
+    /// # Errors
+    /// The host's KVM lacks the tracepoints of exits and entries, the process has ended, or the host's kernel refuses a program.
+    pub fn new(kernel: &HostKernel, pid: i32, vcpus: usize) -> Result<Self, ExitsError> {
+        let exit = Tracepoint::read("kvm_exit")?;
+        let entry = Tracepoint::read("kvm_entry")?;
+        let mm = kernel.process(pid).ok_or(ExitsError::Ended)?.mm;
+        let maps = Maps::new(vcpus).map_err(refused)?;
+        let plan = Plan {
+            mm_offset: i32::try_from(kernel.layout().task.mm).unwrap_or_default(),
+            mm,
+            totals: maps.totals.as_raw_fd(),
+            zeros: maps.zeros.as_raw_fd(),
+            threads: maps.threads.as_raw_fd(),
+            reasons: maps.reasons.as_raw_fd(),
+            accesses: maps.accesses.as_raw_fd(),
+            functions: maps.functions.as_raw_fd(),
+        };
+        let mut counter = Self {
+            programs: Vec::new(),
+            maps,
+            exit,
+            missing: Vec::new(),
+        };
+        counter.load(&entry, &program::at_entry(plan))?;
+        let left = optional(Tracepoint::read("kvm_userspace_exit"));
+        counter.load_optional("kvm_userspace_exit", left, |_| {
+            Ok(program::at_userspace_exit(plan))
+        })?;
+        for access in ACCESSES {
+            let tracepoint = optional(Tracepoint::read(access.tracepoint));
+            counter.load_optional(access.tracepoint, tracepoint, |tracepoint| {
+                Ok(program::at_access(plan, access.members(tracepoint)?))
+            })?;
+        }
+        // Last: an exit is counted at the entry that follows.
+        let exit = counter.exit.clone();
+        let members = ExitMembers {
+            reason: exit.member("exit_reason")?,
+            isa: exit.member("isa")?,
+            rip: exit.member("guest_rip")?,
+            vcpu: exit.member("vcpu_id")?,
+        };
+        counter.load(&exit, &program::at_exit(plan, members))?;
+        Ok(counter)
+    }
+
+    fn load(&mut self, at: &Tracepoint, instructions: &[Instruction]) -> Result<(), ExitsError> {
+        let program = bpf::load_for(Trigger::Tracepoint, instructions);
+        let program = program.map_err(SamplingError::from)?;
+        self.programs.push((at.id, program));
+        Ok(())
+    }
+
+    /// Loads a program if there is its tracepoint, which is noted as missing otherwise.
+    fn load_optional(
+        &mut self,
+        name: &'static str,
+        at: Result<Option<Tracepoint>, TracepointError>,
+        instructions: impl FnOnce(&Tracepoint) -> Result<Vec<Instruction>, TracepointError>,
+    ) -> Result<(), ExitsError> {
+        let Some(at) = at? else {
+            self.missing.push(name);
+            return Ok(());
+        };
+        match instructions(&at) {
+            Ok(instructions) => self.load(&at, &instructions),
+            Err(_) => {
+                self.missing.push(name);
+                Ok(())
+            }
+        }
+    }
+
+    /// Perf's numbers of the tracepoints, and the program for each, in the order in which they are to be attached.
+    pub fn programs(&self) -> impl Iterator<Item = (u64, BorrowedFd<'_>)> {
+        let programs = self.programs.iter();
+        programs.map(|(id, program)| (*id, program.as_fd()))
+    }
+
+    /// The tracepoints of KVM that the host lacks: what they show isn't known.
+    pub fn missing(&self) -> &[&'static str] {
+        &self.missing
+    }
+
+    /// The name of a reason, as the host's kernel has it; the number in hexadecimal if it has none.
+    pub fn reason_names(&self, isa: u64) -> ReasonNames {
+        let is_vmx = isa == ISA_VMX;
+        ReasonNames {
+            flags: if is_vmx { VMX_FLAGS } else { 0 },
+            names: (self.exit).names(if is_vmx { VMX_NAMES } else { SVM_NAMES }),
+        }
+    }
+
+    /// What has been counted so far. vCPUs that run meanwhile go on counting: numbers of different maps may be some exits apart.
+    ///
+    /// # Errors
+    /// bpf(2) fails.
+    pub fn read(&self) -> io::Result<Counts> {
+        let maps = &self.maps;
+        let places = |map, most| bpf::entries(map, record::PLACE_KEY, record::PLACE_BYTES, most);
+        let reasons = bpf::entries(
+            &maps.reasons,
+            record::REASON_KEY,
+            record::REASON_BYTES,
+            maps.max_reasons,
+        )?;
+        let threads = bpf::entries(
+            &maps.threads,
+            record::THREAD_KEY,
+            record::THREAD_BYTES,
+            MAX_THREADS,
+        )?;
+        let accesses = places(&maps.accesses, MAX_ACCESSES)?;
+        let functions = places(&maps.functions, MAX_FUNCTIONS)?;
+        let totals = bpf::value(&maps.totals, record::TOTALS_BYTES)?;
+        let total = |member: i16| {
+            let offset = usize::try_from(member).unwrap_or_default();
+            u64_at(&totals, offset).unwrap_or_default()
+        };
+        let in_exit = threads
+            .iter()
+            .filter(|(_, thread)| u64_at(thread, 0).is_some_and(|time| time != 0));
+        Ok(Counts {
+            isa: total(record::ISA),
+            reasons: reasons.iter().filter_map(record::reason).collect(),
+            accesses: accesses.iter().filter_map(record::access).collect(),
+            functions: functions.iter().filter_map(record::function).collect(),
+            unfinished: in_exit.count() as u64,
+            lost: Lost {
+                threads: total(record::LOST_THREADS),
+                reasons: total(record::LOST_REASONS),
+                accesses: total(record::LOST_ACCESSES),
+                functions: total(record::LOST_FUNCTIONS),
+            },
+            left_kvm: total(record::LEFT_KVM),
+        })
+    }
+}
+
+/// `None` if the host's KVM doesn't have the tracepoint.
+fn optional(
+    read: Result<Tracepoint, TracepointError>,
+) -> Result<Option<Tracepoint>, TracepointError> {
+    match read {
+        Err(TracepointError::Missing(_)) => Ok(None),
+        read => read.map(Some),
+    }
+}
+
+/// The names of reasons.
+#[derive(Clone, Debug, Default)]
+pub struct ReasonNames {
+    /// The bits of reasons that don't number them.
+    flags: u32,
+    names: BTreeMap<u32, String>,
+}
+
+impl ReasonNames {
+    /// The name of a reason.
+    pub fn name(&self, reason: u32) -> String {
+        let known = self.names.get(&(reason & !self.flags));
+        let name = known
+            .cloned()
+            .unwrap_or_else(|| format!("{:#x}", reason & !self.flags));
+        match reason & self.flags {
+            0 => name,
+            // VT-x: the entry has failed.
+            _ => format!("{name} (failed entry)"),
+        }
+    }
+
+    /// Whether the vCPU waits for an interrupt in exits of this reason.
+    pub fn is_halt(&self, reason: u32) -> bool {
+        let name = self.names.get(&(reason & !self.flags));
+        name.is_some_and(|name| HALTS.contains(&name.to_ascii_lowercase().as_str()))
+    }
+}
+
+/// The names of the reasons for which a vCPU waits.
+const HALTS: [&str; 4] = ["hlt", "idle-halt", "mwait_instruction", "mwait"];
+
+/// A tracepoint that is passed for an access.
+struct AccessTracepoint {
+    tracepoint: &'static str,
+    place: &'static str,
+    /// The member that says whether it is a write, and the number that does.
+    write: Option<(&'static str, i32)>,
+    /// The kind of all that isn't a write by that.
+    read_kind: AccessKind,
+}
+
+impl AccessTracepoint {
+    fn members(&self, tracepoint: &Tracepoint) -> Result<AccessMembers, TracepointError> {
+        let write = self.write.map(|(name, write)| {
+            let member: Result<Member, _> = tracepoint.member(name);
+            member.map(|member| (member, write))
+        });
+        Ok(AccessMembers {
+            place: tracepoint.member(self.place)?,
+            write: write.transpose()?,
+            read_kind: self.read_kind,
+        })
+    }
+}
+
+/// The tracepoints of accesses (`arch/x86/kvm/trace.h`, `include/trace/events/kvm.h`). A write is `KVM_PIO_OUT`, `KVM_TRACE_MMIO_WRITE`, and 1 of `kvm_msr`.
+const ACCESSES: [AccessTracepoint; 5] = [
+    AccessTracepoint {
+        tracepoint: "kvm_pio",
+        place: "port",
+        write: Some(("rw", 1)),
+        read_kind: AccessKind::PortRead,
+    },
+    AccessTracepoint {
+        tracepoint: "kvm_mmio",
+        place: "gpa",
+        write: Some(("type", 2)),
+        read_kind: AccessKind::MmioRead,
+    },
+    // A write by which a guest notifies a device (ioeventfd).
+    AccessTracepoint {
+        tracepoint: "kvm_fast_mmio",
+        place: "gpa",
+        write: None,
+        read_kind: AccessKind::MmioWrite,
+    },
+    AccessTracepoint {
+        tracepoint: "kvm_msr",
+        place: "ecx",
+        write: Some(("write", 1)),
+        read_kind: AccessKind::MsrRead,
+    },
+    AccessTracepoint {
+        tracepoint: "kvm_hypercall",
+        place: "nr",
+        write: None,
+        read_kind: AccessKind::Hypercall,
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(maps: &Maps) -> Plan {
+        Plan {
+            mm_offset: 0x100,
+            mm: 0xffff_8880_0000_1000,
+            totals: maps.totals.as_raw_fd(),
+            zeros: maps.zeros.as_raw_fd(),
+            threads: maps.threads.as_raw_fd(),
+            reasons: maps.reasons.as_raw_fd(),
+            accesses: maps.accesses.as_raw_fd(),
+            functions: maps.functions.as_raw_fd(),
+        }
+    }
+
+    /// The host's kernel itself checks every instruction.
+    #[test]
+    fn the_kernel_accepts_the_programs() {
+        let maps = Maps::new(3).unwrap();
+        let plan = plan(&maps);
+        let member = |offset, bytes| Member { offset, bytes };
+        let members = ExitMembers {
+            reason: member(8, 4),
+            isa: member(24, 4),
+            rip: member(16, 8),
+            vcpu: member(56, 4),
+        };
+        let access = AccessMembers {
+            place: member(12, 2),
+            write: Some((member(8, 1), 2)),
+            read_kind: AccessKind::MmioRead,
+        };
+        let of_one_kind = AccessMembers {
+            write: None,
+            ..access
+        };
+        for (what, program) in [
+            ("exit", program::at_exit(plan, members)),
+            ("entry", program::at_entry(plan)),
+            ("userspace exit", program::at_userspace_exit(plan)),
+            ("access", program::at_access(plan, access)),
+            ("access of one kind", program::at_access(plan, of_one_kind)),
+        ] {
+            let loaded = bpf::load_for(Trigger::Tracepoint, &program);
+            assert!(loaded.is_ok(), "{what}: {loaded:?}");
+        }
+    }
+
+    #[test]
+    fn entries_of_a_map_are_read() {
+        let maps = Maps::new(1).unwrap();
+        let entries = bpf::entries(
+            &maps.threads,
+            record::THREAD_KEY,
+            record::THREAD_BYTES,
+            MAX_THREADS,
+        );
+        assert_eq!(entries.unwrap(), []);
+    }
+
+    #[test]
+    fn reasons_have_names() {
+        let names = |flags| ReasonNames {
+            flags,
+            names: [(12, "HLT".to_owned()), (0x400, "npf".to_owned())].into(),
+        };
+        let vmx = names(VMX_FLAGS);
+        assert_eq!(vmx.name(12), "HLT");
+        assert_eq!(vmx.name(1 << 31 | 12), "HLT (failed entry)");
+        assert_eq!(vmx.name(99), "0x63");
+        assert!(vmx.is_halt(12) && !vmx.is_halt(0x400));
+        assert_eq!(names(0).name(0x400), "npf");
+        assert_eq!(names(0).name(u32::MAX), "0xffffffff");
+    }
+}

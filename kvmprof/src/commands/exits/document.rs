@@ -1,0 +1,79 @@
+//! What `kvmprof exits --json` prints.
+
+use kvmprof_attach::exits::{Exits, Lost, OfAccess, OfFunction, OfReason};
+use serde_json::{Value, json};
+
+use super::{Part, names};
+
+/// The document of one part of the time.
+pub fn document(part: &Part<'_>) -> Value {
+    let counts = part.counts;
+    let reason = |one: &OfReason| {
+        json!({
+            "reason": part.names.name(one.reason),
+            "number": one.reason,
+            "vcpu": one.vcpu,
+            "is_halt": part.names.is_halt(one.reason),
+            "count": one.exits.count,
+            "time_ns": one.exits.time,
+            "median_ns": one.histogram.percentile(50),
+            "p99_ns": one.histogram.percentile(99),
+            "longest_ns": one.longest,
+            "vmm_count": one.left.count,
+            "vmm_time_ns": one.left.time,
+        })
+    };
+    let access = |one: &OfAccess| {
+        json!({
+            "reason": part.names.name(one.reason),
+            "kind": names::kind(one.kind),
+            "place": one.place,
+            "name": names::register(one),
+            "count": one.exits.count,
+            "time_ns": one.exits.time,
+        })
+    };
+    let function = |one: &OfFunction| {
+        json!({
+            "reason": part.names.name(one.reason),
+            "address": format!("{:#x}", one.address),
+            "function": part.symbols.and_then(|symbols| symbols.find(one.address)),
+            "count": one.exits.count,
+            "time_ns": one.exits.time,
+        })
+    };
+    let Lost {
+        threads,
+        reasons,
+        accesses,
+        functions,
+    } = counts.lost;
+    json!({
+        "seconds": part.time.as_secs_f64(),
+        "vcpus": part.vcpus,
+        "reasons": sorted(part, &counts.reasons, |one| one.exits, reason),
+        "accesses": sorted(part, &counts.accesses, |one| one.exits, access),
+        "functions": sorted(part, &counts.functions, |one| one.exits, function),
+        "unfinished": counts.unfinished,
+        "lost": {
+            "threads": threads,
+            "reasons": reasons,
+            "accesses": accesses,
+            "functions": functions,
+        },
+        "missing_tracepoints": part.missing,
+    })
+}
+
+/// The entries with exits, in their order.
+fn sorted<T>(
+    part: &Part<'_>,
+    entries: &[T],
+    exits: impl Fn(&T) -> Exits,
+    document: impl Fn(&T) -> Value,
+) -> Vec<Value> {
+    let mut entries: Vec<&T> = entries.iter().filter(|one| exits(one).count > 0).collect();
+    entries.sort_by_key(|one| std::cmp::Reverse(part.sort.key(exits(one))));
+    let entries = entries.into_iter().take(part.rows);
+    entries.map(document).collect()
+}

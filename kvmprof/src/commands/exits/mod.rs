@@ -1,0 +1,224 @@
+//! `kvmprof exits`.
+
+mod document;
+mod names;
+mod tables;
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use clap::{Args, ValueEnum};
+use kvmprof_attach::exits::{Counts, ExitCounter, Exits, ReasonNames};
+use kvmprof_attach::remote::StandStill;
+use kvmprof_attach::{HostKernel, Machine};
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, value};
+use kvmprof_cli::table::{USUAL_ROWS, most_rows};
+use kvmprof_cli::text::write_json;
+use kvmprof_profiling::ProfilingConfig;
+use kvmprof_profiling::clock::ClockSource;
+use kvmprof_profiling::kernel_events::{run_at_tracepoint, unavailable};
+use kvmprof_profiling::signals::{block_signals, wait_for_end};
+use kvmprof_recording::EventKind;
+use kvmprof_report::profile::Symbols;
+use kvmprof_vmm::attached::{Attachment, kernel_functions};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::attach;
+use super::sandbox::SandboxMode;
+
+/// The pause between two looks whether the VMM has ended.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// What the rows of tables are sorted by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Sort {
+    /// The time of all exits of a row together
+    #[default]
+    Time,
+    /// Their number
+    Count,
+    /// Their mean time
+    Mean,
+}
+
+impl Sort {
+    /// The larger, the further up.
+    fn key(self, exits: Exits) -> u64 {
+        match self {
+            Self::Time => exits.time,
+            Self::Count => exits.count,
+            Self::Mean => exits.time.checked_div(exits.count).unwrap_or_default(),
+        }
+    }
+}
+
+/// Count why a guest leaves for the host, and how long that takes
+///
+/// The guest may be one of kvmprof run or of another program, such as QEMU. The host's kernel counts each exit at KVM's own tracepoints, by eBPF: by reason, by port,
+/// address, register or hypercall, and by the guest's function. An exit lasts until the guest goes on. Nothing is stopped meanwhile; at the end a vCPU is stopped for a moment, to
+/// find the names of the kernel's functions.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0; 1 when there is no such guest, or the host's KVM or kernel doesn't let its exits be counted; 2 for wrong options.\n\n\
+    Examples:\n  \
+      kvmprof exits debian12 --seconds 10\n  \
+      kvmprof exits 1234 --interval 1 --sort count"
+)]
+pub struct ExitsArguments {
+    /// The guest, as for kvmprof attach
+    #[arg(value_name = "PID|PID:START_TIME|NAME")]
+    guest: String,
+    /// How long to count, in seconds; if not given, until Ctrl-C
+    #[arg(long, value_name = "N", value_parser = value::seconds)]
+    seconds: Option<Duration>,
+    /// Print what was counted each time that so many seconds have passed, not only at the end
+    #[arg(long, value_name = "SECONDS", value_parser = value::seconds_of_an_hour)]
+    interval: Option<Duration>,
+    /// What the rows are sorted by
+    #[arg(long, value_name = "BY", value_enum, default_value_t)]
+    sort: Sort,
+    /// The most rows of a table [default: 20; with --json, all]
+    #[arg(long, value_name = "N")]
+    top: Option<usize>,
+    /// Print a JSON document, one a line
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    sandbox: SandboxMode,
+}
+
+/// What was counted in a part of the time.
+struct Part<'a> {
+    counts: &'a Counts,
+    names: &'a ReasonNames,
+    /// The functions of the guest's kernel, if they are known by now.
+    symbols: Option<&'a Symbols>,
+    /// The number of the guest's vCPUs.
+    vcpus: usize,
+    time: Duration,
+    /// Tracepoints that the host lacks.
+    missing: &'a [&'static str],
+    sort: Sort,
+    /// The most rows of a table.
+    rows: usize,
+}
+
+impl Command for ExitsArguments {
+    /// Counts exits, and prints them.
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        self.sandbox.close_inherited(&[]);
+        let (host, machine) = attach::find(&self.guest, false)?;
+        if let Some(why) = unavailable(EventKind::KvmExits) {
+            return Err(anyhow!(why).context("Cannot count the exits of guests on this host"));
+        }
+        let vcpus = machine.vcpus.len();
+        let counter = ExitCounter::new(&host, machine.pid, vcpus);
+        let counter = counter.context("Cannot count the exits of the guest")?;
+        let vmm = Pid::from_raw(machine.pid).context("The VMM has no pid")?;
+        let vmm = pidfd_open(vmm, PidfdFlags::empty()).context("Cannot watch the VMM")?;
+        block_signals().context("Cannot block signals")?;
+        let attached = attach_all(&counter)?;
+        let start = Instant::now();
+        let end = self.seconds.and_then(|time| start.checked_add(time));
+        eprintln!("Counting the exits of the guest of process {}", machine.pid);
+        let mut before = (Counts::default(), start);
+        loop {
+            let next = self.interval.and_then(|time| before.1.checked_add(time));
+            let moment = [next, end].into_iter().flatten().min();
+            let is_last = wait(moment, &vmm) || end.is_some() && end == moment;
+            let now = Instant::now();
+            let counts = counter.read().context("Cannot read what was counted")?;
+            let mut part = Part {
+                counts: &counts.since(&before.0),
+                names: &counter.reason_names(counts.isa),
+                symbols: None,
+                vcpus,
+                time: now - before.1,
+                missing: counter.missing(),
+                sort: self.sort,
+                rows: most_rows(self.top, USUAL_ROWS, self.json),
+            };
+            if !is_last {
+                self.write(&part, console)?;
+                before = (counts, now);
+                continue;
+            }
+            // From here on nothing is counted, and this process has no rights: it parses what the guest has made.
+            drop(attached);
+            let functions = match has_ended(&vmm) {
+                true => None,
+                false => self.functions(machine, host),
+            };
+            let symbols = functions.as_deref().map(Symbols::parse);
+            part.symbols = symbols.as_ref();
+            self.write(&part, console)?;
+            return Ok(ExitStatus::SUCCESS);
+        }
+    }
+}
+
+impl ExitsArguments {
+    fn write(&self, part: &Part<'_>, console: &mut Console<'_>) -> anyhow::Result<()> {
+        let output = console.text();
+        let written = match self.json {
+            true => write_json(output, document::document(part)),
+            false => tables::write(part, output),
+        };
+        let written = written.and_then(|()| output.flush());
+        written.context("Cannot write the exits")
+    }
+
+    /// The functions of the guest's kernel, in the form of `/proc/kallsyms`. This process is contained from now on.
+    fn functions(&self, machine: Machine, host: HostKernel) -> Option<String> {
+        let profiling = ProfilingConfig {
+            source: ClockSource::Ptrace,
+            ..ProfilingConfig::default()
+        };
+        // SAFETY: the command has started no thread.
+        let attachment =
+            unsafe { Attachment::open(machine, host, &profiling, StandStill::Briefly) };
+        let functions = attachment.map_err(anyhow::Error::from).and_then(|guest| {
+            self.sandbox.contain()?;
+            Ok(kernel_functions(guest, self.sandbox.restricts_paths())?)
+        });
+        functions.unwrap_or_else(|error| {
+            log::warn!("Instructions have no function: {error:#}");
+            None
+        })
+    }
+}
+
+/// Waits until `moment`, or until a signal or the end of the process behind `vmm`, and then returns true.
+fn wait(moment: Option<Instant>, vmm: &OwnedFd) -> bool {
+    loop {
+        let left = moment.map(|moment| moment.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return false;
+        }
+        if wait_for_end(left.map_or(LOOK, |left| left.min(LOOK))) || has_ended(vmm) {
+            return true;
+        }
+    }
+}
+
+/// Whether the process has ended (pidfd_open(2)).
+fn has_ended(process: &OwnedFd) -> bool {
+    let mut watched = [PollFd::new(process, PollFlags::IN)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    poll(&mut watched, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+/// Attaches the programs to their tracepoints. They run until the files are closed.
+fn attach_all(counter: &ExitCounter) -> anyhow::Result<Vec<File>> {
+    let attached = counter.programs().map(|(tracepoint, program)| {
+        run_at_tracepoint(tracepoint, program)
+            .map_err(|why| anyhow!(why).context("Cannot count the exits of the guest"))
+    });
+    attached.collect()
+}

@@ -1,0 +1,41 @@
+/* Writes to ports that no device has: COUNT times to one, by one instruction, or to SPAN ports, each by an instruction of its own. */
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/io.h>
+#include <sys/mman.h>
+
+enum { PORT = 0x2345, FIRST = 0x2000, SPAN = 20000, LENGTH = 8 };
+
+/* out %al, (%dx); ret */
+static const unsigned char code[] = { 0xee, 0xc3 };
+
+__attribute__((noinline)) static void write_port(unsigned short port)
+{
+	__asm__ volatile("outb %%al, %%dx" : : "a"(0), "d"(port));
+}
+
+static int write_many(void)
+{
+	unsigned char *copies = mmap(NULL, SPAN * LENGTH, PROT_READ | PROT_WRITE | PROT_EXEC,
+				     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (copies == MAP_FAILED)
+		return 1;
+	for (int port = 0; port < SPAN; port++) {
+		unsigned char *copy = copies + port * LENGTH;
+		memcpy(copy, code, sizeof(code));
+		__asm__ volatile("call *%2" : : "a"(0), "d"(FIRST + port), "r"(copy) : "memory");
+	}
+	return 0;
+}
+
+int main(int count, char **words)
+{
+	if (iopl(3))
+		return 1;
+	if (count < 2)
+		return write_many();
+	for (int left = atoi(words[1]); left > 0; left--)
+		write_port(PORT);
+	return 0;
+}

@@ -1,0 +1,72 @@
+# Exits of a guest of QEMU's, counted by kvmprof and by the host's perf between two moments at which no vCPU runs; then those of a guest that makes as many different
+# ones as it can.
+
+# stand_still: returns when no thread of the VMM runs any more.
+stand_still() {
+    kill -STOP $machine
+    for thread in /proc/$machine/task/*; do
+        until grep -q '^State:.T' "$thread/status"; do usleep 10000; done
+    done
+}
+
+# count_exits NAME ARGUMENT...: starts kvmprof exits, and waits until it counts.
+count_exits() {
+    counted=$1
+    shift
+    kvmprof exits qemu --json "$@" >"$LAB_OUT/$counted.json" 2>"$LAB_OUT/$counted.said" 3>&- &
+    counting=$!
+    until grep -q '^Counting' "$LAB_OUT/$counted.said"; do
+        [ -e "/proc/$counting/exe" ] || fail 92 "kvmprof exits ended: $(cat "$LAB_OUT/$counted.said")"
+        usleep 50000
+    done
+}
+
+# counted: ends it.
+counted() {
+    kill -TERM $counting
+    wait $counting || fail 91 "kvmprof exits failed: $(cat "$LAB_OUT/$counted.said")"
+}
+
+# Without a tracefs it says so.
+qemu qemu 2 nokaslr -M pc -m 512
+says 'workload running'
+umount /sys/kernel/tracing /sys/kernel/debug/tracing 2>/dev/null
+kvmprof exits qemu --seconds 1 2>"$LAB_OUT/unmounted.said" 3>&-
+echo $? >"$LAB_OUT/unmounted.status"
+mount -t tracefs tracefs /sys/kernel/tracing || fail 90 "there is no tracefs"
+mkfifo /run/enough
+
+stand_still
+count_exits both
+/usr/bin/perf kvm -o /run/perf.data stat record -p $machine -- \
+    /bin/sh -c 'echo >/run/perf.ready; read -r word </run/enough' >"$LAB_OUT/perf.said" 2>&1 3>&- &
+perf=$!
+until [ -e /run/perf.ready ]; do
+    [ -e "/proc/$perf/exe" ] || fail 89 "perf ended: $(cat "$LAB_OUT/perf.said")"
+    usleep 50000
+done
+kill -CONT $machine
+tell work
+says worked
+stand_still
+counted
+echo enough >/run/enough
+wait $perf || fail 88 "perf failed: $(cat "$LAB_OUT/perf.said")"
+kill -CONT $machine
+/usr/bin/perf kvm -i /run/perf.data stat report >"$LAB_OUT/perf.report" 2>>"$LAB_OUT/perf.said" 3>&- ||
+    fail 87 "perf reports nothing: $(cat "$LAB_OUT/perf.said")"
+alive 'perf has reported'
+
+count_exits many
+tell many
+says 'many ports'
+counted
+kvmprof exits qemu --seconds 3 --interval 1 >"$LAB_OUT/table" 2>"$LAB_OUT/table.said" 3>&- ||
+    fail 86 "there is no table: $(cat "$LAB_OUT/table.said")"
+
+# It ends with the guest.
+count_exits end
+tell over
+wait $counting
+echo $? >"$LAB_OUT/end.status"
+ended

@@ -1,0 +1,210 @@
+//! `kvmprof exits` of a guest of QEMU's, side by side with the host's `perf kvm stat`: both count from one moment at which no vCPU runs to another. The host is
+//! Debian's, with SVM.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use kvmprof_tests::linux::{Finished, Program, Scenario, debian, guest_init, guest_program, once};
+use serde_json::Value;
+
+use super::attach::ONE;
+
+/// Its path in Debian's package linux-perf.
+const PERF: &str = "/usr/bin/perf";
+/// The port of the program, and how often it writes there.
+const PORT: u64 = 0x2345;
+const WRITES: u64 = 5000;
+/// The number of ports, and of instructions, that the same program then writes to and has.
+const MANY: u64 = 20_000;
+/// Maximum difference of times: perf notes an exit and an entry at another moment than kvmprof.
+const MARGIN: f64 = 0.05;
+
+kvmprof_tests::in_each_kernel! {
+    a_guest_that_makes_many_different_exits_fills_no_map_beyond_its_bound
+    counting_ends_with_the_guest
+    counts_are_those_of_perf
+    port_writes_are_those_that_the_guest_counts
+    tables_have_what_documents_have
+    without_tracefs_it_says_what_to_do
+}
+
+fn program() -> Program {
+    guest_program("ports.c", ONE, &[])
+}
+
+fn run(series: &str) -> Finished {
+    once(&format!("exits-{series}"), || {
+        let init = guest_init(include_str!("init.sh"), &[("ports", &program())]);
+        Scenario::new()
+            .memory(4096)
+            .host_kernel(debian(series))
+            .unpacked_kernel("vmlinuz", &debian("6.12"))
+            .file("guest.cpio", init)
+            .qemu()
+            .installed_program(Path::new(PERF))
+            .run(include_str!("driver.sh"))
+    })
+}
+
+/// The number of exits, and their time in ns.
+type Exits = (u64, f64);
+
+fn number(value: &Value, member: &str) -> u64 {
+    value[member]
+        .as_u64()
+        .unwrap_or_else(|| panic!("{member}: {value}"))
+}
+
+/// By reason, of all vCPUs together.
+fn by_kvmprof(document: &Value) -> BTreeMap<String, Exits> {
+    let mut counts: BTreeMap<String, Exits> = BTreeMap::new();
+    for row in document["reasons"].as_array().unwrap() {
+        let name = row["reason"].as_str().unwrap().to_owned();
+        let (count, time) = counts.entry(name).or_default();
+        *count += number(row, "count");
+        *time += number(row, "time_ns") as f64;
+    }
+    counts
+}
+
+/// The same, as perf prints it: `hlt  31  0.50%  97.01%  11.20us  1000.00us  700.01us ( +-  12.00% )`.
+fn by_perf(run: &Finished) -> BTreeMap<String, Exits> {
+    let report = run.text("perf.report");
+    println!("{report}");
+    let rows = report.lines().filter_map(|line| {
+        let (left, right) = line.split_once('%')?;
+        let (left, _) = left.trim().rsplit_once(' ')?;
+        let (name, count) = left.trim().rsplit_once(' ')?;
+        let count: u64 = count.parse().ok()?;
+        let mut times = right.split_whitespace().skip(1);
+        let mean = times.nth(2)?.strip_suffix("us")?.parse::<f64>().ok()?;
+        Some((name.trim().to_owned(), (count, mean * 1e3 * count as f64)))
+    });
+    rows.collect()
+}
+
+fn counts_are_those_of_perf(run: &Finished) {
+    let document = run.json("both.json");
+    let (seen, known) = (by_kvmprof(&document), by_perf(run));
+    println!("{seen:?}");
+    let numbers = |counts: &BTreeMap<String, Exits>| -> BTreeMap<String, u64> {
+        let counts = counts.iter();
+        counts
+            .map(|(name, (count, _))| (name.clone(), *count))
+            .collect()
+    };
+    assert_eq!(numbers(&seen), numbers(&known));
+    assert!(seen.len() >= 4, "{seen:?}");
+    let all: f64 = known.values().map(|(_, time)| time).sum();
+    for (name, (_, time)) in &known {
+        let (_, ours) = seen[name];
+        println!("{name}: {ours} ns, perf {time} ns");
+        // What is short is rounded by perf.
+        if *time > all / 100.0 {
+            assert!((ours - time).abs() <= MARGIN * time, "{name}");
+        }
+    }
+    assert_eq!(document["lost"]["threads"], 0);
+    assert_eq!(document["lost"]["reasons"], 0);
+    // Each is in an exit, since neither runs.
+    assert!(number(&document, "unfinished") <= 2);
+}
+
+fn port_writes_are_those_that_the_guest_counts(run: &Finished) {
+    let document = run.json("both.json");
+    let accesses = document["accesses"].as_array().unwrap();
+    let of_port = accesses
+        .iter()
+        .filter(|row| row["kind"] == "port-write" && row["place"] == PORT);
+    let of_port: Vec<&Value> = of_port.collect();
+    let [row] = of_port[..] else {
+        panic!("{document}")
+    };
+    assert_eq!(
+        (&row["reason"], number(row, "count")),
+        (&"io".into(), WRITES)
+    );
+    // By one instruction.
+    let text = program().text;
+    let functions = document["functions"].as_array().unwrap().iter();
+    let of_program = functions.filter(|row| {
+        let address = row["address"].as_str().unwrap().trim_start_matches("0x");
+        let address = u64::from_str_radix(address, 16).unwrap();
+        row["reason"] == "io" && text.contains(&address)
+    });
+    let counts: Vec<u64> = of_program.map(|row| number(row, "count")).collect();
+    assert_eq!(counts, [WRITES]);
+    // All of them are handed to the VMM, as few others are.
+    let reasons = document["reasons"].as_array().unwrap().iter();
+    let left = |name: &str| -> u64 {
+        let of = reasons.clone().filter(|row| row["reason"] == name);
+        of.map(|row| number(row, "vmm_count")).sum()
+    };
+    println!("to the VMM: {} io, {} hlt", left("io"), left("hlt"));
+    assert!(left("io") >= WRITES);
+    let halts = reasons.clone().filter(|row| row["is_halt"] == true);
+    assert!(halts.clone().count() > 0 && halts.clone().all(|row| row["reason"] == "hlt"));
+    assert_eq!(left("hlt"), 0);
+}
+
+fn a_guest_that_makes_many_different_exits_fills_no_map_beyond_its_bound(run: &Finished) {
+    let document = run.json("many.json");
+    let lost = &document["lost"];
+    println!("{lost}");
+    for (map, most) in [("accesses", 8192), ("functions", 16384)] {
+        let entries = document[map].as_array().unwrap();
+        let counted: u64 = entries.iter().map(|row| number(row, "count")).sum();
+        println!("{map}: {} entries, {counted} exits", entries.len());
+        assert_eq!(entries.len(), most);
+        assert!(number(lost, map) >= MANY - most as u64);
+    }
+    // By reason all are there.
+    let (io, _) = by_kvmprof(&document)["io"];
+    let accesses = document["accesses"].as_array().unwrap().iter();
+    let in_map = accesses.filter(|row| row["reason"] == "io");
+    let in_map: u64 = in_map.map(|row| number(row, "count")).sum();
+    assert!(
+        io >= MANY && io <= in_map + number(lost, "accesses"),
+        "{io}"
+    );
+    assert_eq!((number(lost, "threads"), number(lost, "reasons")), (0, 0));
+}
+
+fn tables_have_what_documents_have(run: &Finished) {
+    let text = run.text("table");
+    println!("{text}");
+    let count = |what: &str| text.lines().filter(|line| line.contains(what)).count();
+    assert_eq!(count("  REASON"), count(" exits of 2 vCPUs in "));
+    assert!((2..=3).contains(&count(" exits of 2 vCPUs in ")));
+    assert!(count("  hlt") > 0);
+    // The last one has the names of the kernel's functions, in which alone a vCPU halts.
+    let (_, last) = text.rsplit_once("  FUNCTION").unwrap();
+    let halts = last.lines().filter(|line| line.contains("  hlt  "));
+    let halts: Vec<&str> = halts.collect();
+    let named = |line: &&str| {
+        line.split_whitespace()
+            .next()
+            .is_some_and(|name| !name.starts_with("0x"))
+    };
+    assert!(!halts.is_empty() && halts.iter().all(named), "{last}");
+    let widest = text.lines().map(|line| line.chars().count()).max();
+    assert!(widest.is_some_and(|widest| widest <= 80), "{widest:?}");
+}
+
+fn counting_ends_with_the_guest(run: &Finished) {
+    assert_eq!(
+        run.text("end.status").trim(),
+        "0",
+        "{}",
+        run.text("end.said")
+    );
+    let document = run.json("end.json");
+    assert!(!document["reasons"].as_array().unwrap().is_empty());
+}
+
+fn without_tracefs_it_says_what_to_do(run: &Finished) {
+    let said = run.text("unmounted.said");
+    assert_eq!(run.text("unmounted.status").trim(), "1", "{said}");
+    let expected = "the host's tracefs isn't mounted: mount -t tracefs tracefs /sys/kernel/tracing";
+    assert!(said.contains(expected), "{said}");
+}
