@@ -1,5 +1,6 @@
 //! Uses the page as a tool in a browser: its window, the call tree, the timeline, chips, and what is found.
 
+use crate::shared::recordings::Written;
 use crate::shared::used::{Used, report_of};
 use crate::shared::walk;
 use kvmprof_recording::Mode;
@@ -257,6 +258,7 @@ fn tips_and_keys_are_there() {
     let tabs = [
         "Flame graph",
         "Call tree",
+        "Stack chart",
         "Functions",
         "Modules",
         "Processes",
@@ -266,4 +268,67 @@ fn tips_and_keys_are_there() {
     assert_eq!(said["tabs"], json!(tabs));
     assert_eq!(said["side"], false);
     assert_eq!(said["focused"], "pid");
+}
+
+/// Time goes to the right: functions are as wide as they took, in the order in which they did; of each time that which took most is there.
+#[test]
+fn the_stack_chart_is_in_the_order_of_time() {
+    let (outer, one, other) = (0x40_9000, 0x40_1000, 0x40_2000);
+    let used = Used::of_page("chart", |folder| {
+        let path = folder.join("recording");
+        let mut written = Written::with_symbols("ffffffff81000000 T f\n");
+        let worker = (7, b"worker".as_slice());
+        for (ticks, function) in [(100, one), (200, other), (100, one)] {
+            written.samples(ticks, worker, Mode::User, (&[], &[function, outer]));
+        }
+        written.write(&path);
+        page_of(&Recording::open(&path).unwrap(), &[], "A test").unwrap()
+    });
+    let said = &used.said;
+    let frames = |step: &str| -> Vec<(String, u64, u64, f64, f64)> {
+        serde_json::from_value(said[step].clone()).unwrap()
+    };
+    let check = |step: &str, expected: &[(&str, u64, u64, f64, f64)]| {
+        let shown = frames(step);
+        assert_eq!(shown.len(), expected.len(), "{step}: {said}");
+        for (shown, expected) in shown.iter().zip(expected) {
+            assert_eq!(
+                (shown.0.as_str(), shown.1, shown.2),
+                (expected.0, expected.1, expected.2),
+                "{step}"
+            );
+            for (shown, expected) in [(shown.3, expected.3), (shown.4, expected.4)] {
+                assert!((shown - expected).abs() < 0.02, "{step}: {said}");
+            }
+        }
+    };
+    let (outer, one, other) = ("0x409000", "0x401000", "0x402000");
+    check(
+        "all",
+        &[
+            ("vCPU 0", 0, 400, 0.0, 1.0),
+            (outer, 1, 400, 0.0, 1.0),
+            (one, 2, 100, 0.0, 0.25),
+            (other, 2, 200, 0.25, 0.5),
+            (one, 2, 100, 0.75, 0.25),
+        ],
+    );
+    assert_eq!(frames("half").last().unwrap().0, other, "{said}");
+    assert_eq!(frames("half").len(), 4, "{said}");
+    assert_eq!(said["beside"], other);
+    assert!(
+        said["details"][1]
+            .as_str()
+            .unwrap()
+            .starts_with("200 in this time"),
+        "{said}"
+    );
+    check(
+        "zoomed",
+        &[
+            ("vCPU 0", 0, 200, 0.0, 1.0),
+            (outer, 1, 200, 0.0, 1.0),
+            (other, 2, 200, 0.0, 1.0),
+        ],
+    );
 }

@@ -21,7 +21,7 @@ const STYLES: [&str; 3] = [
 ];
 
 /// The script's files. Each comes after those that it needs.
-const SCRIPTS: [&str; 17] = [
+const SCRIPTS: [&str; 18] = [
     include_str!("script/data.js"),
     include_str!("script/state.js"),
     include_str!("script/sums.js"),
@@ -30,6 +30,7 @@ const SCRIPTS: [&str; 17] = [
     include_str!("script/tip.js"),
     include_str!("script/flames.js"),
     include_str!("script/calltree.js"),
+    include_str!("script/chart.js"),
     include_str!("script/code.js"),
     include_str!("script/details.js"),
     include_str!("script/views.js"),

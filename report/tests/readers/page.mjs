@@ -185,7 +185,7 @@ async function access () {
   ]) {
     await page.setViewportSize({ width, height })
     await page.emulateMedia({ colorScheme })
-    for (const [view, part, panel] of [['flame', '#graph .frame', '#add'], ['tree', '#tree tbody tr', '#ask'], ['function', '#callees .frame', '#quality']]) {
+    for (const [view, part, panel] of [['flame', '#graph .frame', '#add'], ['tree', '#tree tbody tr', '#ask'], ['chart', '#chart .frame[aria-level="2"]', '#ask'], ['function', '#callees .frame', '#quality']]) {
       await page.goto(`${address}#tab=${view}&search=copy&mode=kernel&not=vcpu:1`)
       await page.reload()
       await page.click(part)

@@ -111,6 +111,27 @@ export async function timeline () {
   return answer
 }
 
+// The stack chart: its frames and the times that they stand for; of a part of the time; and how a click and keys move in it.
+export async function chart () {
+  const frames = async () => page.$$eval('#chart .frame', frames => frames.map(({ frame, offsetLeft, offsetWidth, parentElement }) =>
+    [frame.name, frame.depth, frame.ticks, offsetLeft / parentElement.clientWidth, offsetWidth / parentElement.clientWidth]))
+  await view('chart')
+  const answer = { all: await frames() }
+  await drag(...await page.evaluate(() => [0, 1].map(halves => (data.begin + data.width * data.bins * halves / 2) / 1e9)))
+  answer.half = await frames()
+  await page.keyboard.press('Escape')
+  await untilState('time', '')
+  await page.focus('#chart .frame[aria-level="2"]')
+  await page.keyboard.press('ArrowDown')
+  await page.keyboard.press('ArrowRight')
+  answer.beside = await page.evaluate(() => document.activeElement.textContent)
+  answer.details = await page.$$eval('#details dd', values => values.map(value => value.textContent))
+  await page.keyboard.press('Enter')
+  await until(() => state.span !== '')
+  answer.zoomed = await frames()
+  return answer
+}
+
 // A filter by a lane's name, turned round by its chip, removed, and taken back; what is left out of modes is in the command.
 export async function chips () {
   const answer = { all: (await shown()).total }
@@ -190,7 +211,7 @@ export async function tips () {
   await page.keyboard.press('Escape')
   answer.closed = await page.isHidden('#help')
   answer.tabs = []
-  for (const key of '1234567') {
+  for (const key of '12345678') {
     await page.keyboard.press(key)
     answer.tabs.push(await page.textContent('[role=tab][aria-selected=true]'))
   }

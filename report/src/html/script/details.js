@@ -37,16 +37,20 @@ function selectedGroup() {
 }
 
 // Whether the tree that a frame is in begins with callees.
-const isFromCallees = (flames) => flames === views.callers || flames !== views.callees && state.inverted !== "";
+const isFromCallees = (flames) => flames === views.callers || flames !== views.callees && !flames?.isPartial && state.inverted !== "";
 
 function countsOf({ frame, flames }) {
-  const isSelf = frame.fn >= 0 && !isFromCallees(flames);
+  const isSelf = frame.fn >= 0 && !isFromCallees(flames) && !flames.isPartial;
   if (isComparison) {
     const own = frame.calls.reduce(([before, after], { sides }) => [before - sides[0], after - sides[1]], frame.sides);
     return [["ticks", countText(frame, flames.root)], ...isSelf ? [["self", changeText(own)]] : []];
   }
   const own = frame.calls.reduce((rest, called) => rest - called.ticks, frame.ticks);
   const share = (count) => `${percent(count, sums.total)} of what is selected (${intervalText(count)})`;
+  if (flames.isPartial) {
+    const time = [frame.from, frame.to].map(shownTime).join(" to ");
+    return [["time", `${time} (${duration((frame.to - frame.from) * data.width)})`], ["ticks", `${frame.ticks} in this time, of the way that most took`]];
+  }
   const shown = flames.root.ticks === sums.total ? [] : [["of these", `${percent(frame.ticks, flames.root.ticks)} of what is shown`]];
   return [["total", `${ticksOf(frame.ticks)}, ${share(frame.ticks)}`], ...shown, ...isSelf ? [["self", `${ticksOf(own)}, ${share(own)}`]] : []];
 }

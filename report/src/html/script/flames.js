@@ -34,7 +34,8 @@ function colourOf(frame) {
 // What a tooltip says of a frame.
 function tipOf(frame, root) {
   const own = frame.calls.reduce((rest, called) => rest - called.ticks, frame.ticks);
-  return [frame.name, countText(frame, root), isComparison || frame.fn < 0 ? "" : `self ${ticksOf(own)}`,
+  const time = frame.node === undefined ? "" : `${shownTime(frame.from)} to ${shownTime(frame.to)}`;
+  return [frame.name, time, countText(frame, root), isComparison || frame.fn < 0 || frame.node !== undefined ? "" : `self ${ticksOf(own)}`,
     frame.fn < 0 ? "" : [moduleName(frame.fn), frame.isInlined ? "inlined" : ""].filter(Boolean).join(", "),
     isComparison ? "" : modesText(frame),
     frame.fn < 0 ? "" : functions.lines[frame.fn].split(", ")[0],

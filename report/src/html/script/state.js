@@ -1,7 +1,8 @@
 // What is selected and how it is shown. It stands in the address of the page, so that it can be kept and Back works.
 
 const TABLES = ["function", "module", "process", "thread", "vcpu"];
-const TABS = ["flame", "tree", ...TABLES, ...data.code.length > 0 ? ["code"] : []];
+// A chart has one time, a comparison two.
+const TABS = ["flame", "tree", ...isComparison ? [] : ["chart"], ...TABLES, ...data.code.length > 0 ? ["code"] : []];
 const DEFAULTS = {
   time: "", pid: "", tid: "", label: "", vcpu: "", mode: "", module: "", function: "", regex: "",
   // A comparison is of all ticks, as `kvmprof diff`.

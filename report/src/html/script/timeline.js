@@ -27,7 +27,10 @@ function setUpTimeline() {
 function showSpan(first, end) {
   const width = Math.min(Math.max(Math.round(end - first), Math.min(FEWEST, data.bins)), data.bins);
   const from = Math.min(Math.max(Math.round(first), 0), data.bins - width);
-  changeInPlace({ span: timeRange(from, from + width) }, drawSpan);
+  changeInPlace({ span: timeRange(from, from + width) }, () => {
+    drawSpan();
+    if (state.tab === "chart") drawViews();
+  });
 }
 
 // Shows more or less time around a place, which stays where it is.

@@ -2,7 +2,7 @@
 
 const views = {};
 const PAUSE = 200; // ms
-const TAB_NAMES = { flame: "Flame graph", tree: "Call tree", function: "Functions", module: "Modules", process: "Processes", thread: "Threads", vcpu: "vCPUs", code: "Code" };
+const TAB_NAMES = { flame: "Flame graph", tree: "Call tree", chart: "Stack chart", function: "Functions", module: "Modules", process: "Processes", thread: "Threads", vcpu: "vCPUs", code: "Code" };
 
 const zoomTo = (frame) => views.graph.hold(() => change({ zoom: frame.path }));
 
@@ -13,6 +13,7 @@ function setUpViews() {
   views.callers = new Flames(element("callers"), "Callers", showFrame, about);
   views.callees = new Flames(element("callees"), "Callees", showFrame, about);
   views.tree = new CallTree(element("tree"), showFrame);
+  views.chart = new StackChart(element("chart"), showFrame);
   element("tabs").append(...TABS.map((name, index) => make("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "pane",
     "aria-keyshortcuts": index + 1, textContent: TAB_NAMES[name], onclick: () => change({ tab: name }) })));
   // Arrow keys move between tabs, as in all lists of tabs.
@@ -88,7 +89,7 @@ function drawViews() {
   element("side").setAttribute("aria-expanded", state.side === "");
   const isTable = TABLES.includes(tab);
   const isEmpty = sums.total === 0;
-  for (const [id, isShown] of [["flame", tab === "flame"], ["tree", tab === "tree"], ["rows", isTable], ["sandwich", tab === "function"], ["code", tab === "code"]]) {
+  for (const [id, isShown] of [["flame", tab === "flame"], ["tree", tab === "tree"], ["chart", tab === "chart"], ["rows", isTable], ["sandwich", tab === "function"], ["code", tab === "code"]]) {
     element(id).hidden = !isShown || isEmpty && tab !== "code";
   }
   drawEmptiness(isEmpty && tab !== "code");
@@ -97,6 +98,7 @@ function drawViews() {
   if (isEmpty && tab !== "code") selection = null;
   else if (tab === "flame") drawGraph(isHit);
   else if (tab === "tree") drawTree(isHit);
+  else if (tab === "chart") views.chart.draw(isHit);
   else if (tab === "code") drawCode();
   else drawTables();
   if (tab === "function" && !isEmpty) drawSandwich(isHit);
@@ -116,7 +118,7 @@ function drawEmptiness(isEmpty) {
 
 function noteCrowd() {
   const { tab } = state;
-  const drawn = { flame: [views.graph], function: [views.callers, views.callees], tree: [views.tree] }[tab] ?? [];
+  const drawn = { flame: [views.graph], function: [views.callers, views.callees], tree: [views.tree], chart: [views.chart] }[tab] ?? [];
   const isCrowded = sums.total > 0 && drawn.some((view) => view.isCrowded);
   element("crowded").hidden = !isCrowded;
   element("crowded").textContent = tab === "tree" ? `Only the first ${MOST_ROWS} rows are shown: close some to see the others.`
@@ -125,7 +127,8 @@ function noteCrowd() {
 
 // The frames that are found in the present view, and the number of the one that was gone to last.
 let hitAt = -1;
-const hitsShown = () => ({ flame: views.graph, tree: views.tree }[state.tab]?.hits ?? []);
+const hitView = () => ({ flame: views.graph, tree: views.tree, chart: views.chart }[state.tab]);
+const hitsShown = () => hitView()?.hits ?? [];
 
 function drawFound(isHit) {
   hitAt = Math.min(hitAt, hitsShown().length - 1);
@@ -139,8 +142,8 @@ function nextHit(step) {
   const hits = hitsShown();
   if (hits.length === 0) return;
   hitAt = hitAt < 0 && step < 0 ? hits.length - 1 : (hitAt + step + hits.length) % hits.length;
-  const view = { flame: views.graph, tree: views.tree }[state.tab];
-  showFrame(hits[hitAt], view);
+  const view = hitView();
+  showFrame(hits[hitAt], view.lanes?.find((lane) => lane.hits.includes(hits[hitAt])) ?? view);
   view.reveal(hits[hitAt]);
   drawFound(searched());
 }

@@ -1,0 +1,136 @@
+// The stack chart: what each vCPU did over time. Of a bin it shows the way from the outermost function that most ticks took, at each call again: bins don't know
+// the order of their ticks. The same way in the next bin is the same frames.
+
+const CHARTS = 16; // vCPUs that are shown
+
+// The bins of the chart: those that are shown, of the selected time if there is one among them.
+function chartBins() {
+  const [shown, selected] = [shownBins(), selectedBins()];
+  const [from, to] = [Math.max(shown[0], selected[0]), Math.min(shown[1], selected[1])];
+  return from < to ? [from, to] : selected;
+}
+
+// By vCPU and bin, the nodes and ticks of the runs there, of what the filters but that of time select.
+function runsByBin([from, to]) {
+  const found = new Map();
+  eachRun(sums.all, (run, selected) => {
+    const [bin, vcpu] = [runs.bin[run], runs.vcpu[run]];
+    if (bin < from || bin >= to) return;
+    if (!found.has(vcpu)) found.set(vcpu, new Map());
+    const bins = found.get(vcpu);
+    if (!bins.has(bin)) bins.set(bin, []);
+    bins.get(bin).push([runs.mode[run], selected]);
+  });
+  return found;
+}
+
+// The nodes of a bin's way, the outermost first, each with its ticks by mode.
+function heaviestWay(runsOfBin) {
+  const modesOf = new Map();
+  const calls = new Map();
+  for (const [mode, selected] of runsOfBin) {
+    for (const cell of selected) {
+      for (let node = cells.node[cell]; node > 0; node = nodes.parent[node]) {
+        if (!modesOf.has(node)) {
+          modesOf.set(node, [0, 0, 0, 0]);
+          const caller = nodes.parent[node];
+          if (!calls.has(caller)) calls.set(caller, []);
+          calls.get(caller).push(node);
+        }
+        modesOf.get(node)[mode] += cells.ticks[cell];
+      }
+    }
+  }
+  const way = [];
+  const ticksOfNode = (node) => modesOf.get(node).reduce((sum, ticks) => sum + ticks, 0);
+  for (let node = 0; calls.has(node);) {
+    node = calls.get(node).reduce((most, call) => ticksOfNode(call) > ticksOfNode(most) ? call : most);
+    way.push({ node, modes: modesOf.get(node), ticks: ticksOfNode(node) });
+  }
+  return way;
+}
+
+// The frames of a vCPU below one that stands for it, in the order of time.
+function chartOf(vcpu, bins, [from, to]) {
+  const root = Object.assign(new Frame(null, "", -1, `vCPU ${vcpu}`), { from, to, calls: [] });
+  for (let bin = from; bin < to; bin++) {
+    let parent = root;
+    for (const { node, modes, ticks } of bins.has(bin) ? heaviestWay(bins.get(bin)) : []) {
+      let frame = parent.calls.at(-1);
+      if (frame?.node !== node || frame.to !== bin) {
+        const fn = nodes.fn[node];
+        frame = Object.assign(new Frame(parent, `${bin}-${node}`, fn, functions.name[fn]), { node, from: bin, to: bin, calls: [], isInlined: (nodes.flags[node] & 2) === 2 });
+        parent.calls.push(frame);
+      }
+      frame.to = bin + 1;
+      frame.ticks += ticks;
+      if (parent === root) root.ticks += ticks;
+      modes.forEach((count, mode) => { frame.modes[mode] += count; });
+      if (nodes.flags[node] & 1) frame.cut += ticks;
+      parent = frame;
+    }
+  }
+  root.calls.forEach(({ modes }) => modes.forEach((count, mode) => { root.modes[mode] += count; }));
+  return root;
+}
+
+// A vCPU's part of the chart. Keys move in it as in a graph.
+class ChartLane extends Flames {
+  // What isn't on the way has no frame: the rest of a frame's ticks isn't its own.
+  isPartial = true;
+
+  drawLane(root, [from, to], isHit) {
+    Object.assign(this, { root, zoomed: root, hangs: true, elements: new Map(), hits: [] });
+    const width = this.box.clientWidth || 1;
+    const boxes = [];
+    const rest = [root];
+    for (let index = 0; index < rest.length && boxes.length < MOST; index++) {
+      const frame = rest[index];
+      const share = (frame.to - frame.from) / (to - from);
+      boxes.push({ frame, left: (frame.from - from) / (to - from), share, isAbove: false });
+      rest.push(...frame.calls.filter((call) => (call.to - call.from) / (to - from) * width >= THINNEST));
+    }
+    this.isCrowded = boxes.length < rest.length;
+    this.box.replaceChildren(...boxes.map((box) => this.element(box, width, isHit)));
+    this.box.style.height = `${HEIGHT * (boxes.reduce((depth, { frame }) => Math.max(depth, frame.depth), 0) + 1)}px`;
+    this.box.classList.toggle("searched", isHit !== null);
+    if (!this.elements.has(this.current)) this.current = "";
+    this.elements.get(this.current)?.setAttribute("tabindex", "0");
+  }
+}
+
+class StackChart {
+  constructor(box, select) {
+    Object.assign(this, { box, select, lanes: [] });
+  }
+
+  get isCrowded() {
+    return this.lanes.some((lane) => lane.isCrowded);
+  }
+
+  get hits() {
+    return this.lanes.flatMap((lane) => lane.hits);
+  }
+
+  draw(isHit) {
+    const span = chartBins();
+    const byBin = runsByBin(span);
+    const shown = vcpus.filter(isSelectedVcpu).slice(0, CHARTS);
+    if (this.lanes.length !== shown.length) {
+      this.lanes = shown.map(() => new ChartLane(make("div", { className: "graph" }), "Stacks over time", this.select, ({ from, to }) => showSpan(from, to)));
+      this.box.replaceChildren(...this.lanes.map((lane) => lane.box));
+    }
+    this.lanes.forEach((lane, index) => {
+      lane.box.setAttribute("aria-label", `Stacks of vCPU ${shown[index]} over time`);
+      lane.drawLane(chartOf(shown[index], byBin.get(shown[index]) ?? new Map(), span), span, isHit);
+    });
+  }
+
+  mark(fn) {
+    for (const lane of this.lanes) lane.mark(fn);
+  }
+
+  reveal(frame) {
+    for (const lane of this.lanes) lane.reveal(frame);
+  }
+}
