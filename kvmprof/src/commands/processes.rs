@@ -7,11 +7,13 @@ use anyhow::Context;
 use clap::Args;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::device;
-use kvmprof_cli::command_line::{Command, Console, ExitStatus, SocketArgs};
+use kvmprof_cli::command_line::{Command, Console, ExitStatus};
 use kvmprof_cli::table::{Align, write_table};
 use kvmprof_cli::text::write_json;
 use kvmprof_client::{ClientError, Connection};
 use kvmprof_recording::processes::{GuestProcess, GuestProcessList};
+
+use super::targets::TargetArgs;
 
 /// Maximum length of the list, in bytes: the server keeps no longer text.
 const MAX_LIST: usize = 32 << 20;
@@ -34,7 +36,7 @@ const INDENT: &str = "  ";
 )]
 pub struct ProcessesArguments {
     #[command(flatten)]
-    socket: SocketArgs,
+    target: TargetArgs,
     /// Put each process below its parent
     #[arg(long)]
     tree: bool,
@@ -46,7 +48,7 @@ pub struct ProcessesArguments {
 impl Command for ProcessesArguments {
     /// Prints the processes of a running guest.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let document = read_list(&self.socket.connect()?)?;
+        let document = read_list(&self.target.connect_own("processes")?)?;
         let written = if self.json {
             let document: serde_json::Value = serde_json::from_slice(&document).context(NO_LIST)?;
             write_json(console.text(), document)

@@ -26,8 +26,8 @@ use kvmprof_vmm::attached::{Attachment, kernel_functions};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::attach;
 use super::sandbox::SandboxMode;
+use super::targets;
 
 /// The pause between two looks whether the VMM has ended.
 const LOOK: Duration = Duration::from_millis(250);
@@ -68,9 +68,9 @@ impl Sort {
       kvmprof exits 1234 --interval 1 --sort count"
 )]
 pub struct ExitsArguments {
-    /// The guest, as for kvmprof attach
+    /// The guest, as for kvmprof attach; if not given, the only one that runs
     #[arg(value_name = "PID|PID:START_TIME|NAME")]
-    guest: String,
+    guest: Option<String>,
     /// How long to count, in seconds; if not given, until Ctrl-C
     #[arg(long, value_name = "N", value_parser = value::seconds)]
     seconds: Option<Duration>,
@@ -110,7 +110,7 @@ impl Command for ExitsArguments {
     /// Counts exits, and prints them.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         self.sandbox.close_inherited(&[]);
-        let (host, machine) = attach::find(&self.guest, false)?;
+        let (host, machine) = targets::find_machine_or_only(self.guest.as_deref())?;
         if let Some(why) = unavailable(EventKind::KvmExits) {
             return Err(anyhow!(why).context("Cannot count the exits of guests on this host"));
         }

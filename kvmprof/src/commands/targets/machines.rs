@@ -44,6 +44,22 @@ pub fn find_machine(guest: &str, wait: bool) -> anyhow::Result<(HostKernel, Mach
     }
 }
 
+/// The machine that `guest` names, or the only one of this host, which can be attached to, as the host's kernel shows it.
+///
+/// # Errors
+/// There is none, or several, or it can't be attached to.
+pub fn find_machine_or_only(guest: Option<&str>) -> anyhow::Result<(HostKernel, Machine)> {
+    match guest {
+        Some(guest) => find_machine(guest, false),
+        None => {
+            let machine = without_obstacle(only()?)?;
+            let host = HostKernel::open()
+                .context("The host's kernel doesn't tell where guests have their memory")?;
+            Ok((host, machine))
+        }
+    }
+}
+
 /// The machine that `guest` names, attachable or not.
 ///
 /// # Errors

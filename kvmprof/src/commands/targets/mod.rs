@@ -14,7 +14,7 @@ use kvmprof_client::{Connection, live_sockets};
 use kvmprof_report::text::visible;
 
 use attached::Attached;
-pub use machines::find_machine;
+pub use machines::{find_machine, find_machine_or_only};
 
 /// The guest of a command: its argument, or the option `--socket`.
 #[derive(Args, Clone, Debug, Default)]

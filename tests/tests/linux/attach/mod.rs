@@ -32,7 +32,7 @@ const GUESTS: [Guest; 3] = [
     ("own", 2, 512 << 20),
     ("memfd", 1, 4608 << 20),
 ];
-const ONE: u64 = 0x1000_0000;
+pub const ONE: u64 = 0x1000_0000;
 const TWO: u64 = 0x2000_0000;
 const SOMETIMES: u64 = 0x3000_0000;
 
