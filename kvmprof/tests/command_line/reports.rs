@@ -36,7 +36,8 @@ fn recordings_are_counted_together() {
         .assert_refused(FAILURE, &["named twice"]);
     let ran = folder.run(&["report", "before", "after", "--pid", "99"]);
     ran.assert_refused(FAILURE, &["Nothing in before after matches --pid"]);
-    folder.run(&["report"]).assert_refused(USAGE, &["FILE"]);
+    let ran = folder.run(&["report"]);
+    ran.assert_refused(FAILURE, &["Cannot read out.kvmprof"]);
 }
 
 #[test]

@@ -196,7 +196,9 @@ fn check_list(guest: &Found) {
         .find(|words| words.first() == Some(&pid.as_str()))
         .unwrap();
     let places = [format!("0:{}", threads[0]), format!("1:{}", threads[1])];
-    let rest = ["kvmprof", "-", "64M", "yes", "2", &places[0], &places[1]];
+    let rest = [
+        "kvmprof", "-", "-", "64M", "yes", "2", &places[0], &places[1],
+    ];
     assert_eq!(line[1..], rest, "{stdout}");
 }
 

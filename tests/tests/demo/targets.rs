@@ -88,6 +88,9 @@ fn record_attaches_and_leaves_nothing() {
 fn commands_share_an_attachment() {
     on_kvm(|| {
         let other = Other::start();
+        let ran = run_command(&mut other.command(&["status"]));
+        assert_eq!(ran.status, 2, "{ran:?}");
+        assert!(ran.stderr.contains("Nobody samples the guest"), "{ran:?}");
         let first = other.spawn(&["record"]);
         let ran = run_command(&mut other.command(&["status"]));
         assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");

@@ -41,7 +41,7 @@ pub struct StatusArguments {
 impl Command for StatusArguments {
     /// Prints the status of a running guest.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let (document, status) = read_status(&*self.target.connect(console)?)?;
+        let (document, status) = read_status(&self.target.connect_served()?)?;
         let written = if self.json {
             write_json(console.text(), document)
         } else {

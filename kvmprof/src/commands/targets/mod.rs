@@ -76,6 +76,20 @@ impl TargetArgs {
         })
     }
 
+    /// Connects to what samples a guest already.
+    ///
+    /// # Errors
+    /// As for [`connect`](Self::connect); or nobody samples it.
+    pub fn connect_served(&self) -> anyhow::Result<Connection> {
+        match self.find()? {
+            Found::Served(connection) => Ok(connection),
+            Found::Machine(machine) => Err(usage(format_args!(
+                "Nobody samples the guest of process {}: kvmprof attach does, and kvmprof record and top do by themselves",
+                machines::in_words(&machine)
+            ))),
+        }
+    }
+
     /// Connects to a guest that kvmprof runs: guests of other VMMs lack what the command `command` is for.
     ///
     /// # Errors
