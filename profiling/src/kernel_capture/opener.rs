@@ -223,11 +223,10 @@ impl Server {
                 (Err(Arc::clone(&error)), Err(error))
             }
         };
-        let host = None;
         let server = Self {
             process,
             kernel,
-            host,
+            host: None,
         };
         (server, form)
     }
