@@ -112,7 +112,8 @@ impl Counter {
 
     fn end(mut self) -> Vec<Instruction> {
         self.program.land_all(self.ends);
-        self.program.immediate(MOVE_IMMEDIATE, 0, 0);
+        // With 0 the kernel would keep the tracepoint's record from everybody's events, also those of perf (`trace_call_bpf`, `kernel/trace/bpf_trace.c`).
+        self.program.immediate(MOVE_IMMEDIATE, 0, 1);
         self.program.add(EXIT, 0, 0, 0, 0);
         self.program.0
     }

@@ -10,6 +10,9 @@ use kvmprof_cli::table::{Align, percent, write_table};
 
 use super::{Part, names};
 
+/// Maximum number of characters of a function's name in the table.
+const MAX_NAME: usize = 28;
+
 /// Writes what was counted.
 pub fn write(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
     let (mut all, mut halts) = (Exits::default(), Exits::default());
@@ -128,8 +131,17 @@ fn write_functions(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
         rows.entry((name, one.reason)).or_default().add(one.exits);
     }
     let rows = rows.into_iter();
-    let rows = rows.map(|((name, reason), exits)| (exits, name, reason));
+    let rows = rows.map(|((name, reason), exits)| (exits, shortened(name), reason));
     write_places(part, output, "FUNCTION", rows.collect())
+}
+
+/// A function's name with at most [`MAX_NAME`] characters, so that the table fits into a terminal.
+fn shortened(name: String) -> String {
+    if name.chars().count() <= MAX_NAME {
+        return name;
+    }
+    let kept: String = name.chars().take(MAX_NAME - 1).collect();
+    kept + "…"
 }
 
 /// A table of exits, what they are of, and their reason.
@@ -317,6 +329,12 @@ mod tests {
             text.lines().all(|line| line.chars().count() <= 80),
             "{text}"
         );
+    }
+
+    #[test]
+    fn long_names_are_shortened() {
+        assert_eq!(shortened("x".repeat(28)), "x".repeat(28));
+        assert_eq!(shortened("é".repeat(29)), "é".repeat(27) + "…");
     }
 
     #[test]
