@@ -21,6 +21,8 @@ const MAX_PROCESSES: usize = 256;
 /// How long after a file wasn't found it is looked for again: this time, twice as long each time, up to the maximum.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const MAX_WAIT: Duration = Duration::from_secs(8);
+/// How often in a row it may be unknown whether a process lives, before it counts as ended.
+const MAX_UNKNOWN: u32 = 20;
 /// Maximum number of directory entries that are visited in one round.
 const MAX_ENTRIES: usize = 1 << 14;
 /// Maximum number of steps of one file in one round.
@@ -69,6 +71,8 @@ struct Process {
     /// When the file is looked for again, and how long after that.
     look: Instant,
     wait: Duration,
+    /// How often in a row it wasn't known whether it lives.
+    unknown: u32,
     /// Whether a block of it was made.
     has_begun: bool,
     /// All that it had written at this time was read, in ns of CLOCK_MONOTONIC.
@@ -102,9 +106,14 @@ impl GeneratedCodeReader {
             Backing::File(file) if is_jit_dump(&file.path) => Some(file.identity),
             _ => None,
         });
-        let known = self.processes.iter_mut();
-        if let Some(known) = known.into_iter().find(|known| known.place == *place) {
+        let mut known = self.processes.iter_mut();
+        if let Some(known) = known.find(|known| known.place.process == place.process) {
             known.dump = known.dump.or(dump);
+            if known.place != *place {
+                // It has another root directory now.
+                known.place.clone_from(place);
+                (known.file, known.has_begun) = (None, false);
+            }
             return;
         }
         if self.processes.len() >= MAX_PROCESSES {
@@ -118,6 +127,7 @@ impl GeneratedCodeReader {
             file: None,
             look: now,
             wait: FIRST_WAIT,
+            unknown: 0,
             has_begun: false,
             since: map.time,
             bytes: 0,
@@ -139,7 +149,15 @@ impl GeneratedCodeReader {
         let mut room = MAX_ENTRIES;
         let mut blocks = Vec::new();
         self.processes.retain_mut(|process| {
-            let lives = sources.still_executes(&process.place.process);
+            let lives = match sources.still_executes(&process.place.process) {
+                Some(lives) => lives,
+                None if process.unknown < MAX_UNKNOWN => {
+                    process.unknown += 1;
+                    return true;
+                }
+                None => false,
+            };
+            process.unknown = 0;
             // What it has written before its end is read, too.
             process.read(sources, &mut room, lives, &mut blocks);
             if !lives {
