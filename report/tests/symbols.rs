@@ -5,7 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::shared::compiled::{BASE, Guest, SLIDE};
-use kvmprof_recording::file::{Block, KernelInfo, Kind, Recording, Unobserved};
+use kvmprof_recording::file::{
+    Block, GeneratedCode, GeneratedCodeInfo, KernelInfo, Kind, Recording, Unobserved,
+};
 use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::export::{Format, Source};
 use kvmprof_report::profile::{Profile, Selection, SortBy, folded, functions, lines};
@@ -186,6 +188,83 @@ fn a_file_without_a_recorded_build_id_is_not_used() {
     }
     let missing = profile(&path, &sources(None, Some(guest.root().join("none"))));
     assert!(matches!(missing, Err(SymbolError::Sysroot { .. })));
+}
+
+/// The sample is at 2000.
+#[test]
+fn generated_code_has_the_names_that_its_process_had_written() {
+    let guest = Guest::new();
+    fs::write(
+        guest.root().join("tmp/perf-77.map"),
+        "7fff00001000 20 of_host\n",
+    )
+    .unwrap();
+    let code = |pid, begins, (since, until), lines: &str| {
+        let code = GeneratedCode {
+            info: GeneratedCodeInfo {
+                pid,
+                begins,
+                since,
+                until,
+            },
+            lines: lines.to_owned(),
+        };
+        code.to_block().unwrap()
+    };
+    let (dye, weave) = ("7fff00001000 20 dye\n", "7fff00001000 40 weave\n");
+    let first = code(77, true, (500, 1500), dye);
+    for (blocks, on_host, expected) in [
+        (vec![first.clone()], false, "dye_[j]"),
+        (vec![first.clone()], true, "dye_[j]"),
+        // The last one that had been written counts.
+        (
+            vec![first.clone(), code(77, false, (1500, 1700), weave)],
+            false,
+            "weave_[j]",
+        ),
+        // Either may have been there.
+        (
+            vec![first.clone(), code(77, false, (1500, 2000), weave)],
+            false,
+            "0x7fff00001010",
+        ),
+        (
+            vec![first.clone(), code(77, false, (2100, 2200), weave)],
+            false,
+            "0x7fff00001010",
+        ),
+        (
+            vec![
+                first.clone(),
+                code(77, false, (5_000_002_000, 5_000_002_001), weave),
+            ],
+            false,
+            "dye_[j]",
+        ),
+        // Another process with the same id, and one with another id.
+        (
+            vec![first.clone(), code(77, true, (1900, 1900), "")],
+            false,
+            "0x7fff00001010",
+        ),
+        (
+            vec![first, code(77, true, (1900, 1900), "")],
+            true,
+            "of_host_[j]",
+        ),
+        (
+            vec![code(78, true, (500, 1500), dye)],
+            false,
+            "0x7fff00001010",
+        ),
+    ] {
+        let blocks = [vec![guest.mappings(None).to_block().unwrap()], blocks].concat();
+        let path = guest.recording(&[(&[], &[0x7fff_0000_1010])], &blocks);
+        let sysroot = on_host.then(|| guest.root());
+        let profile = profile(&path, &sources(None, sysroot)).unwrap();
+        let stacks = folded(&profile, &OutputBudget::new(u64::MAX)).unwrap();
+        assert_eq!(stacks, [format!("pid-77;{expected} 1")]);
+    }
 }
 
 /// GCC writes no linkage names of static functions.

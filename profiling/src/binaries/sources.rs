@@ -139,10 +139,10 @@ impl BinarySources {
         linux.map_or_else(Vec::new, |linux| runtime.new_functions(linux, &self.memory))
     }
 
-    /// Whether `process` executes the program that it did. False if that is unknown.
-    pub(super) fn still_executes(&self, process: &ProcessInstance) -> bool {
-        let linux = self.knowledge.linux();
-        linux.is_some_and(|linux| linux.still_executes(&self.memory, process))
+    /// Whether `process` executes the program that it did. `None` if that is unknown.
+    pub(super) fn still_executes(&self, process: &ProcessInstance) -> Option<bool> {
+        let linux = self.knowledge.linux()?;
+        linux.still_executes(&self.memory, process)
     }
 
     /// The perf map at `place`, if it is in guest memory. `room` is the number of directory entries that may still be visited.

@@ -28,7 +28,7 @@ impl GeneratedState {
 /// The pieces of a process's file.
 #[derive(Clone, Debug, Default)]
 struct WrittenFile {
-    /// When nothing had been written, in ns of CLOCK_MONOTONIC.
+    /// When nothing had been written, in ns of CLOCK_MONOTONIC. It doesn't decrease within a process.
     begin: u64,
     /// Of each piece, until when its code wasn't there, and since when all of it was written. Neither decreases.
     times: Vec<(u64, u64)>,
@@ -50,12 +50,15 @@ impl GeneratedFiles {
     pub fn add(&mut self, code: &GeneratedCode) -> u32 {
         let info = &code.info;
         let of_process = self.processes.entry(info.pid).or_default();
-        let index = match of_process.last() {
-            Some(last) if !info.begins => *last,
+        let last = of_process.last().copied();
+        let before = last.and_then(|last| self.files.get(last));
+        let begin = before.map_or(0, |file| file.begin).max(info.since);
+        let index = match last {
+            Some(last) if !info.begins => last,
             _ => {
                 of_process.push(self.files.len());
                 self.files.push(WrittenFile {
-                    begin: info.since,
+                    begin,
                     ..WrittenFile::default()
                 });
                 self.files.len() - 1
@@ -160,6 +163,8 @@ mod tests {
             // Times that go back.
             code(false, 90, 95),
             code(true, 200, 220),
+            // One that begins before the last one did.
+            code(true, 150, 230),
         ];
         for part in &parts {
             files.add(part);
@@ -174,9 +179,10 @@ mod tests {
             (113, Some((0, 1, 3))),
             (121, Some((0, 3, 3))),
             (200, Some((0, 3, 3))),
-            (201, Some((1, 0, 1))),
-            (221, Some((1, 1, 1))),
-            (1_000_000, Some((1, 1, 1))),
+            (201, Some((2, 0, 1))),
+            (221, Some((2, 0, 1))),
+            (231, Some((2, 1, 1))),
+            (1_000_000, Some((2, 1, 1))),
         ] {
             let time = time * SECOND;
             let (state, (begin, end)) = files.at(7, time);

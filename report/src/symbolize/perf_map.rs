@@ -136,8 +136,7 @@ impl PerfMap {
         Some(())
     }
 
-    /// The function at `address` when these pieces of the file had been written. One whose line was written later had no code there before, unless
-    /// another one's line is earlier.
+    /// The function at `address` when these pieces of the file had been written.
     pub fn find(&self, address: u64, pieces: WrittenPieces) -> Option<FoundFunction<'_>> {
         let after = (self.ranges).partition_point(|(range, _)| range.start <= address);
         let (range, first) = self.ranges.get(after.checked_sub(1)?)?;
@@ -154,11 +153,7 @@ impl PerfMap {
         if written == 0 && !is_all {
             return None;
         }
-        let possible = match (written.checked_sub(1), begun) {
-            (Some(last), _) => entries.get(last..begun)?,
-            (None, 0) => entries.get(..1)?,
-            (None, _) => entries.get(..begun)?,
-        };
+        let possible = entries.get(written.saturating_sub(1)..begun)?;
         let (last, others) = possible.split_last()?;
         let name = |entry: &u32| self.names.get(self.functions[*entry as usize].name.clone());
         let found = name(last)?;
@@ -247,8 +242,8 @@ mod tests {
             let found = map.find(address, WrittenPieces { written, begun });
             found.map(|found| found.name)
         };
-        // Before anything is known, the first line counts.
-        assert_eq!(name(0x1080, 0, 0), Some("first"));
+        assert_eq!(name(0x1080, 0, 0), None);
+        assert_eq!(name(0x1080, 0, 1), Some("first"));
         assert_eq!(name(0x1080, 1, 1), Some("first"));
         // While the second piece is being written, either may be there.
         assert_eq!(name(0x1080, 1, 2), None);
@@ -261,7 +256,8 @@ mod tests {
         // In one piece the order counts, once it has been written.
         assert_eq!(name(0x2000, 1, 1), Some("b"));
         assert_eq!(name(0x2000, 0, 1), None);
-        assert_eq!(name(0x3000, 1, 2), Some("late"));
+        assert_eq!(name(0x3000, 1, 2), None);
+        assert_eq!(name(0x3000, 1, 4), Some("late"));
     }
 
     #[test]

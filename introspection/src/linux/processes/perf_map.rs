@@ -149,13 +149,15 @@ impl LinuxKnowledge {
         files::identity(view, files, inode)
     }
 
-    /// Whether `process` executes the program that it did. False if that is unknown.
-    pub fn still_executes<M: PhysicalMemory>(&self, memory: &M, process: &ProcessInstance) -> bool {
-        let fate = || {
-            let view = self.direct_view(memory)?;
-            GuestProcesses::new(view, self.instances.as_ref()?, None).fate(process)
-        };
-        fate() == Some(ProcessFate::Lives)
+    /// Whether `process` executes the program that it did. `None` if that is unknown.
+    pub fn still_executes<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        process: &ProcessInstance,
+    ) -> Option<bool> {
+        let view = self.direct_view(memory)?;
+        let processes = GuestProcesses::new(view, self.instances.as_ref()?, None);
+        Some(processes.fate(process)? == ProcessFate::Lives)
     }
 }
 

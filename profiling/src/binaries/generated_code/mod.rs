@@ -21,10 +21,13 @@ const MAX_PROCESSES: usize = 256;
 /// How long after a file wasn't found it is looked for again: this time, twice as long each time, up to the maximum.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const MAX_WAIT: Duration = Duration::from_secs(8);
-/// Maximum number of directory entries that are visited in one round.
+/// How often in a row it may be unknown whether a process lives, before it counts as ended.
+const MAX_UNKNOWN: u32 = 20;
+/// Maximum number of directory entries that are visited in one round, and of bytes of lines of all processes after which nothing more is read in it.
 const MAX_ENTRIES: usize = 1 << 14;
-/// Maximum number of steps of one file in one round.
-const MAX_STEPS: usize = 8;
+const MAX_ROUND: usize = 4 << 20;
+/// The number of bytes that a step counts for at least.
+const LEAST_STEP: usize = 4096;
 /// Maximum number of bytes of a process's lines. Further ones are left out.
 const MAX_LINES: usize = 32 << 20;
 
@@ -51,6 +54,12 @@ pub struct NewLines {
     pub lines: String,
 }
 
+/// What may still be done in a round.
+struct Room {
+    entries: usize,
+    lines: usize,
+}
+
 /// The files of all processes.
 #[derive(Debug, Default)]
 pub struct GeneratedCodeReader {
@@ -69,8 +78,12 @@ struct Process {
     /// When the file is looked for again, and how long after that.
     look: Instant,
     wait: Duration,
-    /// Whether a block of it was made.
-    has_begun: bool,
+    /// How often in a row it wasn't known whether it lives.
+    unknown: u32,
+    /// Whether earlier lines don't count once there are new ones.
+    begins: bool,
+    /// Whether a block of its lines was made.
+    has_lines: bool,
     /// All that it had written at this time was read, in ns of CLOCK_MONOTONIC.
     since: u64,
     bytes: usize,
@@ -102,9 +115,14 @@ impl GeneratedCodeReader {
             Backing::File(file) if is_jit_dump(&file.path) => Some(file.identity),
             _ => None,
         });
-        let known = self.processes.iter_mut();
-        if let Some(known) = known.into_iter().find(|known| known.place == *place) {
+        let mut known = self.processes.iter_mut();
+        if let Some(known) = known.find(|known| known.place.process == place.process) {
             known.dump = known.dump.or(dump);
+            if known.place != *place {
+                // It has another root directory now.
+                known.place.clone_from(place);
+                (known.file, known.begins) = (None, true);
+            }
             return;
         }
         if self.processes.len() >= MAX_PROCESSES {
@@ -118,7 +136,9 @@ impl GeneratedCodeReader {
             file: None,
             look: now,
             wait: FIRST_WAIT,
-            has_begun: false,
+            unknown: 0,
+            begins: true,
+            has_lines: false,
             since: map.time,
             bytes: 0,
         });
@@ -136,10 +156,21 @@ impl GeneratedCodeReader {
         if self.next.is_none_or(|next| now < next) {
             return Vec::new();
         }
-        let mut room = MAX_ENTRIES;
+        let mut room = Room {
+            entries: MAX_ENTRIES,
+            lines: MAX_ROUND,
+        };
         let mut blocks = Vec::new();
         self.processes.retain_mut(|process| {
-            let lives = sources.still_executes(&process.place.process);
+            let lives = match sources.still_executes(&process.place.process) {
+                Some(lives) => lives,
+                None if process.unknown < MAX_UNKNOWN => {
+                    process.unknown += 1;
+                    return true;
+                }
+                None => false,
+            };
+            process.unknown = 0;
             // What it has written before its end is read, too.
             process.read(sources, &mut room, lives, &mut blocks);
             if !lives {
@@ -162,20 +193,18 @@ impl Process {
     fn read(
         &mut self,
         sources: &BinarySources,
-        room: &mut usize,
+        room: &mut Room,
         lives: bool,
         blocks: &mut Vec<GeneratedCode>,
     ) {
-        self.find(sources, room, lives);
+        self.find(sources, &mut room.entries, lives);
         let Some((identity, format)) = &mut self.file else {
             return;
         };
         let file = sources.growing_file(identity);
         let before = monotonic_ns();
-        for _ in 0..MAX_STEPS {
-            if self.bytes >= MAX_LINES {
-                return;
-            }
+        // What is left for the next round was written since the last one that read all.
+        while self.bytes < MAX_LINES && room.lines > 0 {
             let Some(new) = format.read(&file) else {
                 return;
             };
@@ -185,16 +214,17 @@ impl Process {
                 return;
             }
             self.bytes += new.lines.len();
+            room.lines = room.lines.saturating_sub(new.lines.len().max(LEAST_STEP));
             blocks.push(GeneratedCode {
                 info: GeneratedCodeInfo {
                     pid: self.pid,
-                    begins: new.begins || !self.has_begun,
+                    begins: new.begins || self.begins,
                     since: self.since,
                     until: monotonic_ns(),
                 },
                 lines: new.lines,
             });
-            self.has_begun = true;
+            (self.begins, self.has_lines) = (false, true);
         }
     }
 
@@ -210,10 +240,12 @@ impl Process {
         if self.file.is_none() && now < self.look && lives {
             return;
         }
-        if let Some((known, _)) = &self.file
-            && sources.growing_file(known).read(0, 0).is_some()
-        {
-            return;
+        if let Some((known, _)) = &self.file {
+            if sources.growing_file(known).read(0, 0).is_some() {
+                return;
+            }
+            // Lines of another file aren't a continuation.
+            self.begins = true;
         }
         self.file = sources
             .perf_map_file(&self.place, room)
@@ -227,7 +259,7 @@ impl Process {
     /// Adds that the process's lines no longer count: another one may have its id.
     fn end(&self, blocks: &mut Vec<GeneratedCode>) {
         let now = monotonic_ns();
-        if self.has_begun {
+        if self.has_lines {
             blocks.push(GeneratedCode {
                 info: GeneratedCodeInfo {
                     pid: self.pid,
