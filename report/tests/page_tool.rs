@@ -1,10 +1,12 @@
 //! Uses the page as a tool in a browser: its window, the call tree, the timeline, chips, and what is found.
 
+use std::io::Write;
+
 use crate::shared::recordings::Written;
 use crate::shared::used::{Used, report_of};
 use crate::shared::walk;
 use kvmprof_recording::Mode;
-use kvmprof_recording::file::Recording;
+use kvmprof_recording::file::{Recording, ResetInfo};
 use kvmprof_report::html::page_of;
 use kvmprof_report::profile::Selection;
 use serde_json::{Value, json};
@@ -331,4 +333,30 @@ fn the_stack_chart_is_in_the_order_of_time() {
             (other, 2, 200, 0.0, 1.0),
         ],
     );
+}
+
+/// Each is a line at its time, of those in the time that is shown.
+#[test]
+fn restarts_of_the_guest_are_marked() {
+    let used = Used::of_page("restarts", |folder| {
+        let path = folder.join("recording");
+        walk::write(&path, 20, USUAL);
+        let mut file = std::fs::File::options().append(true).open(&path).unwrap();
+        for after in [4, 8] {
+            let time = walk::BEGAN + after * 1_000_000_000;
+            file.write_all(&ResetInfo { time }.to_block().unwrap())
+                .unwrap();
+        }
+        page_of(&Recording::open(&path).unwrap(), &[], "A test").unwrap()
+    });
+    let said = &used.said;
+    let places = said["places"].as_array().unwrap();
+    assert_eq!(places.len(), 2, "{said}");
+    for (place, expected) in places.iter().zip([4e9, 8e9]) {
+        let [time, height] = ["time", "height"].map(|name| place[name].as_f64().unwrap());
+        assert!((time - expected).abs() < 5e7 && height > 0.9, "{said}");
+    }
+    let title = |seconds: &str| format!("The guest restarted at {seconds} s");
+    assert_eq!(said["titles"], json!([title("4.000"), title("8.000")]));
+    assert_eq!(said["rest"], 1);
 }
