@@ -123,8 +123,9 @@ fn the_call_tree_has_the_ticks_of_the_report() {
     // Functions with their self ticks come first.
     let inverted = rows("inverted");
     let first = &all["functions"][0];
+    let own = first["self"].to_string();
     assert!(inverted.iter().any(|row| row[0] == "2"
-        && row[1] == first["self"].to_string()
+        && row[1] == own
         && row[5].ends_with(first["name"].as_str().unwrap())));
 }
 
@@ -290,15 +291,13 @@ fn the_stack_chart_is_in_the_order_of_time() {
     let frames = |step: &str| -> Vec<(String, u64, u64, f64, f64)> {
         serde_json::from_value(said[step].clone()).unwrap()
     };
+    // A bin may have ticks of both of its neighbours.
     let check = |step: &str, expected: &[(&str, u64, u64, f64, f64)]| {
         let shown = frames(step);
         assert_eq!(shown.len(), expected.len(), "{step}: {said}");
         for (shown, expected) in shown.iter().zip(expected) {
-            assert_eq!(
-                (shown.0.as_str(), shown.1, shown.2),
-                (expected.0, expected.1, expected.2),
-                "{step}"
-            );
+            assert_eq!((shown.0.as_str(), shown.1), (expected.0, expected.1));
+            assert!(shown.2.abs_diff(expected.2) < 5, "{step}: {said}");
             for (shown, expected) in [(shown.3, expected.3), (shown.4, expected.4)] {
                 assert!((shown - expected).abs() < 0.02, "{step}: {said}");
             }
@@ -322,7 +321,7 @@ fn the_stack_chart_is_in_the_order_of_time() {
         said["details"][1]
             .as_str()
             .unwrap()
-            .starts_with("200 in this time"),
+            .ends_with(" in this time, of the way that most took"),
         "{said}"
     );
     check(
