@@ -140,7 +140,7 @@ fn a_page_says_that_the_guest_restarted() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     ordinary(&path, 90);
-    assert!(!page(&path, &[]).contains("restarted"));
+    assert!(!page(&path, &[]).contains("<p class=warning>The guest restarted"));
     let mut file = std::fs::File::options().append(true).open(&path).unwrap();
     // Recordings begin 5 s after the clock does.
     for time in [5_250_000_000, 5_500_000_000] {

@@ -1,6 +1,7 @@
 //! The data of the page's script.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -14,6 +15,8 @@ use crate::profile::{Profile, selection_document};
 use crate::symbolize::{BuildIds, SourceTexts};
 use crate::text::visible;
 
+/// Maximum number of restarts.
+const MAX_RESTARTS: usize = 1000;
 /// Maximum number of counts; the rarest stacks are counted together if there are more.
 const MAX_CELLS: usize = 500_000;
 
@@ -23,6 +26,7 @@ const MAX_CELLS: usize = 500_000;
 ///   begin to the last tick;
 /// - `times`, `selection`: what the command selected, the first of each recording; if recordings have different times, `begin`
 ///   is 0 and stands for all their begins;
+/// - `restarts`: when the guest restarted, the first 1000 times;
 /// - `comparison`: whether the second recording is compared with the first;
 /// - `files`: the recordings' names; none if the only one has none;
 /// - `event`: the event that makes the ticks; null for the clock, whose rate is `hz`;
@@ -51,7 +55,6 @@ pub fn json(
     let lengths: Vec<u64> = counts.iter().map(Counts::length_ns).collect();
     let merged = Merged::new(profile, counts, MAX_CELLS, node_of, calls.rare());
     let bins = &merged.bins;
-    let ns = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let times = profile.recordings().map(|recording| {
         let time = recording.selection.time;
         json!({ "begin": time.begin.map(ns), "end": time.end.map(ns) })
@@ -62,6 +65,7 @@ pub fn json(
     let modules = Modules::new(profile, &calls);
     let mut document = json!({
         "begin": begin.map_or(0, ns),
+        "restarts": restarts(profile, is_same_time),
         "comparison": is_comparison,
         "width": bins.width(),
         "bins": bins.used(),
@@ -94,6 +98,22 @@ pub fn json(
     }
     text.push('}');
     text
+}
+
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// When the guests of all recordings restarted, in ns from the start of each, or from the selected begin of each if these differ.
+fn restarts(profile: &Profile, is_same_time: bool) -> Vec<u64> {
+    let times = profile.recordings().flat_map(|recording| {
+        let first = recording.contents.info.began_monotonic_ns;
+        let begin = recording.selection.time.begin.filter(|_| !is_same_time);
+        let begin = begin.map_or(0, ns);
+        let resets = recording.contents.resets.iter();
+        resets.filter_map(move |reset| reset.time.checked_sub(first)?.checked_sub(begin))
+    });
+    times.take(MAX_RESTARTS).collect()
 }
 
 fn processes(profile: &Profile) -> Value {

@@ -279,7 +279,7 @@ async function touch () {
   await until(() => state.zoom !== '')
   answer.zoom = state().zoom
   answer.details = await text('#details h2')
-  await page.tap('#whole')
+  await page.tap('#graph .frame')
   await untilState('zoom', '')
   await page.tap('#tab-function')
   await untilState('tab', 'function')

@@ -132,6 +132,18 @@ export async function chart () {
   return answer
 }
 
+// Where the restarts of the guest are, in the whole time and in a part of it.
+export async function restarts () {
+  const places = async () => page.$$eval('#restarts i', marks => marks.map(mark => {
+    const [at, box] = [mark.getBoundingClientRect(), element('area').getBoundingClientRect()]
+    return { time: data.begin + data.width * data.bins * (at.left - box.left) / box.width, height: at.height / box.height }
+  }))
+  const answer = { places: await places(), titles: await page.$$eval('#times .restart', marks => marks.map(mark => mark.title)) }
+  await page.evaluate(() => showSpan(0, data.bins / 3))
+  answer.rest = (await places()).length
+  return answer
+}
+
 // A filter by a lane's name, turned round by its chip, removed, and taken back; what is left out of modes is in the command.
 export async function chips () {
   const answer = { all: (await shown()).total }
@@ -154,6 +166,10 @@ export async function chips () {
   await until(() => state.not.length === 1)
   await note('mode')
   await page.keyboard.press('z')
+  await untilState('mode', 'kernel')
+  await clear()
+  await untilState('mode', '')
+  await page.click('#details button:text-is("kernel")')
   await untilState('mode', 'kernel')
   await clear()
   await untilState('mode', '')

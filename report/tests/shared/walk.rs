@@ -10,7 +10,7 @@ use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackParts, StackSu
 use super::random::Random;
 
 /// The start, in ns.
-const BEGAN: u64 = 7_000_000_000;
+pub const BEGAN: u64 = 7_000_000_000;
 /// The clock's rate.
 const HZ: u32 = 250;
 const PERIOD: u64 = 1_000_000_000 / HZ as u64;

@@ -127,10 +127,11 @@ function drawDetails() {
     return;
   }
   const hadFocus = box.contains(document.activeElement) ? document.activeElement.textContent : null;
-  const listed = (rows) => make("dl", {}, ...rows.flatMap(([term, value]) => [make("dt", { textContent: term }), make("dd", { textContent: value })]));
+  const listed = (rows) => make("dl", {}, ...rows.flatMap(([term, value]) => [make("dt", {}, term), make("dd", { textContent: value })]));
   if (!selection) {
     const all = { modes: sums.mode, ticks: sums.total };
-    const rows = MODES.map((mode, index) => [mode, `${percent(sums.mode[index], sums.total)} (${ticksOf(sums.mode[index])})`]).filter((_, index) => sums.mode[index] > 0);
+    const filterOf = (mode) => make("button", { type: "button", className: "link", textContent: mode, title: `Only ${mode}; with Alt all but that`, onclick: (event) => (event.altKey ? exclude : include)("mode", mode) });
+    const rows = MODES.map((mode, index) => [filterOf(mode), `${percent(sums.mode[index], sums.total)} (${ticksOf(sums.mode[index])})`]).filter((_, index) => sums.mode[index] > 0);
     box.replaceChildren(make("h2", { textContent: "What is selected" }), ...isComparison ? [] : [modeBar(all), listed(rows)],
       make("p", { className: "note", textContent: "Choose a frame or a function to see more of it here." }));
     return;

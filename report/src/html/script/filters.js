@@ -58,7 +58,10 @@ function drawFilters() {
   element("wrong").hidden = !isWrong;
   element("clear").disabled = !isFiltered();
   element("undo").disabled = steps() === 0;
-  element("chips").replaceChildren(...chips());
+  const applied = chips();
+  element("chips").replaceChildren(...applied);
+  // Where chips have no room their number is there.
+  element("add").textContent = applied.length > 0 ? `Filter (${applied.length})` : "Filter";
   const [stolen, lost] = sums.missed;
   element("total").textContent = isComparison ? `${ticksOf(sums.sides[0])} selected before, ${ticksOf(sums.sides[1])} after.` : `${ticksOf(sums.total)} selected, ${percent(sums.total, allTicks)} of all; besides ${stolen} stolen, ${lost} lost.`;
   element("command").textContent = command();

@@ -70,12 +70,12 @@ if (cells.length > 0) {
   setUpTables();
   setUpKeys();
   window.addEventListener("hashchange", showState);
-  let width = 0;
+  noteLimits();
+  render();
+  let width = element("pane").clientWidth;
   new ResizeObserver(() => {
     if (element("pane").clientWidth === width) return;
     width = element("pane").clientWidth;
     drawViews();
   }).observe(element("pane"));
-  noteLimits();
-  render();
 }

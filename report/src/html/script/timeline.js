@@ -171,13 +171,19 @@ function drawSpan() {
   for (const pattern of element("svg").querySelectorAll("pattern")) pattern.setAttribute("patternTransform", stretch);
   const [begin, length] = [data.begin + from * data.width, (to - from) * data.width];
   const step = roundStep(length / Math.max(Math.floor(width / LABEL), 1));
+  const at = (time, made) => {
+    made.style.left = `${100 * (time - begin) / length}%`;
+    return made;
+  };
   const marks = [];
   for (let time = Math.ceil(begin / step) * step; time <= begin + length; time += step) {
-    const mark = make("span", { textContent: `${Number((time / 1e9).toFixed(9))} s` });
-    mark.style.left = `${100 * (time - begin) / length}%`;
-    marks.push(mark);
+    marks.push(at(time, make("span", { textContent: `${Number((time / 1e9).toFixed(9))} s` })));
   }
+  // Restarts of the guest: a line through the lanes, and what it means above it.
+  const restarts = data.restarts.filter((time) => time >= begin && time <= begin + length);
+  marks.push(...restarts.map((time) => at(time, make("span", { className: "restart", textContent: "↻", title: `The guest restarted at ${seconds(time)} s` }))));
   element("times").replaceChildren(...marks);
+  element("restarts").replaceChildren(...restarts.map((time) => at(time, make("i"))));
   markRange(...selectedBins());
 }
 

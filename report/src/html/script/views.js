@@ -31,7 +31,6 @@ function setUpViews() {
   for (const name of ["inverted", "fold"]) {
     element(name).addEventListener("change", (event) => change({ [name]: event.target.checked ? "1" : "", zoom: "" }));
   }
-  element("whole").addEventListener("click", () => change({ zoom: "" }));
   element("heaviest").addEventListener("click", () => views.tree.openHeaviest());
   element("expand").addEventListener("click", () => views.tree.openAll());
   element("side").addEventListener("click", toggleDetails);
@@ -84,7 +83,6 @@ function drawViews() {
   for (const name of ["view", "group", "order"]) element(name).value = state[name];
   for (const name of ["inverted", "fold", "intervals"]) element(name).checked = state[name] !== "";
   if (document.activeElement !== element("search")) element("search").value = state.search;
-  element("whole").disabled = state.zoom === "";
   document.body.classList.toggle("narrow", state.side !== "");
   element("side").setAttribute("aria-expanded", state.side === "");
   const isTable = TABLES.includes(tab);
