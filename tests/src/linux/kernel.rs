@@ -60,6 +60,12 @@ pub fn undescribed_without_mounts(kernel: &Kernel) -> Vec<u8> {
     super::undescribed::with_return_at(&undescribed(kernel), function).expect("its code")
 }
 
+/// What isn't known of a kernel by its code, without the one thing that no kernel's code tells: where a directory has its entries.
+pub fn unexpected_gaps(gaps: &[String]) -> Vec<&String> {
+    let is_expected = |gap: &&String| gap.starts_with("No perf maps out of the guest's memory: ");
+    gaps.iter().filter(|gap| !is_expected(gap)).collect()
+}
+
 /// The kernel without BTF, ORC, and names of variables: [the image](undescribed_image) of one that is packed by zstd, [the ELF file](undescribed)
 /// of another one.
 pub fn undescribed_kernel(kernel: &Kernel) -> Vec<u8> {

@@ -21,7 +21,7 @@ pub use boots::lab_command;
 pub use console::{Accounts, Console, Process};
 pub use kernel::{
     debian, kernel_knowledge, undescribed, undescribed_image, undescribed_kernel,
-    undescribed_without_mounts, unpacked, without_pvh,
+    undescribed_without_mounts, unexpected_gaps, unpacked, without_pvh,
 };
 pub use microvm::Product;
 pub use once::{once, turn};
@@ -32,8 +32,8 @@ pub use stream::{Stream, pcs_kind, print_losses};
 pub use undescribed::patched;
 
 /// Makes each check a test for each kernel on which all tests of guests run. The check gets the result of the test program's function `run`
-/// for the series. Behind `described or not:`, there are also tests for [kernels that say nothing of themselves](undescribed_kernel), and `run`
-/// gets whether the kernel does.
+/// for the series. Behind `described or not:` there are also tests for [kernels that say nothing of themselves](undescribed_kernel), and `run`
+/// gets whether the kernel describes itself, as behind `described:`.
 #[macro_export]
 macro_rules! in_each_kernel {
     (described or not: $($check:ident)*) => {
@@ -56,6 +56,19 @@ macro_rules! in_each_kernel {
             #[test]
             fn in_an_undescribed_linux_6_12() {
                 super::$check(&super::run("6.12", false));
+            }
+        })*
+    };
+    (described: $($check:ident)*) => {
+        $(mod $check {
+            #[test]
+            fn in_linux_6_1() {
+                super::$check(&super::run("6.1", true));
+            }
+
+            #[test]
+            fn in_linux_6_12() {
+                super::$check(&super::run("6.12", true));
             }
         })*
     };

@@ -43,6 +43,11 @@ pub struct Reading {
 }
 
 impl Reading {
+    /// Whether a kernel was read that is to be read again.
+    pub fn is_open(&self) -> bool {
+        !self.gaps.is_empty()
+    }
+
     /// Reads the kernel that a vCPU with `registers` runs. `None` if its memory may not have everything yet: it is to be read again.
     ///
     /// # Errors
@@ -139,7 +144,8 @@ impl KernelFinder {
                 Err(error) => log::debug!("{error}"),
                 Ok(()) => {}
             }
-            if self.has_seen || self.looks >= FIRST_LOOKS {
+            // The first samples wait for a second reading, too.
+            if self.has_seen && !self.reading.is_open() || self.looks >= FIRST_LOOKS {
                 sampled.open();
             }
         }

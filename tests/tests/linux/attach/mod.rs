@@ -40,7 +40,6 @@ kvmprof_tests::in_each_kernel! {
     described or not:
     a_halted_guest_stays_halted
     guests_are_listed_with_their_vcpus_and_memory
-    a_kernel_is_known_again_after_a_reboot
     looks_at_tasks_have_all_of_them
     guests_continue_and_their_end_is_noticed
     kernel_stacks_are_whole
@@ -48,6 +47,12 @@ kvmprof_tests::in_each_kernel! {
     user_stacks_are_whole
     the_kernels_functions_are_those_of_its_file
     user_samples_name_their_process
+}
+
+// The clock of a kernel that doesn't describe itself isn't known: that it doesn't run any more is seen by its vCPUs alone.
+kvmprof_tests::in_each_kernel! {
+    described:
+    a_kernel_is_known_again_after_a_reboot
 }
 
 /// The guests with that series of kernels: all of them with one that only the profile `all` runs, for they take minutes.
@@ -303,7 +308,9 @@ fn the_kernels_functions_are_those_of_its_file(run: &Run) {
         let (contents, samples) = run.recording(&recording);
         let found = contents.kernel.as_ref().unwrap();
         assert_eq!(found.release, linux.release(), "{guest}");
-        assert_eq!(found.build_id, linux.build_id(), "{guest}");
+        if run.is_described {
+            assert_eq!(found.build_id, linux.build_id(), "{guest}");
+        }
         for name in ["vfs_read", "do_syscall_64", "schedule", "start_kernel"] {
             let linked = linux.symbols().address_of(name).unwrap();
             let line = format!("{:016x} ", linked.wrapping_add(found.slide));
