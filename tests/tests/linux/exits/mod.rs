@@ -95,15 +95,13 @@ fn counts_are_those_of_perf(run: &Finished) {
     };
     assert_eq!(numbers(&seen), numbers(&known));
     assert!(seen.len() >= 4, "{seen:?}");
-    let all: f64 = known.values().map(|(_, time)| time).sum();
     for (name, (_, time)) in &known {
-        let (_, ours) = seen[name];
-        println!("{name}: {ours} ns, perf {time} ns");
-        // What is short is rounded by perf.
-        if *time > all / 100.0 {
-            assert!((ours - time).abs() <= MARGIN * time, "{name}");
-        }
+        println!("{name}: {} ns, perf {time} ns", seen[name].1);
     }
+    // In emulation a pause between the two's looks at the clock can be as long as many exits: only all times together can be compared.
+    let all = |counts: &BTreeMap<String, Exits>| counts.values().map(|(_, time)| time).sum::<f64>();
+    let (ours, perfs) = (all(&seen), all(&known));
+    assert!((ours - perfs).abs() <= MARGIN * perfs, "{ours} {perfs}");
     assert_eq!(document["lost"]["threads"], 0);
     assert_eq!(document["lost"]["reasons"], 0);
     // Each is in an exit, since neither runs.
