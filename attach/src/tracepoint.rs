@@ -104,7 +104,7 @@ impl Tracepoint {
         self.find(member).ok_or(missing)
     }
 
-    /// The lines of members are such as `field:unsigned long guest_rip;	offset:16;	size:8;	signed:0;`.
+    /// The lines of members are such as `field:unsigned long guest_rip; offset:16; size:8; signed:0;`.
     fn find(&self, member: &str) -> Option<Member> {
         let mut lines = self.format.lines();
         let words = lines.find_map(|line| {
