@@ -1,4 +1,4 @@
-//! `kvmprof exits` of a guest of QEMU's, side by side with the host's `perf kvm stat`: both count from one moment at which no vCPU runs to another. The host is
+//! `kvmprof exits` of a guest, side by side with the host's `perf kvm stat`: both count from one moment at which no vCPU runs to another. The host is
 //! Debian's, with SVM.
 
 use std::collections::BTreeMap;
@@ -40,7 +40,6 @@ fn run(series: &str) -> Finished {
             .host_kernel(debian(series))
             .unpacked_kernel("vmlinuz", &debian("6.12"))
             .file("guest.cpio", init)
-            .qemu()
             .installed_program(Path::new(PERF))
             .run(include_str!("driver.sh"))
     })
