@@ -93,7 +93,7 @@ NewerQemu)
 esac
 says 'workload running'
 kvmprof list --json >"$LAB_OUT/list.json"
-vmm=$(tr '{' '\n' <"$LAB_OUT/list.json" | sed -n '/"attachable": *true/ s/.*"pid": *\([0-9]*\).*/\1/p')
+vmm=$(sed 's/"labels": *{[^}]*}//g' "$LAB_OUT/list.json" | tr '{' '\n' | sed -n '/"attachable": *true/ s/.*"pid": *\([0-9]*\).*/\1/p')
 tr '\0' ' ' <"/proc/$vmm/cmdline" >"$LAB_OUT/cmdline"
 attach_both "$vmm"
 both 500
