@@ -13,14 +13,19 @@ use gimli::{
 use super::elf::Vmlinux;
 
 /// The structures and enumerations that introspection asks for.
-const NAMES: [&str; 35] = [
+const NAMES: [&str; 42] = [
     "address_space",
+    "cgroup",
+    "cgroup_subsys_id",
+    "cgroup_subsys_state",
     "cred",
+    "css_set",
     "dentry",
     "file",
     "fs_struct",
     "ftrace_ret_stack",
     "inode",
+    "kernfs_node",
     "latch_tree_root",
     "maple_arange_64",
     "maple_range_64",
@@ -39,6 +44,7 @@ const NAMES: [&str; 35] = [
     "pcpu_hot",
     "pid",
     "rethook_node",
+    "return_instance",
     "rw_semaphore",
     "signal_struct",
     "super_block",
@@ -46,6 +52,7 @@ const NAMES: [&str; 35] = [
     "task_struct",
     "thread_info",
     "upid",
+    "uprobe_task",
     "vfsmount",
     "vm_area_struct",
     "xa_node",

@@ -53,7 +53,7 @@ counted
 echo enough >/run/enough
 wait $perf || fail 88 "perf failed: $(cat "$LAB_OUT/perf.said")"
 kill -CONT $machine
-/usr/bin/perf kvm -i /run/perf.data stat report >"$LAB_OUT/perf.report" 2>>"$LAB_OUT/perf.said" 3>&- ||
+/usr/bin/perf kvm -i /run/perf.data stat report >"$LAB_OUT/perf.report" 2>&1 3>&- ||
     fail 87 "perf reports nothing: $(cat "$LAB_OUT/perf.said")"
 alive 'perf has reported'
 
