@@ -1,6 +1,7 @@
-//! What the programs share: command lines with their options and exit statuses, signals that end work in order, tables, text that is safe to
-//! print, and requests by HTTP.
+//! What the programs share: command lines with their options and exit statuses, signals that end work in order, child processes, tables, text
+//! that is safe to print, and requests by HTTP.
 
+pub mod child;
 pub mod command_line;
 pub mod http;
 pub mod interrupt;

@@ -3,15 +3,13 @@
 use std::env;
 use std::ffi::OsStr;
 use std::io::{self, Read};
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
-use rustix::process::{
-    Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal,
-};
+use kvmprof_cli::child::end_with_this_process;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Maximum number of bytes of a program's standard error that are kept: usually it is a line or two.
 const MAX_SAID: u64 = 16 << 10;
@@ -59,27 +57,13 @@ impl Child {
         program: impl AsRef<OsStr>,
         words: impl IntoIterator<Item = S>,
     ) -> io::Result<Self> {
-        let parent = getpid();
         let mut command = Command::new(program);
         command
             .args(words)
             .stdin(Stdio::null())
             .stdout(output)
-            .stderr(Stdio::piped())
-            // Ctrl-C is for this process only, which ends its children itself.
-            .process_group(0);
-        // SAFETY: between fork and exec there are only prctl(2) and getppid(2), which take no lock and no memory.
-        unsafe {
-            command.pre_exec(move || {
-                set_parent_process_death_signal(Some(Signal::TERM))?;
-                // If the parent has ended before that, the signal never comes.
-                if getppid() == Some(parent) {
-                    Ok(())
-                } else {
-                    Err(io::ErrorKind::BrokenPipe.into())
-                }
-            });
-        }
+            .stderr(Stdio::piped());
+        end_with_this_process(&mut command);
         let mut child = command.spawn()?;
         let errors = child.stderr.take();
         let reader =

@@ -89,6 +89,20 @@ impl Maps {
             functions: places(MAX_FUNCTIONS)?,
         })
     }
+
+    /// What counts in these maps the exits of the VMM with this `struct mm_struct`, to which `task_struct.mm` at `mm_offset` leads.
+    fn plan(&self, mm_offset: i32, mm: u64) -> Plan {
+        Plan {
+            mm_offset,
+            mm,
+            totals: self.totals.as_raw_fd(),
+            zeros: self.zeros.as_raw_fd(),
+            threads: self.threads.as_raw_fd(),
+            reasons: self.reasons.as_raw_fd(),
+            accesses: self.accesses.as_raw_fd(),
+            functions: self.functions.as_raw_fd(),
+        }
+    }
 }
 
 impl ExitCounter {
@@ -101,16 +115,8 @@ impl ExitCounter {
         let entry = Tracepoint::read("kvm_entry")?;
         let mm = kernel.process(pid).ok_or(ExitsError::Ended)?.mm;
         let maps = Maps::new(vcpus).map_err(refused)?;
-        let plan = Plan {
-            mm_offset: i32::try_from(kernel.layout().task.mm).unwrap_or_default(),
-            mm,
-            totals: maps.totals.as_raw_fd(),
-            zeros: maps.zeros.as_raw_fd(),
-            threads: maps.threads.as_raw_fd(),
-            reasons: maps.reasons.as_raw_fd(),
-            accesses: maps.accesses.as_raw_fd(),
-            functions: maps.functions.as_raw_fd(),
-        };
+        let mm_offset = i32::try_from(kernel.layout().task.mm).unwrap_or_default();
+        let plan = maps.plan(mm_offset, mm);
         let mut counter = Self {
             programs: Vec::new(),
             maps,
@@ -338,24 +344,11 @@ const ACCESSES: [AccessTracepoint; 5] = [
 mod tests {
     use super::*;
 
-    fn plan(maps: &Maps) -> Plan {
-        Plan {
-            mm_offset: 0x100,
-            mm: 0xffff_8880_0000_1000,
-            totals: maps.totals.as_raw_fd(),
-            zeros: maps.zeros.as_raw_fd(),
-            threads: maps.threads.as_raw_fd(),
-            reasons: maps.reasons.as_raw_fd(),
-            accesses: maps.accesses.as_raw_fd(),
-            functions: maps.functions.as_raw_fd(),
-        }
-    }
-
     /// The host's kernel itself checks every instruction.
     #[test]
     fn the_kernel_accepts_the_programs() {
         let maps = Maps::new(3).unwrap();
-        let plan = plan(&maps);
+        let plan = maps.plan(0x100, 0xffff_8880_0000_1000);
         let member = |offset, bytes| Member { offset, bytes };
         let members = ExitMembers {
             reason: member(8, 4),

@@ -36,53 +36,35 @@ pub use undescribed::patched;
 /// gets whether the kernel describes itself, as behind `described:`.
 #[macro_export]
 macro_rules! in_each_kernel {
+    (@tests { $($check:ident)* } $tests:tt) => {
+        $($crate::in_each_kernel! { @check $check $tests })*
+    };
+    (@check $check:ident { $($name:ident $run:tt)* }) => {
+        mod $check {
+            $(#[test]
+            fn $name() {
+                super::$check(&super::run $run);
+            })*
+        }
+    };
     (described or not: $($check:ident)*) => {
-        $(mod $check {
-            #[test]
-            fn in_linux_6_1() {
-                super::$check(&super::run("6.1", true));
-            }
-
-            #[test]
-            fn in_linux_6_12() {
-                super::$check(&super::run("6.12", true));
-            }
-
-            #[test]
-            fn in_an_undescribed_linux_6_1() {
-                super::$check(&super::run("6.1", false));
-            }
-
-            #[test]
-            fn in_an_undescribed_linux_6_12() {
-                super::$check(&super::run("6.12", false));
-            }
-        })*
+        $crate::in_each_kernel! { @tests { $($check)* } {
+            in_linux_6_1("6.1", true)
+            in_linux_6_12("6.12", true)
+            in_an_undescribed_linux_6_1("6.1", false)
+            in_an_undescribed_linux_6_12("6.12", false)
+        } }
     };
     (described: $($check:ident)*) => {
-        $(mod $check {
-            #[test]
-            fn in_linux_6_1() {
-                super::$check(&super::run("6.1", true));
-            }
-
-            #[test]
-            fn in_linux_6_12() {
-                super::$check(&super::run("6.12", true));
-            }
-        })*
+        $crate::in_each_kernel! { @tests { $($check)* } {
+            in_linux_6_1("6.1", true)
+            in_linux_6_12("6.12", true)
+        } }
     };
     ($($check:ident)*) => {
-        $(mod $check {
-            #[test]
-            fn in_linux_6_1() {
-                super::$check(&super::run("6.1"));
-            }
-
-            #[test]
-            fn in_linux_6_12() {
-                super::$check(&super::run("6.12"));
-            }
-        })*
+        $crate::in_each_kernel! { @tests { $($check)* } {
+            in_linux_6_1("6.1")
+            in_linux_6_12("6.12")
+        } }
     };
 }

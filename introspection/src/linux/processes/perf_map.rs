@@ -169,6 +169,13 @@ mod tests {
     use kvmprof_introspection_fixtures::linux_guest::{DIRECT_MAP, IMAGE, TASKS};
     use kvmprof_introspection_fixtures::processes::{AreaPlan, FixtureMemory, PAGE, PAGES};
 
+    /// Process 1 is task 2, the first one in the list.
+    fn start_process_1(guest: &LinuxGuest, room: &mut FixtureMemory<'_>) {
+        guest.task(2, 1, 1, 1);
+        let head = DIRECT_MAP + IMAGE + offsets::INIT_TASK + task::TASKS;
+        room.put(head, DIRECT_MAP + TASKS + 2 * 0x1000 + task::TASKS);
+    }
+
     /// The path that is found for the process of task 1 if its executable mapping is of `file`.
     fn found(guest: &LinuxGuest, room: &mut FixtureMemory<'_>, file: u64) -> String {
         place(guest, room, file).path
@@ -198,10 +205,7 @@ mod tests {
         for kernel in [OLD, HOT, NEW] {
             let guest = LinuxGuest::new(kernel);
             let mut room = FixtureMemory::new(&guest, kernel.areas);
-            // Process 1 is task 2, the first one in the list.
-            guest.task(2, 1, 1, 1);
-            let head = DIRECT_MAP + IMAGE + offsets::INIT_TASK + task::TASKS;
-            room.put(head, DIRECT_MAP + TASKS + 2 * 0x1000 + task::TASKS);
+            start_process_1(&guest, &mut room);
             let entry = room.dentry(0, "/");
             let (guests, own) = (room.mount(entry, 0, 0), room.mount(entry, 0, 0));
             room.namespaces(2, &[1], guests, entry);
@@ -250,9 +254,7 @@ mod tests {
         for kernel in [OLD, HOT, NEW] {
             let guest = LinuxGuest::new(kernel);
             let mut room = FixtureMemory::new(&guest, kernel.areas);
-            guest.task(2, 1, 1, 1);
-            let head = DIRECT_MAP + IMAGE + offsets::INIT_TASK + task::TASKS;
-            room.put(head, DIRECT_MAP + TASKS + 2 * 0x1000 + task::TASKS);
+            start_process_1(&guest, &mut room);
             let root = room.dentry(0, "/");
             let mount = room.mount(root, 0, 0);
             let covered = room.dentry(root, "tmp");
@@ -308,9 +310,7 @@ mod tests {
     fn an_overlays_file_is_the_upper_one() {
         let guest = LinuxGuest::new(HOT);
         let mut room = FixtureMemory::new(&guest, HOT.areas);
-        guest.task(2, 1, 1, 1);
-        let head = DIRECT_MAP + IMAGE + offsets::INIT_TASK + task::TASKS;
-        room.put(head, DIRECT_MAP + TASKS + 2 * 0x1000 + task::TASKS);
+        start_process_1(&guest, &mut room);
         let root = room.dentry(0, "/");
         let mount = room.mount(root, 0, 0);
         let folder = room.dentry(root, "tmp");

@@ -15,7 +15,7 @@ use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_machine::console::Console as Place;
 use kvmprof_profiling::LookPlan;
 use kvmprof_profiling::clock::DEFAULT_HZ;
-use kvmprof_recording::file::{Account, Recording, give_to_invoker};
+use kvmprof_recording::file::{Account, Contents, Recording, give_to_invoker};
 use kvmprof_recording::{misleads, without_sample};
 use kvmprof_vmm::attached::ConsoleText;
 
@@ -119,11 +119,13 @@ impl Command for RecordArguments {
         } else {
             let line = writeln!(console.text(), "{}: {summary}", self.output.display());
             line.context("Cannot write to standard output")?;
-            for gap in self.gaps()? {
+            let contents = Recording::open(&self.output)?.contents()?;
+            // What wasn't known of the guest's kernel.
+            for gap in contents.kernel.iter().flat_map(|kernel| &kernel.gaps) {
                 console.say(gap);
             }
             if console.is_terminal() {
-                self.advise(console)?;
+                self.advise(&contents, console);
             }
         }
         self.show(console)?;
@@ -188,8 +190,7 @@ impl RecordArguments {
     }
 
     /// Says what the recording can't tell, if that is much, and what to do with it.
-    fn advise(&self, console: &mut Console<'_>) -> anyhow::Result<()> {
-        let contents = Recording::open(&self.output)?.contents()?;
+    fn advise(&self, contents: &Contents, console: &mut Console<'_>) {
         let account = contents.closed.filter(|_| contents.info.event.is_none());
         if let Some(Account {
             ticks,
@@ -210,7 +211,6 @@ impl RecordArguments {
                 "next: kvmprof report {file}, or kvmprof view {file}"
             ));
         }
-        Ok(())
     }
 
     /// Checks the options before a guest is started or contacted.

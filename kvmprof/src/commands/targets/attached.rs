@@ -1,8 +1,6 @@
 //! A `kvmprof attach` that a command starts for a guest of another VMM, and ends.
 
 use std::env;
-use std::io;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -10,11 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use kvmprof_attach::Machine;
+use kvmprof_cli::child::end_with_this_process;
 use kvmprof_cli::command_line::Console;
 use kvmprof_client::{Connection, RuntimeFolderError, named_socket};
-use rustix::process::{
-    Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal,
-};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::machines;
 
@@ -49,7 +46,6 @@ pub fn attach(
         "attaching to the guest of process {}",
         machines::in_words(machine)
     ));
-    let parent = getpid();
     let program = env::current_exe().context("Cannot find this program")?;
     let mut command = Command::new(program);
     command
@@ -58,20 +54,8 @@ pub fn attach(
         .arg("--socket")
         .arg(&socket)
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        // Ctrl-C is for the command, which ends it then.
-        .process_group(0);
-    // SAFETY: between fork and exec there are only prctl(2) and getppid(2), which take no lock and no memory.
-    unsafe {
-        command.pre_exec(move || {
-            set_parent_process_death_signal(Some(Signal::TERM))?;
-            // If the parent has ended before that, the signal never comes.
-            match getppid() == Some(parent) {
-                true => Ok(()),
-                false => Err(io::ErrorKind::BrokenPipe.into()),
-            }
-        });
-    }
+        .stdout(Stdio::null());
+    end_with_this_process(&mut command);
     let child = command.spawn().context("Cannot start kvmprof attach")?;
     let mut attached = Attached { child };
     loop {

@@ -15,13 +15,14 @@ const WAIT_POLL: Duration = Duration::from_millis(20);
 /// Maximum time that `--wait` waits for the other vCPUs, once one of them has run.
 const MAX_WAIT_FOR_VCPUS: Duration = Duration::from_secs(1);
 
+const NO_HOST_KERNEL: &str = "The host's kernel doesn't tell where guests have their memory";
+
 /// The machine that `guest` names, which can be attached to, as the host's kernel shows it.
 ///
 /// # Errors
 /// There is none, or several, or it can't be attached to.
 pub fn find_machine(guest: &str, wait: bool) -> anyhow::Result<(HostKernel, Machine)> {
-    let host = HostKernel::open()
-        .context("The host's kernel doesn't tell where guests have their memory")?;
+    let host = HostKernel::open().context(NO_HOST_KERNEL)?;
     let (mut waited_for_vcpus, mut has_said) = (Duration::ZERO, false);
     loop {
         let found = choose(find_machines(Ok(&host)), guest)?;
@@ -52,10 +53,9 @@ pub fn find_machine_or_only(guest: Option<&str>) -> anyhow::Result<(HostKernel, 
     match guest {
         Some(guest) => find_machine(guest, false),
         None => {
-            let machine = without_obstacle(only()?)?;
-            let host = HostKernel::open()
-                .context("The host's kernel doesn't tell where guests have their memory")?;
-            Ok((host, machine))
+            let host = HostKernel::open();
+            let machine = without_obstacle(only_of(find_machines(host.as_ref()))?)?;
+            Ok((host.context(NO_HOST_KERNEL)?, machine))
         }
     }
 }
