@@ -25,8 +25,9 @@ pub(super) fn return_address_at(memory: &mut impl StackMemory, ip: u64, sp: u64)
         [0xe8, 7 | 1, 0, 0] => 0,
         _ if stores_target(next) => WORD,
         _ if stores_target(before) && is_return(next) => WORD,
-        // A thunk without the trap: LFENCE, and a jump to a register.
-        [0x0f, 0xae, 0xe8, 0xff | 0x41]
+        // A thunk without the trap: LFENCE, and a jump to a register. A return thunk.
+        [0xc3, ..]
+        | [0x0f, 0xae, 0xe8, 0xff | 0x41]
         | [0xff, 0xe0..=0xe7, ..]
         | [0x41, 0xff, 0xe0..=0xe7, _] => 0,
         _ => return None,

@@ -33,6 +33,8 @@ const MAX_CODE: usize = 64 << 20;
 const MAX_LENGTH: usize = 15;
 /// The number of rules that are kept of a kernel; a power of two.
 const KEPT: usize = 1 << 14;
+/// Bits of a kept rule. The offset above it has the others.
+const RULE_BITS: u32 = 31;
 /// The alignment of functions, in bytes.
 const FUNCTION_ALIGNMENT: u64 = 16;
 /// The number of bytes of a module's code of which one rule is kept.
@@ -110,11 +112,11 @@ impl CodeRules {
         let place = usize::try_from(key).ok()? & (self.kept.len() - 1);
         let word = self.kept.get(place)?;
         let known = word.load(Ordering::Relaxed);
-        if known >> 30 == key {
+        if known >> RULE_BITS == key {
             return unpack(known);
         }
         let found = self.walk(offset, is_exact);
-        word.store(key << 30 | pack(found), Ordering::Relaxed);
+        word.store(key << RULE_BITS | pack(found), Ordering::Relaxed);
         found
     }
 
@@ -235,6 +237,10 @@ impl CodeRules {
                     ..fixed(Kind::ProcessorFrame)
                 });
             }
+            // The running kernel has patched its code, which is looked at in the guest.
+            Role::ReturnThunk | Role::JumpThunk if is_exact => {
+                return Some(fixed(Kind::Undefined));
+            }
             Role::Entry | Role::ReturnThunk | Role::JumpThunk => return None,
             Role::Plain | Role::Part | Role::NoReturn => {}
         }
@@ -276,8 +282,9 @@ impl CodeRules {
     }
 }
 
-/// A rule in the lower 30 bits of a word: from the lowest on whether there is one, 2 bits of its kind, 2 of its base, 12
-/// of its offset in words, whether the caller's RBP is on the stack, and 12 of how many words below the caller's stack.
+/// A rule in the lower [`RULE_BITS`] of a word: from the lowest on whether there is one, 3 bits of its kind, 2 of its
+/// base, 12 of its offset in words, whether the caller's RBP is on the stack, and 12 of how many words below the caller's
+/// stack.
 fn pack(entry: Option<OrcEntry>) -> u64 {
     let Some(entry) = entry else {
         return 0;
@@ -286,7 +293,8 @@ fn pack(entry: Option<OrcEntry>) -> u64 {
         Kind::Registers => 1,
         Kind::End => 2,
         Kind::ProcessorFrame => 3,
-        _ => 0,
+        Kind::Undefined => 4,
+        Kind::Call => 0,
     };
     let base = match entry.sp {
         Base::Bp => 1,
@@ -296,33 +304,34 @@ fn pack(entry: Option<OrcEntry>) -> u64 {
     let words = |offset: i16| u64::from(offset.unsigned_abs() / 8);
     let is_stacked = u64::from(entry.bp == Base::CallerSp);
     1 | kind << 1
-        | base << 3
-        | words(entry.sp_offset) << 5
-        | is_stacked << 17
-        | words(entry.bp_offset) << 18
+        | base << 4
+        | words(entry.sp_offset) << 6
+        | is_stacked << 18
+        | words(entry.bp_offset) << 19
 }
 
 fn unpack(word: u64) -> Option<OrcEntry> {
     let words = |shift: u32| i16::try_from((word >> shift & 0xfff) * 8).unwrap_or(0);
-    let is_stacked = word >> 17 & 1 == 1;
+    let is_stacked = word >> 18 & 1 == 1;
     (word & 1 == 1).then(|| OrcEntry {
-        kind: match word >> 1 & 3 {
+        kind: match word >> 1 & 7 {
             1 => Kind::Registers,
             2 => Kind::End,
             3 => Kind::ProcessorFrame,
+            4 => Kind::Undefined,
             _ => Kind::Call,
         },
-        sp: match word >> 3 & 3 {
+        sp: match word >> 4 & 3 {
             1 => Base::Bp,
             2 => Base::SpIndirect,
             _ => Base::Sp,
         },
-        sp_offset: words(5),
+        sp_offset: words(6),
         bp: if is_stacked {
             Base::CallerSp
         } else {
             Base::Undefined
         },
-        bp_offset: -words(18),
+        bp_offset: -words(19),
     })
 }

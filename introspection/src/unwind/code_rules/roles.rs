@@ -27,6 +27,9 @@ const NO_RETURN: [&str; 21] = [
     "usercopy_abort",
 ];
 
+/// Where threads begin, from Linux 6.5 on.
+const FORK_IN_ASSEMBLY: &str = "ret_from_fork_asm";
+
 /// What a function is to a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
@@ -44,9 +47,9 @@ pub enum Role {
     Entry,
     /// The same for an interrupt: until it has saved registers, those that the processor has saved are on the stack.
     Interrupt,
-    /// The same for a system call, from user mode only, and the way back: it has no caller in the kernel.
+    /// The same for a system call, from user mode only: it has no caller in the kernel.
     SystemCall,
-    /// Assembly code that is the outermost of its stack.
+    /// Assembly code that is the outermost of its stack, without saved registers of its caller.
     Outermost,
 }
 
@@ -55,12 +58,21 @@ pub fn roles<'s>(
     functions: impl Iterator<Item = (u64, &'s str)>,
     range: Range<u64>,
 ) -> Vec<(u32, Role)> {
-    let within = functions.filter(|(address, _)| range.contains(address));
-    let mut roles: Vec<(u32, Role)> = within
+    // `ret_from_fork`, where threads begin, is assembly code until Linux 6.5, then C code that assembly code calls.
+    let (mut fork, mut is_fork_in_c) = (None, false);
+    let mut roles: Vec<(u32, Role)> = functions
+        .filter(|(address, _)| range.contains(address))
         .filter_map(|(address, name)| {
-            Some((u32::try_from(address - range.start).ok()?, role(name)))
+            let offset = u32::try_from(address - range.start).ok()?;
+            is_fork_in_c |= name.starts_with(FORK_IN_ASSEMBLY);
+            if name == "ret_from_fork" {
+                fork = Some(offset);
+            }
+            Some((offset, role(name)))
         })
         .collect();
+    let outermost = fork.filter(|_| !is_fork_in_c);
+    roles.extend(outermost.map(|offset| (offset, Role::Outermost)));
     // Of several names of a function, the one that says most about it counts.
     roles.sort_unstable();
     roles.dedup_by(|later, earlier| {
@@ -88,12 +100,14 @@ fn role(name: &str) -> Role {
         _ if NO_RETURN.contains(&name) => Role::NoReturn,
         _ if name.contains("return_thunk") => Role::ReturnThunk,
         _ if name.contains("indirect_thunk") => Role::JumpThunk,
-        "entry_SYSCALL_64"
-        | "entry_SYSCALL_64_safe_stack"
-        | "entry_SYSCALL_64_after_hwframe"
+        "entry_SYSCALL_64" | "entry_SYSCALL_64_safe_stack" | "entry_SYSCALL_64_after_hwframe" => {
+            Role::SystemCall
+        }
+        // The ways back to user mode: what they call finds no saved registers where others find them.
+        "syscall_return_via_sysret"
         | "entry_SYSRETQ_unsafe_stack"
         | "entry_SYSRETQ_end"
-        | "swapgs_restore_regs_and_return_to_usermode" => Role::SystemCall,
+        | "swapgs_restore_regs_and_return_to_usermode" => Role::Outermost,
         "entry_SYSENTER_compat"
         | "entry_SYSENTER_compat_after_hwframe"
         | "entry_SYSCALL_compat"
@@ -101,7 +115,7 @@ fn role(name: &str) -> Role {
         | "entry_INT80_compat" => Role::Entry,
         _ if name.starts_with("asm_sysvec_") => Role::Interrupt,
         _ if is_entry => Role::Entry,
-        _ if name.starts_with("secondary_startup_64") || name.starts_with("ret_from_fork_asm") => {
+        _ if name.starts_with("secondary_startup_64") || name.starts_with(FORK_IN_ASSEMBLY) => {
             Role::Outermost
         }
         _ if name.contains(".cold") => Role::Part,

@@ -18,8 +18,9 @@ fn cached_rules_are_the_same() {
         rule(Kind::Registers, Base::Sp, 0, Base::Undefined, 0),
         rule(Kind::End, Base::Sp, 0, Base::Undefined, 0),
         rule(Kind::ProcessorFrame, Base::Sp, 8, Base::Undefined, 0),
+        rule(Kind::Undefined, Base::Sp, 0, Base::Undefined, 0),
     ] {
-        assert!(pack(Some(entry)) >> 30 == 0);
+        assert!(pack(Some(entry)) >> RULE_BITS == 0);
         assert_eq!(unpack(pack(Some(entry))), Some(entry));
     }
     assert_eq!(unpack(pack(None)), None);
@@ -59,6 +60,10 @@ fn entries_have_rules_for_their_own_code() {
     let code = b"\xf3\x0f\x1e\xfa\x0f\x1f\x00\x6a\xff\xe8\x00\x00\x00\x00\x90\xc3";
     let interrupt = kernel.add("asm_sysvec_test", code);
     let call = kernel.add("entry_SYSCALL_64", b"\x0f\x01\xf8\x90\xc3");
+    // pop %r15; pop %r14; call; nop
+    let back = b"\x41\x5f\x41\x5e\xe8\x00\x00\x00\x00\x90";
+    let back = kernel.add("syscall_return_via_sysret", back);
+    let thunk = kernel.add("__x86_indirect_thunk_rax", b"\xff\xe0");
     // Most functions have no frame pointers.
     kernel.add("plain", b"\x53\x5b\xc3");
     let rules = kernel.rules().unwrap();
@@ -79,6 +84,42 @@ fn entries_have_rules_for_their_own_code() {
         [rule(call, true), rule(call + 3, true)],
         [Some((Kind::End, 0)); 2]
     );
+    assert_eq!(
+        [
+            rule(back, true),
+            rule(back + 2, true),
+            rule(back + 9, false)
+        ],
+        [Some((Kind::End, 0)); 3]
+    );
+    assert_eq!(
+        [rule(thunk, true), rule(thunk + 2, false)],
+        [Some((Kind::Undefined, 0)), None]
+    );
+}
+
+/// Threads begin in assembly code, which later kernels have under another name.
+#[test]
+fn threads_begin_in_assembly_code() {
+    // call *%rbx; nop
+    let code = b"\xff\xd3\x90";
+    for (names, outermost) in [
+        (&["ret_from_fork"][..], "ret_from_fork"),
+        (&["ret_from_fork", "ret_from_fork_asm"], "ret_from_fork_asm"),
+    ] {
+        let mut kernel = TestCode::default();
+        let added: Vec<_> = names
+            .iter()
+            .map(|name| (*name, kernel.add(name, code)))
+            .collect();
+        kernel.add("plain", b"\x53\x5b\xc3");
+        let rules = kernel.rules().unwrap();
+        for (name, address) in added {
+            let entry: Option<OrcEntry> = rules.entry(address + 2, false);
+            let is_outermost = entry.is_some_and(|entry| entry.kind == Kind::End);
+            assert_eq!(is_outermost, name == outermost, "{name} of {names:?}");
+        }
+    }
 }
 
 /// One path pops twice, the other one once.

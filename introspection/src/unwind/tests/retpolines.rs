@@ -84,6 +84,7 @@ fn a_thunk_without_an_orc_entry_has_a_caller() {
             [0x0f, 0xae, 0xe8, 0xff],
             [0xff, 0xe0, 0xcc, 0xcc],
             [0x41, 0xff, 0xe3, 0xcc],
+            [0xc3, 0xcc, 0xcc, 0xcc],
         ] {
             let (frames, _) = frames(&jump, 0, row, &[BACK, 0]);
             assert_eq!(frames[1..], [BACK - 1], "{jump:x?}");
