@@ -151,11 +151,14 @@ fn a_collector_without_any_right_has_the_samples_of_the_launchers_guests() {
             let effective = u64::from_str_radix(&effective, 16).unwrap();
             assert_eq!(effective & !most, 0, "{name}");
         }
-        let (ran, batches) = place.look();
-        assert_eq!(ran.status, 0, "{ran:?}");
-        let windows: Vec<_> = batches.iter().flat_map(|batch| &batch.windows).collect();
-        let ticks: u64 = windows.iter().map(|window| window.ticks()).sum();
-        assert!(ticks > 0, "{ran:?} {}", place.launcher_said());
+        // On a busy host, a window may end before the guest is attached to.
+        let windows = until("a window has ticks", || {
+            let (ran, batches) = place.look();
+            assert_eq!(ran.status, 0, "{ran:?} {}", place.launcher_said());
+            let windows: Vec<_> = batches.into_iter().flat_map(|it| it.windows).collect();
+            let has_ticks = windows.iter().any(|window| window.ticks() > 0);
+            has_ticks.then_some(windows)
+        });
         for window in windows {
             assert!(window.account.balances(), "{window:?}");
             assert_eq!(window.hz, 50);
