@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use kvmprof_abi::kallsyms::{CODE_ENDS, END_KIND, END_NAME, is_function, is_variable};
 use kvmprof_recording::elf::extents::{self, Begin, Extent};
-use kvmprof_recording::elf::{MAX_NAMES_BYTES, bounded_name};
+use kvmprof_recording::elf::{MAX_NAME, MAX_NAMES_BYTES, bounded_name};
 
 use super::elf::{FileSymbol, SymbolKind};
 
@@ -301,8 +301,12 @@ fn push_name(text: &mut String, name: &str) -> Option<(u32, u16)> {
     Some(place)
 }
 
-/// `name` as one word of a line: characters that would end it are shown as `?`, as in a thread's name.
+/// `name` as one word of a line: characters that would end it are shown as `?`, as in a thread's name. Of a long name, a bit more than
+/// [`bounded_name`] keeps, so that a character that is cut through isn't among that.
 fn word(name: &[u8]) -> String {
+    /// Bytes of a character in UTF-8 without the last.
+    const PART: usize = 3;
+    let name = name.get(..MAX_NAME + PART).unwrap_or(name);
     String::from_utf8_lossy(name).replace(ends_a_word, "?")
 }
 
@@ -331,15 +335,29 @@ mod tests {
         )
     }
 
-    /// A file of 1.6 MB can have 60,000 symbols with the same name of 64 KiB. A copy of the name for each would take 3.8 GB.
+    /// A file of 1.6 MB can have 60,000 symbols that share a name of 1 MB. Copies of it would take 60 GB, and each look at it some minutes.
     #[test]
     fn names_that_symbols_share_take_a_bounded_amount_of_memory() {
-        let long = "x".repeat(65_000);
+        let long = "x".repeat(1_000_000);
         let symbols = Symbols::from_elf((0..100_000).map(|address| (address, long.as_str(), true)));
         assert_eq!(symbols.text.len(), MAX_NAMES_BYTES);
         // The others keep their addresses, so that no other function extends over them.
         assert_eq!(symbols.len(), 100_000);
         assert_eq!(symbols.function_at(99_999), None);
+    }
+
+    #[test]
+    fn a_name_is_cut_off_between_characters() {
+        for before in MAX_NAME - 4..=MAX_NAME {
+            let name = format!("{}\u{1f980}{}", "x".repeat(before), "y".repeat(MAX_NAME));
+            let symbols = Symbols::from_elf([(0, name.as_str(), true)].into_iter());
+            let kept = if before == MAX_NAME - 4 {
+                MAX_NAME
+            } else {
+                before
+            };
+            assert_eq!(symbols.name_at(0), &name[..kept]);
+        }
     }
 
     #[test]

@@ -22,7 +22,7 @@ use file::Elf;
 pub use file::hex;
 pub use identity::{Identity, Mismatch};
 use symbols::CollectedFunctions;
-pub use symbols::{MAX_NAMES_BYTES, bounded_name};
+pub use symbols::{MAX_NAME, MAX_NAMES_BYTES, bounded_name};
 pub use table::SymbolSections;
 
 /// The data of a file that recordings have.

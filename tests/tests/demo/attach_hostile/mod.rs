@@ -119,10 +119,11 @@ fn sampled(capture: &str) -> (Vmm, Attachment) {
 
 /// All samples are of the synthetic guest's process, in its kernel.
 fn check_samples(samples: &[Sample]) {
-    assert!(samples.len() >= 20, "{}", samples.len());
-    let right = samples.iter().filter(|sample| sample.pid == PID);
-    // The first ones may be taken before the location of processes is known.
-    assert!(right.count() * 10 >= samples.len() * 9);
+    // The first ones may be taken before the location of processes is known, which takes a while on a busy host.
+    let known: Vec<_> = samples.iter().skip_while(|it| it.pid != PID).collect();
+    let right = known.iter().filter(|sample| sample.pid == PID).count();
+    assert!(right >= 20, "{right} of {}", samples.len());
+    assert!(right * 10 >= known.len() * 9, "{right} of {}", known.len());
 }
 
 /// Preconditions of the other tests.
