@@ -1,5 +1,6 @@
 //! A kernel's symbols, by address and by name. All addresses are link-time addresses, without the slide.
 
+use std::collections::HashSet;
 use std::sync::OnceLock;
 
 use kvmprof_abi::kallsyms::{CODE_ENDS, END_KIND, END_NAME, is_function, is_variable};
@@ -118,6 +119,26 @@ impl Symbols {
             });
         }
         Self::new(symbols, text, self.code_ends)
+    }
+
+    /// These symbols and those of `others` whose names they lack.
+    pub(crate) fn with_others(mut self, others: &Self) -> Self {
+        let names: HashSet<&str> = self.symbols.iter().map(|it| self.name(it)).collect();
+        let lacking = others.symbols.iter().map(|it| (*it, others.name(it)));
+        let lacking: Vec<_> = lacking.filter(|(_, name)| !names.contains(name)).collect();
+        for (symbol, name) in lacking {
+            let Some((name_start, name_length)) = push_name(&mut self.text, name) else {
+                continue;
+            };
+            self.symbols.push(Symbol {
+                name_start,
+                name_length,
+                ..symbol
+            });
+        }
+        self.code_ends.extend(&others.code_ends);
+        self.code_ends.sort_unstable();
+        Self::new(self.symbols, self.text, self.code_ends)
     }
 
     /// Subtracts `distance` from all addresses that are at least `start`.
@@ -372,6 +393,17 @@ mod tests {
             symbols.addresses_of(["twice", "zzz", "_text"]),
             [Some(0x2400), None, Some(0x1000)]
         );
+    }
+
+    #[test]
+    fn symbols_complete_others() {
+        let listed = [(0x2000, "schedule", true), (0x2900, "listed", true)];
+        let both = Symbols::from_elf(listed.into_iter()).with_others(&symbols());
+        assert_eq!(both.len(), 6);
+        let names = ["listed", "schedule", "jiffies", "_text"];
+        let addresses = [0x2900, 0x2000, 0x3000, 0x1000].map(Some);
+        assert_eq!(both.addresses_of(names), addresses);
+        assert_eq!(both.function_at(0x2901), Some(("listed", 1)));
     }
 
     #[test]

@@ -127,7 +127,7 @@ impl LinuxKnowledge {
             image.move_down(slide);
         }
         if let Some(listed) = others.symbols_of(&image, &symbols)? {
-            symbols = listed;
+            symbols = listed.with_others(&symbols);
         }
         let (types, without_types) = types(&image, &symbols);
         let (symbols, types) = completed(&image, symbols, types, others)?;
