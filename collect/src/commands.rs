@@ -104,6 +104,9 @@ struct CollectArguments {
     /// Folder of the spool, instead of the configuration's spool.folder
     #[arg(long, value_name = "DIR")]
     spool: Option<PathBuf>,
+    /// This host's name, instead of the configuration's host: in a pod the node's
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
     /// Collect for the time of one window, print a summary, and end; nothing is stored or sent
     #[arg(long)]
     once: bool,
@@ -200,6 +203,7 @@ impl CollectArguments {
         if let Some(folder) = &self.spool {
             config.spool.folder.clone_from(folder);
         }
+        config.host = self.host.clone().or(config.host);
         config.check()?;
         config.read_key()?;
         Ok(config)

@@ -20,6 +20,8 @@ pub enum Capability {
     DacOverride = 1,
     /// Read any file.
     DacReadSearch = 2,
+    /// Lock memory, as rings of perf events are.
+    IpcLock = 14,
     /// Look into other processes.
     SysPtrace = 19,
     /// Many things; here: suspend a seccomp filter.

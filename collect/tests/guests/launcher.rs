@@ -9,7 +9,7 @@ use std::process::{self, Child, Command, Stdio};
 
 use kvmprof_collect::batch::Batch;
 use kvmprof_collect::launcher::message::{BYTES, Told};
-use kvmprof_tests::Capability::{Bpf, DacOverride, DacReadSearch, Perfmon, SysAdmin, SysPtrace};
+use kvmprof_tests::Capability::{Bpf, DacReadSearch, IpcLock, Perfmon, SysAdmin, SysPtrace};
 use kvmprof_tests::{
     Capability, NOBODY, Ran, StoppedThread, as_nobody_with, as_root_with, kvmprof, not_run,
     on_kvm_with_collector, run_command, until,
@@ -23,15 +23,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::attached::{attachers, machine};
 use super::{Fleet, count, free_port, get};
 
-/// What the unit of the launcher leaves it.
-const RIGHTS: &[Capability] = &[
-    SysPtrace,
-    DacReadSearch,
-    DacOverride,
-    Bpf,
-    Perfmon,
-    SysAdmin,
-];
+/// What the launcher's unit and container leave it.
+const RIGHTS: &[Capability] = &[SysPtrace, DacReadSearch, Bpf, Perfmon, IpcLock, SysAdmin];
 
 /// The values of a field of `/proc/PID/status` of all threads of a process.
 fn of_threads(pid: u32, field: &str) -> Vec<(String, String)> {

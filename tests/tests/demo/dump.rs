@@ -286,7 +286,11 @@ fn a_paused_guest_stands_still_until_its_memory_is_copied() {
         let guest = Guest::start_with_memory(Boot::Demo, "512M", NO_OPTIONS);
         let name = "vcpu 0";
         let is_held = || threads(guest.pid())[name]["TracerPid"] != "0";
-        let thread = threads(guest.pid())[name]["Pid"].clone();
+        let thread = until("the vCPU has its thread", || {
+            threads(guest.pid())
+                .get(name)
+                .map(|thread| thread["Pid"].clone())
+        });
         // Its time on a processor, in ns.
         let run_time = || -> u64 {
             let path = format!("/proc/{}/task/{thread}/schedstat", guest.pid());

@@ -3,6 +3,7 @@
 
 mod crates;
 mod dependencies;
+mod deployment;
 mod layers;
 mod packages;
 mod pages;
