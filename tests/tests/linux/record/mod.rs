@@ -57,6 +57,8 @@ kvmprof_tests::in_each_kernel! {
     the_guest_ends_and_all_ticks_are_accounted
     the_lab_reads_its_own_recording
     shares_agree_with_the_programs_counts
+    stacks_of_kernel_threads_reach_their_start
+    stacks_of_system_calls_reach_their_entry
     threads_are_distinguished
     twisted_stacks_are_marked
     user_stacks_of_a_shared_program_are_whole
@@ -64,12 +66,10 @@ kvmprof_tests::in_each_kernel! {
     user_stacks_without_frame_pointers_are_whole
 }
 
-// What a kernel's code doesn't tell: where the vDSO is, and the callers of some assembly code (docs/limits.md).
+// What a kernel's code doesn't tell: where the vDSO is (docs/limits.md).
 kvmprof_tests::in_each_kernel! {
     described:
     a_late_recorder_has_the_programs
-    stacks_of_kernel_threads_reach_their_start
-    stacks_of_system_calls_reach_their_entry
     the_programs_have_their_names
 }
 
