@@ -8,13 +8,39 @@ use std::time::Duration;
 use kvmprof_attach::exits::{Exits, OfReason};
 use kvmprof_cli::table::{Align, percent, write_table};
 
-use super::{Part, names};
+use super::{Part, Table, names, waits};
 
-/// Maximum number of characters of a function's name in the table.
-const MAX_NAME: usize = 28;
+/// Maximum number of characters of a name in a table, and of a function's beside a process's.
+pub const MAX_NAME: usize = 28;
+const MAX_FUNCTION: usize = 24;
 
 /// Writes what was counted.
 pub fn write(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
+    let is_wanted = |table| part.by.is_none_or(|by| by == table);
+    if is_wanted(Table::Reason) {
+        write_reasons(part, output)?;
+    }
+    if is_wanted(Table::Access) {
+        write_accesses(part, output)?;
+    }
+    if is_wanted(Table::Process) {
+        write_processes(part, output)?;
+    }
+    if is_wanted(Table::Function) {
+        write_functions(part, output)?;
+    }
+    if part.by == Some(Table::Vcpu) || is_wanted(Table::Vcpu) && part.vcpus > 1 {
+        write_vcpus(part, output)?;
+    }
+    if is_wanted(Table::Thief) {
+        waits::write(part, output)?;
+    }
+    write_sums(part, output)?;
+    write_remarks(part, output)
+}
+
+/// The number and the time of all exits, and of all waits for a processor.
+fn write_sums(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
     let (mut all, mut halts) = (Exits::default(), Exits::default());
     for one in &part.counts.reasons {
         let sum = match part.names.is_halt(one.reason) {
@@ -22,12 +48,6 @@ pub fn write(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
             false => &mut all,
         };
         sum.add(one.exits);
-    }
-    write_reasons(part, output)?;
-    write_accesses(part, output)?;
-    write_functions(part, output)?;
-    if part.vcpus > 1 {
-        write_vcpus(part, output)?;
     }
     let available = part.time.as_nanos().saturating_mul(part.vcpus as u128);
     let available = u64::try_from(available).unwrap_or(u64::MAX);
@@ -41,7 +61,16 @@ pub fn write(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
         halts.count,
         percent(halts.time, available)
     )?;
-    write_remarks(part, output)
+    let waits = waits::sum(part);
+    if waits.time > 0 {
+        writeln!(
+            output,
+            "vCPUs waited {} times for a processor, {} of their time",
+            waits.count,
+            percent(waits.time, available)
+        )?;
+    }
+    Ok(())
 }
 
 /// What the numbers lack.
@@ -54,20 +83,32 @@ fn write_remarks(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
             "vCPUs whose exit isn't over, and not counted yet: {count}"
         )?;
     }
+    if !part.knows_processes {
+        let what = match part.symbols {
+            Some(_) => "The guest's processes aren't known",
+            None => "The guest's kernel isn't known: exits have addresses, and no processes",
+        };
+        writeln!(output, "{what}")?;
+    }
     let lost = counts.lost;
     for (count, what) in [
         (lost.threads, "too many threads of vCPUs"),
         (lost.reasons, "too many reasons"),
         (lost.accesses, "only by access: too many places"),
         (lost.functions, "only by instruction: too many addresses"),
+        (lost.processes, "only by process: too many processes"),
     ] {
         if count > 0 {
             writeln!(output, "Exits that aren't counted, {what}: {count}")?;
         }
     }
+    let lost = lost.waits.saturating_add(lost.slots);
+    if lost > 0 {
+        writeln!(output, "Turns of others that aren't known: {lost}")?;
+    }
     if !part.missing.is_empty() {
         let names = part.missing.join(", ");
-        writeln!(output, "The host's KVM lacks these tracepoints: {names}")?;
+        writeln!(output, "The host's kernel lacks these tracepoints: {names}")?;
     }
     Ok(())
 }
@@ -85,8 +126,7 @@ fn write_reasons(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
     }
     let mut reasons: Vec<OfReason> = reasons.into_values().collect();
     reasons.retain(|one| one.exits.count > 0);
-    let is_halt = |one: &OfReason| part.names.is_halt(one.reason);
-    reasons.sort_by_key(|one| (is_halt(one), Reverse(part.sort.key(one.exits))));
+    reasons.sort_by_key(|one| sort_key(part, one.reason, one.exits));
     let percentile = |one: &OfReason, percent| {
         let time = one.histogram.percentile(percent);
         time.map_or_else(|| "-".to_owned(), |time| duration(time.min(one.longest)))
@@ -122,25 +162,74 @@ fn write_accesses(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
     write_places(part, output, "ACCESS", rows.collect())
 }
 
-/// By function, and by instruction where the function isn't known.
-fn write_functions(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
-    let mut rows: BTreeMap<(String, u32), Exits> = BTreeMap::new();
-    for one in &part.counts.functions {
-        let function = part.symbols.and_then(|symbols| symbols.find(one.address));
-        let name = function.map_or_else(|| format!("{:#x}", one.address), str::to_owned);
-        rows.entry((name, one.reason)).or_default().add(one.exits);
-    }
-    let rows = rows.into_iter();
-    let rows = rows.map(|((name, reason), exits)| (exits, shortened(name), reason));
-    write_places(part, output, "FUNCTION", rows.collect())
+fn write_processes(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
+    let process_names = names::processes(part.counts);
+    let label = |process: Option<i32>| {
+        let name = process.and_then(|process| Some((process, process_names.get(&process)?)));
+        name.map_or_else(unknown, |(process, name)| format!("{name} ({process})"))
+    };
+    let rows = part.counts.processes.iter();
+    let rows = rows.map(|one| (one.exits, label(one.process), one.reason));
+    write_places(part, output, "PROCESS", rows.collect())
 }
 
-/// A function's name with at most [`MAX_NAME`] characters, so that the table fits into a terminal.
-fn shortened(name: String) -> String {
-    if name.chars().count() <= MAX_NAME {
+fn unknown() -> String {
+    "[not known]".to_owned()
+}
+
+/// By function and process, and by instruction where the function isn't known.
+fn write_functions(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
+    let process_names = names::processes(part.counts);
+    let mut rows: BTreeMap<(String, String, u32), Exits> = BTreeMap::new();
+    for one in &part.counts.functions {
+        let function = part.symbols.and_then(|symbols| symbols.find(one.address));
+        let function = function.map_or_else(|| format!("{:#x}", one.address), str::to_owned);
+        let process = one.process.and_then(|process| process_names.get(&process));
+        let process = process.cloned().unwrap_or_else(unknown);
+        let key = (function, process, one.reason);
+        rows.entry(key).or_default().add(one.exits);
+    }
+    let rows = rows.into_iter();
+    if !part.knows_processes {
+        let rows = rows
+            .map(|((function, _, reason), exits)| (exits, shortened(function, MAX_NAME), reason));
+        return write_places(part, output, "FUNCTION", rows.collect());
+    }
+    let mut rows: Vec<_> = rows.filter(|(_, exits)| exits.count > 0).collect();
+    rows.sort_by_key(|((_, _, reason), exits)| sort_key(part, *reason, *exits));
+    let rows = rows.into_iter().take(part.rows);
+    let rows = rows.map(|((function, process, reason), exits)| {
+        [
+            shortened(function, MAX_FUNCTION),
+            process,
+            part.names.name(reason),
+            exits.count.to_string(),
+            duration(exits.time),
+            duration(exits.time.checked_div(exits.count).unwrap_or_default()),
+        ]
+    });
+    let headings = [
+        ("FUNCTION", Align::Left),
+        ("PROCESS", Align::Left),
+        ("REASON", Align::Left),
+        ("COUNT", Align::Right),
+        ("TIME", Align::Right),
+        ("MEAN", Align::Right),
+    ];
+    write_part(output, &headings, &rows.collect::<Vec<_>>())
+}
+
+/// The order of rows: halts last, the others by what they are to be sorted by.
+fn sort_key(part: &Part<'_>, reason: u32, exits: Exits) -> (bool, Reverse<u64>) {
+    (part.names.is_halt(reason), Reverse(part.sort.key(exits)))
+}
+
+/// A name with at most `most` characters, so that the table fits into a terminal.
+pub fn shortened(name: String, most: usize) -> String {
+    if name.chars().count() <= most {
         return name;
     }
-    let kept: String = name.chars().take(MAX_NAME - 1).collect();
+    let kept: String = name.chars().take(most - 1).collect();
     kept + "…"
 }
 
@@ -152,10 +241,7 @@ fn write_places(
     mut places: Vec<(Exits, String, u32)>,
 ) -> io::Result<()> {
     places.retain(|(exits, ..)| exits.count > 0);
-    places.sort_by_key(|(exits, _, reason)| {
-        let is_halt = part.names.is_halt(*reason);
-        (is_halt, Reverse(part.sort.key(*exits)))
-    });
+    places.sort_by_key(|(exits, _, reason)| sort_key(part, *reason, *exits));
     let rows = places.into_iter().take(part.rows);
     let rows = rows.map(|(exits, place, reason)| {
         [
@@ -185,6 +271,11 @@ fn write_vcpus(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
         let is_halt = part.names.is_halt(one.reason);
         sums[usize::from(is_halt)].add(one.exits);
     }
+    let mut waits: BTreeMap<u32, Exits> = BTreeMap::new();
+    for thread in &part.counts.threads {
+        waits.entry(thread.vcpu).or_default().add(thread.waits);
+    }
+    let waited = |vcpu| waits.get(&vcpu).map_or(0, |waits| waits.time);
     let rows = vcpus.into_iter().map(|(vcpu, [exits, halts])| {
         [
             vcpu.to_string(),
@@ -193,6 +284,7 @@ fn write_vcpus(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
             duration(exits.time),
             halts.count.to_string(),
             duration(halts.time),
+            duration(waited(vcpu)),
         ]
     });
     let headings = [
@@ -202,12 +294,13 @@ fn write_vcpus(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
         ("TIME", Align::Right),
         ("HALTS", Align::Right),
         ("HALTED", Align::Right),
+        ("WAITED", Align::Right),
     ];
     write_part(output, &headings, &rows.collect::<Vec<_>>())
 }
 
 /// Writes a table and an empty line, unless the table is empty.
-fn write_part<const N: usize>(
+pub fn write_part<const N: usize>(
     output: &mut dyn Write,
     headings: &[(&str, Align); N],
     rows: &[[String; N]],
@@ -221,7 +314,7 @@ fn write_part<const N: usize>(
 
 /// `ns` with a unit, in at most 6 characters up to 11 days.
 #[expect(clippy::cast_precision_loss, reason = "it is shown with few digits")]
-fn duration(ns: u64) -> String {
+pub fn duration(ns: u64) -> String {
     for (unit, length) in [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1000)] {
         if ns >= length {
             let value = ns as f64 / length as f64;
@@ -248,7 +341,9 @@ fn share(part: u64, whole: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use kvmprof_attach::exits::{AccessKind, Counts, Lost, OfAccess, OfFunction, ReasonNames};
+    use kvmprof_attach::exits::{
+        AccessKind, Counts, Lost, OfAccess, OfFunction, OfProcess, OfThread, OfWait, ReasonNames,
+    };
     use kvmprof_report::profile::Symbols;
 
     use super::super::Sort;
@@ -266,6 +361,7 @@ mod tests {
         };
         let function = |address| OfFunction {
             reason: 0x7b,
+            process: Some(12),
             address,
             exits: exits(10, 9_000),
         };
@@ -281,6 +377,41 @@ mod tests {
                 exits: exits(2, 100),
             }],
             functions: vec![function(0x1004), function(0x1008), function(0x9000)],
+            processes: vec![
+                OfProcess {
+                    reason: 0x7b,
+                    process: Some(12),
+                    name: *b"nginx\0leftover\0\0",
+                    exits: exits(30, 27_000),
+                },
+                OfProcess {
+                    reason: 0x7b,
+                    process: None,
+                    name: [0; 16],
+                    exits: exits(2, 1_000),
+                },
+            ],
+            threads: vec![OfThread {
+                thread: 101,
+                vcpu: 1,
+                waits: exits(5, 600_000_000),
+            }],
+            waits: vec![
+                OfWait {
+                    thread: 101,
+                    other_thread: 78,
+                    other_process: 77,
+                    name: *b"rustc\0\0\0\0\0\0\0\0\0\0\0",
+                    turns: exits(4, 500_000_000),
+                },
+                OfWait {
+                    thread: 101,
+                    other_thread: 0,
+                    other_process: 0,
+                    name: [0; 16],
+                    turns: exits(1, 60_000_000),
+                },
+            ],
             unfinished: 1,
             lost: Lost {
                 functions: 3,
@@ -290,35 +421,53 @@ mod tests {
         }
     }
 
-    #[test]
-    fn tables_have_all_that_was_counted() {
-        let part = Part {
-            counts: &counts(),
-            names: &ReasonNames::default(),
-            symbols: Some(&Symbols::parse(
-                "0000000000001000 t native_write_msr\n0000000000001100 ? [end]\n",
-            )),
+    /// What is printed of [`counts`], and the words of its lines.
+    fn written(change: impl FnOnce(&mut Part<'_>)) -> (String, Vec<String>) {
+        let (counts, names) = (counts(), ReasonNames::default());
+        let symbols =
+            Symbols::parse("0000000000001000 t native_write_msr\n0000000000001100 ? [end]\n");
+        let mut part = Part {
+            counts: &counts,
+            names: &names,
+            symbols: Some(&symbols),
+            knows_processes: true,
+            vmm: 99,
             vcpus: 2,
+            guests: &[],
             time: Duration::from_secs(2),
             missing: &["kvm_hypercall"],
+            by: None,
             sort: Sort::Time,
             rows: 20,
         };
+        change(&mut part);
         let mut output = Vec::new();
         write(&part, &mut output).unwrap();
         let text = String::from_utf8(output).unwrap();
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
-        let lines: Vec<String> = text.lines().map(words).collect();
+        let lines = text.lines().map(words).collect();
+        (text, lines)
+    }
+
+    #[test]
+    fn tables_have_all_that_was_counted() {
+        let (text, lines) = written(|_| ());
         for expected in [
             "0x7b 123460 61730 1.0s - - 7.8ms 0 %",
             "write MSR TSC_DEADLINE 0x7b 2 1 100ns 50ns",
-            "native_write_msr 0x7b 20 10 18.0us 900ns",
-            "0x9000 0x7b 10 5 9.0us 900ns",
-            "1 4 2 1.0us 0 0ns",
+            "nginx (12) 0x7b 30 15 27.0us 900ns",
+            "[not known] 0x7b 2 1 1.0us 500ns",
+            "native_write_msr nginx 0x7b 20 18.0us 900ns",
+            "0x9000 nginx 0x7b 10 9.0us 900ns",
+            "1 4 2 1.0us 0 0ns 600.0ms",
+            "rustc 77 1 4 500.0ms 25.0 %",
+            "[idle] 0 1 1 60.0ms 3.0 %",
+            "[not known] - 1 - 40.0ms 2.0 %",
             "123460 exits of 2 vCPUs in 2.000 s took 25.0 % of their time; halts: 0, 0.0 %",
+            "vCPUs waited 5 times for a processor, 15.0 % of their time",
             "vCPUs whose exit isn't over, and not counted yet: 1",
             "Exits that aren't counted, only by instruction: too many addresses: 3",
-            "The host's KVM lacks these tracepoints: kvm_hypercall",
+            "The host's kernel lacks these tracepoints: kvm_hypercall",
         ] {
             assert!(
                 lines.iter().any(|line| line == expected),
@@ -332,9 +481,37 @@ mod tests {
     }
 
     #[test]
+    fn one_table_is_printed_alone() {
+        let (text, _) = written(|part| part.by = Some(Table::Process));
+        let headings = [
+            "REASON ", "ACCESS", "PROCESS ", "FUNCTION", "VCPU", "TAKEN BY",
+        ];
+        let seen = headings.map(|heading| {
+            let line = format!("  {heading}");
+            text.lines().any(|text| text.starts_with(&line))
+        });
+        assert_eq!(seen, [false, false, true, false, false, false], "{text}");
+    }
+
+    #[test]
+    fn guests_whose_kernel_is_unknown_have_addresses() {
+        let (text, lines) = written(|part| {
+            part.symbols = None;
+            part.knows_processes = false;
+        });
+        for expected in [
+            "0x1004 0x7b 10 5 9.0us 900ns",
+            "The guest's kernel isn't known: exits have addresses, and no processes",
+        ] {
+            let is_there = lines.iter().any(|line| line == expected);
+            assert!(is_there, "{expected}: {text}");
+        }
+    }
+
+    #[test]
     fn long_names_are_shortened() {
-        assert_eq!(shortened("x".repeat(28)), "x".repeat(28));
-        assert_eq!(shortened("é".repeat(29)), "é".repeat(27) + "…");
+        assert_eq!(shortened("x".repeat(28), 28), "x".repeat(28));
+        assert_eq!(shortened("é".repeat(29), 28), "é".repeat(27) + "…");
     }
 
     #[test]
