@@ -18,17 +18,8 @@ use crate::commands::separate_process::{Side, separate};
 /// Maximum length of the functions' names, in bytes.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// What becomes of a process that explores a guest.
-pub enum Explored {
-    /// This process has looked at the guest for another one, and has nothing else to do.
-    ForAnother,
-    /// The user wants it to end.
-    Ended,
-    /// What another process has found.
-    Guest(HostKernel, GuestNames),
-}
-
-/// Has a process explore the guest `machine`. This one must have started no thread yet.
+/// Has a process explore the guest `machine`, and returns what it has found. This one must have started no thread yet. `None` if the process has nothing else to do: in that
+/// which explores, and if the user wants it to end.
 ///
 /// # Errors
 /// The host gives no process.
@@ -36,7 +27,7 @@ pub fn explore(
     machine: &Machine,
     host: HostKernel,
     sandbox: SandboxMode,
-) -> anyhow::Result<Explored> {
+) -> anyhow::Result<Option<(HostKernel, GuestNames)>> {
     let found = memfd_create("kvmprof-guest", MemfdFlags::CLOEXEC);
     let mut found = File::from(found.context("Cannot make a file in memory")?);
     match separate().context("Cannot start a process that looks at the guest")? {
@@ -46,11 +37,11 @@ pub fn explore(
             if let Err(error) = written {
                 log::warn!("Exits have no functions and no processes: {error:#}");
             }
-            Ok(Explored::ForAnother)
+            Ok(None)
         }
         Side::Parent {
             was_asked: true, ..
-        } => Ok(Explored::Ended),
+        } => Ok(None),
         Side::Parent { .. } => {
             let mut bytes = Vec::new();
             let read = found
@@ -58,7 +49,7 @@ pub fn explore(
                 .and_then(|()| found.take(MAX_BYTES).read_to_end(&mut bytes));
             read.context("Cannot read what is known of the guest")?;
             let names = GuestNames::read(&bytes).unwrap_or_default();
-            Ok(Explored::Guest(host, names))
+            Ok(Some((host, names)))
         }
     }
 }

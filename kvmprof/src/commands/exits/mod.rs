@@ -28,7 +28,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::sandbox::SandboxMode;
 use super::targets;
-use explore::{Explored, explore};
+use explore::explore;
 
 /// The pause between two looks whether the VMM has ended.
 const LOOK: Duration = Duration::from_millis(250);
@@ -142,9 +142,8 @@ impl Command for ExitsArguments {
         if let Some(why) = unavailable(EventKind::KvmExits) {
             return Err(anyhow!(why).context("Cannot count the exits of guests on this host"));
         }
-        let (host, guest) = match explore(&machine, host, self.sandbox)? {
-            Explored::Guest(host, guest) => (host, guest),
-            Explored::ForAnother | Explored::Ended => return Ok(ExitStatus::SUCCESS),
+        let Some((host, guest)) = explore(&machine, host, self.sandbox)? else {
+            return Ok(ExitStatus::SUCCESS);
         };
         let counter = ExitCounter::new(&host, &machine, &guest.places);
         let counter = counter.context("Cannot count the exits of the guest")?;
@@ -163,7 +162,7 @@ impl Command for ExitsArguments {
             let now = Instant::now();
             let counts = counter.read().context("Cannot read what was counted")?;
             let guests = find_machines(Ok(&host)).machines;
-            let mut part = Part {
+            let part = Part {
                 counts: &counts.since(&before.0),
                 names: &counter.reason_names(counts.isa),
                 symbols: None,
@@ -177,25 +176,36 @@ impl Command for ExitsArguments {
                 sort: self.sort,
                 rows: most_rows(self.top, USUAL_ROWS, self.json),
             };
-            if !is_last {
-                self.write(&part, console)?;
-                before = (counts, now);
-                continue;
+            if is_last {
+                drop(attached);
+                self.write_last(part, &guest.functions, console)?;
+                return Ok(ExitStatus::SUCCESS);
             }
-            // From here on nothing is counted, and this process has no rights: it parses what the guest has made.
-            drop(attached);
-            self.sandbox.contain()?;
-            contain(self.sandbox.restricts_paths())?;
-            kvmprof_sandbox::enter(Thread::Main);
-            let symbols = Symbols::parse(&guest.functions);
-            part.symbols = (!guest.functions.is_empty()).then_some(&symbols);
             self.write(&part, console)?;
-            return Ok(ExitStatus::SUCCESS);
+            before = (counts, now);
         }
     }
 }
 
 impl ExitsArguments {
+    /// Writes the last part, with the guest's `functions`, which the guest has made: from here on nothing is counted, and this process has no rights.
+    fn write_last(
+        &self,
+        part: Part<'_>,
+        functions: &str,
+        console: &mut Console<'_>,
+    ) -> anyhow::Result<()> {
+        self.sandbox.contain()?;
+        contain(self.sandbox.restricts_paths())?;
+        kvmprof_sandbox::enter(Thread::Main);
+        let symbols = Symbols::parse(functions);
+        let part = Part {
+            symbols: (!functions.is_empty()).then_some(&symbols),
+            ..part
+        };
+        self.write(&part, console)
+    }
+
     fn write(&self, part: &Part<'_>, console: &mut Console<'_>) -> anyhow::Result<()> {
         let output = console.text();
         let written = match self.json {
