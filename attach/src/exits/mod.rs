@@ -7,10 +7,10 @@
 mod counts;
 mod processes;
 mod program;
+mod reason_names;
 mod record;
 mod waits;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -19,6 +19,7 @@ pub use counts::{
     AccessKind, Counts, Exits, Histogram, Lost, OfAccess, OfFunction, OfProcess, OfReason,
     OfThread, OfWait,
 };
+pub use reason_names::ReasonNames;
 
 use kvmprof_introspection::ProcessPlaces;
 use kvmprof_introspection::bytes::u64_at;
@@ -48,13 +49,6 @@ const MAX_FUNCTIONS: u32 = 16384;
 const MAX_PROCESSES: u32 = 8192;
 /// Maximum number of pairs of a vCPU's thread and another thread.
 const MAX_WAITS: u32 = 8192;
-
-/// What introduces the names of reasons in the description of `kvm_exit`, with VT-x and with SVM (`kvm_print_exit_reason`, `arch/x86/kvm/trace.h`).
-const VMX_NAMES: &str = "__print_symbolic(REC->exit_reason & 0xffff,";
-const SVM_NAMES: &str = "__print_symbolic(REC->exit_reason,";
-/// The bits of VT-x's reasons that are flags. The others number them.
-const VMX_FLAGS: u32 = 0xffff_0000;
-const ISA_VMX: u64 = 1;
 
 /// Why exits can't be counted.
 #[derive(Debug, thiserror::Error)]
@@ -258,13 +252,9 @@ impl ExitCounter {
         &self.missing
     }
 
-    /// The name of a reason, as the host's kernel has it; the number in hexadecimal if it has none.
+    /// The names of reasons, as the host's kernel has them.
     pub fn reason_names(&self, isa: u64) -> ReasonNames {
-        let is_vmx = isa == ISA_VMX;
-        ReasonNames {
-            flags: if is_vmx { VMX_FLAGS } else { 0 },
-            names: (self.exit).names(if is_vmx { VMX_NAMES } else { SVM_NAMES }),
-        }
+        ReasonNames::of(&self.exit, isa)
     }
 
     /// What has been counted so far. vCPUs that run meanwhile go on counting: numbers of different maps may be some exits apart.
@@ -349,38 +339,6 @@ fn optional(
         read => read.map(Some),
     }
 }
-
-/// The names of reasons.
-#[derive(Clone, Debug, Default)]
-pub struct ReasonNames {
-    /// The bits of reasons that don't number them.
-    flags: u32,
-    names: BTreeMap<u32, String>,
-}
-
-impl ReasonNames {
-    /// The name of a reason.
-    pub fn name(&self, reason: u32) -> String {
-        let known = self.names.get(&(reason & !self.flags));
-        let name = known
-            .cloned()
-            .unwrap_or_else(|| format!("{:#x}", reason & !self.flags));
-        match reason & self.flags {
-            0 => name,
-            // VT-x: the entry has failed.
-            _ => format!("{name} (failed entry)"),
-        }
-    }
-
-    /// Whether the vCPU waits for an interrupt in exits of this reason.
-    pub fn is_halt(&self, reason: u32) -> bool {
-        let name = self.names.get(&(reason & !self.flags));
-        name.is_some_and(|name| HALTS.contains(&name.to_ascii_lowercase().as_str()))
-    }
-}
-
-/// The names of the reasons for which a vCPU waits.
-const HALTS: [&str; 4] = ["hlt", "idle-halt", "mwait_instruction", "mwait"];
 
 /// A tracepoint that is passed for an access.
 struct AccessTracepoint {
@@ -510,20 +468,5 @@ mod tests {
             MAX_THREADS,
         );
         assert_eq!(entries.unwrap(), []);
-    }
-
-    #[test]
-    fn reasons_have_names() {
-        let names = |flags| ReasonNames {
-            flags,
-            names: [(12, "HLT".to_owned()), (0x400, "npf".to_owned())].into(),
-        };
-        let vmx = names(VMX_FLAGS);
-        assert_eq!(vmx.name(12), "HLT");
-        assert_eq!(vmx.name(1 << 31 | 12), "HLT (failed entry)");
-        assert_eq!(vmx.name(99), "0x63");
-        assert!(vmx.is_halt(12) && !vmx.is_halt(0x400));
-        assert_eq!(names(0).name(0x400), "npf");
-        assert_eq!(names(0).name(u32::MAX), "0xffffffff");
     }
 }
