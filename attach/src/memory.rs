@@ -165,6 +165,15 @@ fn guest_of(kernel: &HostKernel, machine: &Machine) -> Option<u64> {
     (is_own && machines::is_same_process(machine)).then_some(kvm)
 }
 
+/// The memory slots of `machine`.
+///
+/// # Errors
+/// It has ended, or has no memory that can be read.
+pub(crate) fn slots_of(kernel: &HostKernel, machine: &Machine) -> Result<Slots, AttachError> {
+    let kvm = guest_of(kernel, machine).ok_or(AttachError::Ended(machine.pid))?;
+    read_slots(kernel, machine, kvm)
+}
+
 fn read_slots(kernel: &HostKernel, machine: &Machine, kvm: u64) -> Result<Slots, AttachError> {
     let pid = machine.pid;
     let slots = Slots::read(kernel, kvm).ok_or(AttachError::Slots(pid))?;

@@ -1,4 +1,4 @@
-//! Tracepoints of the host's KVM, as tracefs describes them (Linux `Documentation/trace/events.rst`).
+//! Tracepoints of the host's KVM, and of its scheduler, as tracefs describes them (Linux `Documentation/trace/events.rst`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -45,7 +45,7 @@ pub enum TracepointError {
     },
 }
 
-/// A tracepoint of KVM.
+/// A tracepoint of KVM, or of the scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tracepoint {
     name: &'static str,
@@ -70,10 +70,19 @@ impl Tracepoint {
     /// # Errors
     /// There is no such tracepoint, or this process may not read its description.
     pub fn read(name: &'static str) -> Result<Self, TracepointError> {
+        Self::read_of("kvm", name)
+    }
+
+    /// The same of the scheduler's tracepoint `name`; `None` if this host lets kvmprof read no such one.
+    pub fn of_scheduler(name: &'static str) -> Option<Self> {
+        Self::read_of("sched", name).ok()
+    }
+
+    fn read_of(group: &str, name: &'static str) -> Result<Self, TracepointError> {
         let mut failure = None;
         for folder in TRACEFS {
             let events = Path::new(folder).join("events");
-            let tracepoint = events.join("kvm").join(name);
+            let tracepoint = events.join(group).join(name);
             let read = |file| fs::read_to_string(tracepoint.join(file));
             match read("id").and_then(|id| Ok((id, read("format")?))) {
                 Ok((id, format)) => {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// A number of exits.
+/// A number of exits, or of waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exits {
     /// How many there were.
@@ -164,15 +164,56 @@ pub struct OfAccess {
     pub exits: Exits,
 }
 
-/// The exits at one instruction.
+/// The exits at one instruction of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OfFunction {
     /// The reason.
     pub reason: u32,
+    /// The guest's process; `None` if it isn't known.
+    pub process: Option<i32>,
     /// The guest-virtual address of the instruction, or of the one behind it.
     pub address: u64,
     /// The exits.
     pub exits: Exits,
+}
+
+/// The exits of one process of the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OfProcess {
+    /// The reason.
+    pub reason: u32,
+    /// The guest's process; `None` if it isn't known.
+    pub process: Option<i32>,
+    /// The name of its thread that left last, padded with NULs. The guest chose it: escape it before it is shown.
+    pub name: [u8; 16],
+    /// The exits.
+    pub exits: Exits,
+}
+
+/// A vCPU's thread, and its waits for a processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OfThread {
+    /// Its id, as all of the host has it.
+    pub thread: u32,
+    /// The number of the vCPU that it ran last.
+    pub vcpu: u32,
+    /// How often and how long it was ready to run, but didn't: waits that are over, and the time of the present one.
+    pub waits: Exits,
+}
+
+/// What ran while a vCPU's thread waited for the same processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OfWait {
+    /// The vCPU's thread.
+    pub thread: u32,
+    /// The thread that ran, and its process, as all of the host has them; both are 0 if the processor was idle.
+    pub other_thread: u32,
+    /// Its process.
+    pub other_process: u32,
+    /// Its name, padded with NULs. Escape it before it is shown.
+    pub name: [u8; 16],
+    /// How often it ran then, and how long.
+    pub turns: Exits,
 }
 
 /// What has been counted since the start.
@@ -186,6 +227,12 @@ pub struct Counts {
     pub accesses: Vec<OfAccess>,
     /// By instruction.
     pub functions: Vec<OfFunction>,
+    /// By process, if those of the guest are known.
+    pub processes: Vec<OfProcess>,
+    /// The threads that have run vCPUs.
+    pub threads: Vec<OfThread>,
+    /// What ran while they waited. It is less than they waited: what isn't over yet isn't in it, nor what was lost.
+    pub waits: Vec<OfWait>,
     /// The number of vCPUs that are in an exit now. It isn't counted before they enter the guest again.
     pub unfinished: u64,
     /// What didn't fit into a map.
@@ -230,9 +277,36 @@ impl Counts {
             functions: since(
                 &self.functions,
                 &earlier.functions,
-                |one| (one.reason, one.address),
+                |one| (one.reason, one.process, one.address),
                 |now, then| OfFunction {
                     exits: now.exits.since(then.exits),
+                    ..*now
+                },
+            ),
+            processes: since(
+                &self.processes,
+                &earlier.processes,
+                |one| (one.reason, one.process),
+                |now, then| OfProcess {
+                    exits: now.exits.since(then.exits),
+                    ..*now
+                },
+            ),
+            threads: since(
+                &self.threads,
+                &earlier.threads,
+                |one| one.thread,
+                |now, then| OfThread {
+                    waits: now.waits.since(then.waits),
+                    ..*now
+                },
+            ),
+            waits: since(
+                &self.waits,
+                &earlier.waits,
+                |one| (one.thread, one.other_thread, one.other_process),
+                |now, then| OfWait {
+                    turns: now.turns.since(then.turns),
                     ..*now
                 },
             ),
@@ -269,6 +343,12 @@ pub struct Lost {
     pub accesses: u64,
     /// Among the functions, since there are too many addresses.
     pub functions: u64,
+    /// Among the processes, since there are too many.
+    pub processes: u64,
+    /// Turns of others while vCPUs waited, since there are too many threads.
+    pub waits: u64,
+    /// Waits of which only the time is known, since too many vCPUs waited for the same processor.
+    pub slots: u64,
 }
 
 impl Lost {
@@ -278,6 +358,9 @@ impl Lost {
             reasons: self.reasons.saturating_sub(earlier.reasons),
             accesses: self.accesses.saturating_sub(earlier.accesses),
             functions: self.functions.saturating_sub(earlier.functions),
+            processes: self.processes.saturating_sub(earlier.processes),
+            waits: self.waits.saturating_sub(earlier.waits),
+            slots: self.slots.saturating_sub(earlier.slots),
         }
     }
 }

@@ -1,26 +1,39 @@
 //! Counts the exits of one guest's vCPUs in the host's kernel: small eBPF programs at tracepoints of KVM add up numbers and times by reason, access and
-//! instruction in maps of a fixed size. Nothing is handed to user space until somebody reads the maps.
+//! instruction in maps of a fixed size. Programs at tracepoints of the scheduler add up for how long the vCPUs wait for a processor, and what runs there. Nothing is
+//! handed to user space until somebody reads the maps.
 //!
-//! Only numbers and what the processor and KVM know get there: no memory of the guest is read.
+//! What gets there is what the processor, KVM and the scheduler know, and the id and the name of the guest's process out of guest memory, if their places are known.
 
 mod counts;
+mod processes;
 mod program;
+mod reason_names;
 mod record;
+mod waits;
 
-use std::collections::BTreeMap;
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-pub use counts::{AccessKind, Counts, Exits, Histogram, Lost, OfAccess, OfFunction, OfReason};
+pub use counts::{
+    AccessKind, Counts, Exits, Histogram, Lost, OfAccess, OfFunction, OfProcess, OfReason,
+    OfThread, OfWait,
+};
+pub use reason_names::ReasonNames;
 
+use kvmprof_introspection::ProcessPlaces;
 use kvmprof_introspection::bytes::u64_at;
+use rustix::time::{ClockId, clock_gettime};
 
-use crate::HostKernel;
 use crate::kernel_memory::bpf::{self, Instruction, Trigger};
 use crate::sampling::SamplingError;
 use crate::sampling::error::refused;
+use crate::sampling::time_namespace;
 use crate::tracepoint::{Member, Tracepoint, TracepointError};
+use crate::{AttachError, HostKernel, Machine, memory};
+use processes::ProcessReads;
 use program::{AccessMembers, ExitMembers, Plan};
+use waits::{MoveMembers, SwitchMembers};
 
 /// Maximum number of threads of vCPUs whose exits are counted.
 const MAX_THREADS: u32 = 4096;
@@ -32,12 +45,10 @@ const MAX_ACCESSES: u32 = 8192;
 /// Maximum number of pairs of a reason and an instruction.
 const MAX_FUNCTIONS: u32 = 16384;
 
-/// What introduces the names of reasons in the description of `kvm_exit`, with VT-x and with SVM (`kvm_print_exit_reason`, `arch/x86/kvm/trace.h`).
-const VMX_NAMES: &str = "__print_symbolic(REC->exit_reason & 0xffff,";
-const SVM_NAMES: &str = "__print_symbolic(REC->exit_reason,";
-/// The bits of VT-x's reasons that are flags. The others number them.
-const VMX_FLAGS: u32 = 0xffff_0000;
-const ISA_VMX: u64 = 1;
+/// Maximum number of pairs of a reason and a process.
+const MAX_PROCESSES: u32 = 8192;
+/// Maximum number of pairs of a vCPU's thread and another thread.
+const MAX_WAITS: u32 = 8192;
 
 /// Why exits can't be counted.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +59,9 @@ pub enum ExitsError {
     /// The VMM has ended.
     #[error("The VMM has ended")]
     Ended,
+    /// The guest's memory isn't known.
+    #[error(transparent)]
+    Memory(#[from] AttachError),
     /// The host's kernel refuses a program or a map.
     #[error(transparent)]
     Program(#[from] SamplingError),
@@ -59,8 +73,12 @@ pub struct ExitCounter {
     /// The numbers of the tracepoints, and their programs.
     programs: Vec<(u64, OwnedFd)>,
     maps: Maps,
+    /// `None` if the guest's processes aren't known.
+    processes: Option<ProcessReads>,
     exit: Tracepoint,
     missing: Vec<&'static str>,
+    /// This process's CLOCK_MONOTONIC minus the host's, in ns modulo 2^64.
+    time_offset: u64,
 }
 
 #[derive(Debug)]
@@ -72,6 +90,9 @@ struct Maps {
     max_reasons: u32,
     accesses: OwnedFd,
     functions: OwnedFd,
+    processes: OwnedFd,
+    processors: OwnedFd,
+    waits: OwnedFd,
 }
 
 impl Maps {
@@ -87,11 +108,15 @@ impl Maps {
             max_reasons,
             accesses: places(MAX_ACCESSES)?,
             functions: places(MAX_FUNCTIONS)?,
+            processes: bpf::create_hash(record::REASON_KEY, record::NAMED_BYTES, MAX_PROCESSES)?,
+            processors: bpf::create_array(waits::PROCESSOR_BYTES, processors())?,
+            waits: bpf::create_hash(record::PLACE_KEY, record::NAMED_BYTES, MAX_WAITS)?,
         })
     }
 
-    /// What counts in these maps the exits of the VMM with this `struct mm_struct`, to which `task_struct.mm` at `mm_offset` leads.
-    fn plan(&self, mm_offset: i32, mm: u64) -> Plan {
+    /// What counts in these maps the exits of the VMM with this `struct mm_struct`, to which `task_struct.mm` at `mm_offset` leads; by process, too, if there are
+    /// `reads`.
+    fn plan(&self, mm_offset: i32, mm: u64, reads: Option<&ProcessReads>) -> Plan {
         Plan {
             mm_offset,
             mm,
@@ -101,28 +126,46 @@ impl Maps {
             reasons: self.reasons.as_raw_fd(),
             accesses: self.accesses.as_raw_fd(),
             functions: self.functions.as_raw_fd(),
+            processes: reads.map(|_| self.processes.as_raw_fd()),
+            processors: self.processors.as_raw_fd(),
+            waits: self.waits.as_raw_fd(),
         }
     }
 }
 
 impl ExitCounter {
-    /// Makes the programs that count the exits of the guest of process `pid`, which has this number of vCPUs.
+    /// Makes the programs that count the exits of `machine`, one of those that [`crate::find_machines`] has found. The guest's processes are found by `places`, for
+    /// vCPUs by their numbers.
     ///
     /// # Errors
     /// The host's KVM lacks the tracepoints of exits and entries, the process has ended, or the host's kernel refuses a program.
-    pub fn new(kernel: &HostKernel, pid: i32, vcpus: usize) -> Result<Self, ExitsError> {
+    pub fn new(
+        kernel: &HostKernel,
+        machine: &Machine,
+        places: &[(u32, ProcessPlaces)],
+    ) -> Result<Self, ExitsError> {
         let exit = Tracepoint::read("kvm_exit")?;
         let entry = Tracepoint::read("kvm_entry")?;
-        let mm = kernel.process(pid).ok_or(ExitsError::Ended)?.mm;
-        let maps = Maps::new(vcpus).map_err(refused)?;
+        let mm = kernel.process(machine.pid).ok_or(ExitsError::Ended)?.mm;
+        let processes = match places {
+            [] => None,
+            places => {
+                let slots = memory::slots_of(kernel, machine)?;
+                ProcessReads::new(&slots, places).map_err(refused)?
+            }
+        };
+        let maps = Maps::new(machine.vcpus.len()).map_err(refused)?;
         let mm_offset = i32::try_from(kernel.layout().task.mm).unwrap_or_default();
-        let plan = maps.plan(mm_offset, mm);
+        let plan = maps.plan(mm_offset, mm, processes.as_ref());
         let mut counter = Self {
             programs: Vec::new(),
             maps,
+            processes,
             exit,
             missing: Vec::new(),
+            time_offset: time_namespace::monotonic_offset(),
         };
+        counter.load_waits(plan)?;
         counter.load(&entry, &program::at_entry(plan))?;
         let left = optional(Tracepoint::read("kvm_userspace_exit"));
         counter.load_optional("kvm_userspace_exit", left, |_| {
@@ -142,8 +185,28 @@ impl ExitCounter {
             rip: exit.member("guest_rip")?,
             vcpu: exit.member("vcpu_id")?,
         };
-        counter.load(&exit, &program::at_exit(plan, members))?;
+        let at_exit = program::at_exit(plan, members, counter.processes.as_ref());
+        counter.load(&exit, &at_exit)?;
         Ok(counter)
+    }
+
+    /// Loads the programs at tracepoints of the scheduler.
+    fn load_waits(&mut self, plan: Plan) -> Result<(), ExitsError> {
+        let mut load = |name, instructions: &dyn Fn(&Tracepoint) -> Result<_, _>| {
+            let at = Ok(Tracepoint::of_scheduler(name));
+            self.load_optional(name, at, instructions)
+        };
+        load("sched_switch", &|at| {
+            Ok(waits::at_switch(plan, SwitchMembers::of(at)?))
+        })?;
+        load("sched_wakeup", &|at| {
+            let members = MoveMembers::of(at, "target_cpu")?;
+            Ok(waits::at_wakeup(plan, members))
+        })?;
+        load("sched_migrate_task", &|at| {
+            let members = MoveMembers::of(at, "dest_cpu")?;
+            Ok(waits::at_migration(plan, members))
+        })
     }
 
     fn load(&mut self, at: &Tracepoint, instructions: &[Instruction]) -> Result<(), ExitsError> {
@@ -179,18 +242,19 @@ impl ExitCounter {
         programs.map(|(id, program)| (*id, program.as_fd()))
     }
 
-    /// The tracepoints of KVM that the host lacks: what they show isn't known.
+    /// Whether the guest's processes are known.
+    pub fn knows_processes(&self) -> bool {
+        self.processes.is_some()
+    }
+
+    /// The tracepoints that the host lacks: what they show isn't known.
     pub fn missing(&self) -> &[&'static str] {
         &self.missing
     }
 
-    /// The name of a reason, as the host's kernel has it; the number in hexadecimal if it has none.
+    /// The names of reasons, as the host's kernel has them.
     pub fn reason_names(&self, isa: u64) -> ReasonNames {
-        let is_vmx = isa == ISA_VMX;
-        ReasonNames {
-            flags: if is_vmx { VMX_FLAGS } else { 0 },
-            names: (self.exit).names(if is_vmx { VMX_NAMES } else { SVM_NAMES }),
-        }
+        ReasonNames::of(&self.exit, isa)
     }
 
     /// What has been counted so far. vCPUs that run meanwhile go on counting: numbers of different maps may be some exits apart.
@@ -212,8 +276,16 @@ impl ExitCounter {
             record::THREAD_BYTES,
             MAX_THREADS,
         )?;
+        let now = clock_gettime(ClockId::Monotonic);
+        let now = 1_000_000_000_u64
+            .wrapping_mul(now.tv_sec.cast_unsigned())
+            .wrapping_add(now.tv_nsec.cast_unsigned())
+            .wrapping_sub(self.time_offset);
         let accesses = places(&maps.accesses, MAX_ACCESSES)?;
         let functions = places(&maps.functions, MAX_FUNCTIONS)?;
+        let named = |map, key, most| bpf::entries(map, key, record::NAMED_BYTES, most);
+        let processes = named(&maps.processes, record::REASON_KEY, MAX_PROCESSES)?;
+        let waits = named(&maps.waits, record::PLACE_KEY, MAX_WAITS)?;
         let totals = bpf::value(&maps.totals, record::TOTALS_BYTES)?;
         let total = |member: i16| {
             let offset = usize::try_from(member).unwrap_or_default();
@@ -227,16 +299,35 @@ impl ExitCounter {
             reasons: reasons.iter().filter_map(record::reason).collect(),
             accesses: accesses.iter().filter_map(record::access).collect(),
             functions: functions.iter().filter_map(record::function).collect(),
+            processes: processes.iter().filter_map(record::process).collect(),
+            threads: (threads.iter())
+                .filter_map(|thread| record::thread(thread, now))
+                .collect(),
+            waits: waits.iter().filter_map(record::wait).collect(),
             unfinished: in_exit.count() as u64,
             lost: Lost {
                 threads: total(record::LOST_THREADS),
                 reasons: total(record::LOST_REASONS),
                 accesses: total(record::LOST_ACCESSES),
                 functions: total(record::LOST_FUNCTIONS),
+                processes: total(record::LOST_PROCESSES),
+                waits: total(record::LOST_WAITS),
+                slots: total(record::LOST_SLOTS),
             },
             left_kvm: total(record::LEFT_KVM),
         })
     }
+}
+
+/// The highest number of a processor of this host, plus one.
+fn processors() -> u32 {
+    // Such as `0-7`, or `0,2-5`.
+    let possible = fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let numbers = possible.trim().split(['-', ',']);
+    let last = numbers
+        .filter_map(|number| number.parse::<u32>().ok())
+        .max();
+    last.map_or(1, |last| last.saturating_add(1))
 }
 
 /// `None` if the host's KVM doesn't have the tracepoint.
@@ -248,38 +339,6 @@ fn optional(
         read => read.map(Some),
     }
 }
-
-/// The names of reasons.
-#[derive(Clone, Debug, Default)]
-pub struct ReasonNames {
-    /// The bits of reasons that don't number them.
-    flags: u32,
-    names: BTreeMap<u32, String>,
-}
-
-impl ReasonNames {
-    /// The name of a reason.
-    pub fn name(&self, reason: u32) -> String {
-        let known = self.names.get(&(reason & !self.flags));
-        let name = known
-            .cloned()
-            .unwrap_or_else(|| format!("{:#x}", reason & !self.flags));
-        match reason & self.flags {
-            0 => name,
-            // VT-x: the entry has failed.
-            _ => format!("{name} (failed entry)"),
-        }
-    }
-
-    /// Whether the vCPU waits for an interrupt in exits of this reason.
-    pub fn is_halt(&self, reason: u32) -> bool {
-        let name = self.names.get(&(reason & !self.flags));
-        name.is_some_and(|name| HALTS.contains(&name.to_ascii_lowercase().as_str()))
-    }
-}
-
-/// The names of the reasons for which a vCPU waits.
-const HALTS: [&str; 4] = ["hlt", "idle-halt", "mwait_instruction", "mwait"];
 
 /// A tracepoint that is passed for an access.
 struct AccessTracepoint {
@@ -343,12 +402,18 @@ const ACCESSES: [AccessTracepoint; 5] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sampling::testing;
 
     /// The host's kernel itself checks every instruction.
     #[test]
     fn the_kernel_accepts_the_programs() {
         let maps = Maps::new(3).unwrap();
-        let plan = maps.plan(0x100, 0xffff_8880_0000_1000);
+        let reads = ProcessReads::new(&testing::slots(), &[(2, testing::places())]);
+        let reads = reads.unwrap();
+        let reads = reads.as_ref();
+        let plan = |reads| maps.plan(0x100, 0xffff_8880_0000_1000, reads);
+        let (without, plan) = (plan(None), plan(reads));
+        assert!(without.processes.is_none() && plan.processes.is_some());
         let member = |offset, bytes| Member { offset, bytes };
         let members = ExitMembers {
             reason: member(8, 4),
@@ -365,12 +430,28 @@ mod tests {
             write: None,
             ..access
         };
+        let switch = SwitchMembers {
+            state: member(32, 8),
+            next: member(56, 4),
+        };
+        let moved = MoveMembers {
+            thread: member(24, 4),
+            processor: member(32, 4),
+        };
         for (what, program) in [
-            ("exit", program::at_exit(plan, members)),
+            ("exit", program::at_exit(plan, members, reads)),
+            (
+                "exit of any process",
+                program::at_exit(without, members, None),
+            ),
             ("entry", program::at_entry(plan)),
+            ("entry of any process", program::at_entry(without)),
             ("userspace exit", program::at_userspace_exit(plan)),
             ("access", program::at_access(plan, access)),
             ("access of one kind", program::at_access(plan, of_one_kind)),
+            ("switch", waits::at_switch(plan, switch)),
+            ("wake-up", waits::at_wakeup(plan, moved)),
+            ("migration", waits::at_migration(plan, moved)),
         ] {
             let loaded = bpf::load_for(Trigger::Tracepoint, &program);
             assert!(loaded.is_ok(), "{what}: {loaded:?}");
@@ -387,20 +468,5 @@ mod tests {
             MAX_THREADS,
         );
         assert_eq!(entries.unwrap(), []);
-    }
-
-    #[test]
-    fn reasons_have_names() {
-        let names = |flags| ReasonNames {
-            flags,
-            names: [(12, "HLT".to_owned()), (0x400, "npf".to_owned())].into(),
-        };
-        let vmx = names(VMX_FLAGS);
-        assert_eq!(vmx.name(12), "HLT");
-        assert_eq!(vmx.name(1 << 31 | 12), "HLT (failed entry)");
-        assert_eq!(vmx.name(99), "0x63");
-        assert!(vmx.is_halt(12) && !vmx.is_halt(0x400));
-        assert_eq!(names(0).name(0x400), "npf");
-        assert_eq!(names(0).name(u32::MAX), "0xffffffff");
     }
 }

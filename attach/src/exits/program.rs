@@ -2,9 +2,10 @@
 //! and is counted at the next `kvm_entry`.
 
 use super::counts::{AccessKind, Histogram};
+use super::processes::ProcessReads;
 use super::record::{
     ACCESS, CLASSES, COUNT, ISA, LEFT, LEFT_COUNT, LEFT_KVM, LEFT_TOTAL, LONGEST, LOST_ACCESSES,
-    LOST_FUNCTIONS, LOST_REASONS, LOST_THREADS, PLACE, REASON, RIP, TIME, TOTAL, VCPU,
+    LOST_FUNCTIONS, LOST_REASONS, LOST_THREADS, ON_CPU, PID, PLACE, REASON, RIP, TIME, TOTAL, VCPU,
 };
 use crate::kernel_memory::bpf::Instruction;
 use crate::kernel_memory::program::{
@@ -34,11 +35,11 @@ const ATOMIC_64: u8 = 0xdb;
 const SHIFT_RIGHT_BY_REGISTER: u8 = 0x7f;
 
 /// Registers that calls don't change: the thread's entry, how long the exit took, and the entry that is being counted in.
-const THREAD: u8 = 7;
-const DURATION: u8 = 8;
-const ENTRY: u8 = 9;
+pub const THREAD: u8 = 7;
+pub const DURATION: u8 = 8;
+pub const ENTRY: u8 = 9;
 /// Where keys are on the stack.
-const KEY: i16 = -16;
+pub const KEY: i16 = -16;
 /// The longest key.
 const KEY_BYTES: i16 = 16;
 
@@ -55,6 +56,10 @@ pub struct Plan {
     pub reasons: i32,
     pub accesses: i32,
     pub functions: i32,
+    /// `None` if the guest's processes aren't known.
+    pub processes: Option<i32>,
+    pub processors: i32,
+    pub waits: i32,
 }
 
 /// The members of `kvm_exit` that are read.
@@ -78,17 +83,28 @@ pub struct AccessMembers {
 }
 
 /// Puts together a program. It ends where `ends` jump to.
-struct Counter {
-    program: Program,
-    plan: Plan,
-    ends: Vec<usize>,
+pub struct Counter {
+    pub program: Program,
+    pub plan: Plan,
+    pub ends: Vec<usize>,
 }
 
 impl Counter {
-    /// Begins a program, which ends if its thread isn't one of the VMM.
-    fn new(plan: Plan) -> Self {
+    /// Begins a program for all threads of the host.
+    pub fn of_all_threads(plan: Plan) -> Self {
         let mut program = Program::default();
         program.registers(MOVE_REGISTER, CONTEXT, 1);
+        Self {
+            program,
+            plan,
+            ends: Vec::new(),
+        }
+    }
+
+    /// Begins a program, which ends if its thread isn't one of the VMM.
+    fn new(plan: Plan) -> Self {
+        let mut counter = Self::of_all_threads(plan);
+        let program = &mut counter.program;
         program.call(HELPER_GET_CURRENT_TASK);
         program.registers(MOVE_REGISTER, 3, 0);
         program.immediate(ADD_IMMEDIATE, 3, plan.mm_offset);
@@ -96,21 +112,25 @@ impl Counter {
         program.immediate(ADD_IMMEDIATE, 1, KEY.into());
         program.immediate(MOVE_IMMEDIATE, 2, 8);
         program.call(HELPER_PROBE_READ_KERNEL);
-        let mut ends = vec![program.jump(JUMP_IF_NOT, 0, 0, 0)];
+        let unreadable = program.jump(JUMP_IF_NOT, 0, 0, 0);
         program.add(LOAD_64, 1, STACK, KEY, 0);
         program.load_immediate(2, plan.mm);
-        ends.push(program.jump(JUMP_IF_NOT_EQUAL, 1, 2, 0));
+        let other = program.jump(JUMP_IF_NOT_EQUAL, 1, 2, 0);
         // The key of its entry.
         program.call(HELPER_CURRENT_IDS);
         program.add(STORE_64, STACK, 0, KEY, 0);
-        Self {
-            program,
-            plan,
-            ends,
-        }
+        counter.load_current_thread(KEY);
+        counter.program.add(STORE_64, STACK, 1, KEY, 0);
+        counter.ends = vec![unreadable, other];
+        counter
     }
 
-    fn end(mut self) -> Vec<Instruction> {
+    /// Sets register 1 to the id of the calling thread, out of what its helper has returned, which the stack has at `at`.
+    pub fn load_current_thread(&mut self, at: i16) {
+        self.program.add(LOAD_32, 1, STACK, at, 0);
+    }
+
+    pub fn end(mut self) -> Vec<Instruction> {
         self.program.land_all(self.ends);
         // With 0 the kernel would keep the tracepoint's record from everybody's events, also those of perf (`trace_call_bpf`, `kernel/trace/bpf_trace.c`).
         self.program.immediate(MOVE_IMMEDIATE, 0, 1);
@@ -119,20 +139,20 @@ impl Counter {
     }
 
     /// Ends here if `register` is 0.
-    fn end_if_zero(&mut self, register: u8) {
+    pub fn end_if_zero(&mut self, register: u8) {
         let end = self.program.jump(JUMP_IF_ZERO, register, 0, 0);
         self.ends.push(end);
     }
 
     /// Adds 1 to a number of the totals.
-    fn count_in_totals(&mut self, member: i16) {
+    pub fn count_in_totals(&mut self, member: i16) {
         self.program.load_value(1, self.plan.totals);
         self.program.immediate(MOVE_IMMEDIATE, 2, 1);
         self.program.add(ATOMIC_64, 1, 2, member, 0);
     }
 
     /// Sets `destination` to a number of the tracepoint's record.
-    fn load_member(&mut self, destination: u8, member: Member) {
+    pub fn load_member(&mut self, destination: u8, member: Member) {
         let code = match member.bytes {
             1 => LOAD_8,
             2 => LOAD_16,
@@ -144,7 +164,7 @@ impl Counter {
     }
 
     /// Puts the address of the entry with the key on the stack into register 0: 0 if there is none.
-    fn look_up(&mut self, map: i32) {
+    pub fn look_up(&mut self, map: i32) {
         self.program.load_map(1, map);
         self.point_to_key();
         self.program.call(HELPER_LOOKUP);
@@ -157,7 +177,7 @@ impl Counter {
 
     /// Puts the address of the entry with the key on the stack into `register`, and makes the entry if there is none. If the map is full, `lost` is counted
     /// in the totals. Returns the jump for that case.
-    fn find_or_make(&mut self, register: u8, map: i32, lost: i16) -> usize {
+    pub fn find_or_make(&mut self, register: u8, map: i32, lost: i16) -> usize {
         self.look_up(map);
         let known = self.program.jump(JUMP_IF_NOT, 0, 0, 0);
         self.program.load_map(1, map);
@@ -176,19 +196,25 @@ impl Counter {
         full
     }
 
-    /// Puts the number at `member` of the thread's entry into the key.
-    fn key_from_thread(&mut self, code: u8, at: i16, member: i16) {
+    /// Puts 4 bytes of the number at `member` of the thread's entry into the key.
+    pub fn key_from_thread(&mut self, at: i16, member: i16) {
         self.program.add(LOAD_64, 1, THREAD, member, 0);
-        self.program.add(code, STACK, 1, KEY + at, 0);
+        self.program.add(STORE_32, STACK, 1, KEY + at, 0);
+    }
+
+    /// Puts the number there into the key's second half.
+    fn place_from_thread(&mut self, member: i16) {
+        self.program.add(LOAD_64, 1, THREAD, member, 0);
+        self.program.add(STORE_64, STACK, 1, KEY + 8, 0);
     }
 
     /// Adds the number in `register` to one of an entry, which other vCPUs may count in at the same time.
-    fn add_atomically(&mut self, member: i16, register: u8) {
+    pub fn add_atomically(&mut self, member: i16, register: u8) {
         self.program.add(ATOMIC_64, ENTRY, register, member, 0);
     }
 
     /// Counts the exit in an entry.
-    fn count(&mut self, count: i16, total: i16) {
+    pub fn count(&mut self, count: i16, total: i16) {
         self.program.immediate(MOVE_IMMEDIATE, 1, 1);
         self.add_atomically(count, 1);
         self.add_atomically(total, DURATION);
@@ -196,8 +222,8 @@ impl Counter {
 
     /// Counts the exit by its reason. One vCPU alone counts in the entry.
     fn count_reason(&mut self) {
-        self.key_from_thread(STORE_32, 0, REASON);
-        self.key_from_thread(STORE_32, 4, VCPU);
+        self.key_from_thread(0, REASON);
+        self.key_from_thread(4, VCPU);
         let full = self.find_or_make(ENTRY, self.plan.reasons, LOST_REASONS);
         self.count(COUNT, TOTAL);
         self.program.add(LOAD_64, 1, ENTRY, LONGEST, 0);
@@ -257,26 +283,31 @@ impl Counter {
     fn count_access(&mut self) {
         self.program.add(LOAD_64, 1, THREAD, ACCESS, 0);
         let none = self.program.jump(JUMP_IF_ZERO, 1, 0, 0);
-        self.key_from_thread(STORE_32, 0, REASON);
-        self.key_from_thread(STORE_32, 4, ACCESS);
-        self.key_from_thread(STORE_64, 8, PLACE);
+        self.key_from_thread(0, REASON);
+        self.key_from_thread(4, ACCESS);
+        self.place_from_thread(PLACE);
         let full = self.find_or_make(ENTRY, self.plan.accesses, LOST_ACCESSES);
         self.count(COUNT, TOTAL);
         self.program.land_all([none, full]);
     }
 
-    /// Counts the exit by the guest's program counter.
+    /// Counts the exit by the guest's program counter and process.
     fn count_function(&mut self) {
-        self.key_from_thread(STORE_64, 0, REASON);
-        self.key_from_thread(STORE_64, 8, RIP);
+        self.key_from_thread(0, REASON);
+        self.key_from_thread(4, PID);
+        self.place_from_thread(RIP);
         let full = self.find_or_make(ENTRY, self.plan.functions, LOST_FUNCTIONS);
         self.count(COUNT, TOTAL);
         self.program.land(full);
     }
 }
 
-/// The program at `kvm_exit`: notes what the thread's vCPU has left the guest for.
-pub fn at_exit(plan: Plan, members: ExitMembers) -> Vec<Instruction> {
+/// The program at `kvm_exit`: notes what the thread's vCPU has left the guest for, and what the guest ran.
+pub fn at_exit(
+    plan: Plan,
+    members: ExitMembers,
+    processes: Option<&ProcessReads>,
+) -> Vec<Instruction> {
     let mut counter = Counter::new(plan);
     let full = counter.find_or_make(THREAD, plan.threads, LOST_THREADS);
     counter.ends.push(full);
@@ -291,6 +322,9 @@ pub fn at_exit(plan: Plan, members: ExitMembers) -> Vec<Instruction> {
     for place in [ACCESS, LEFT] {
         counter.program.add(STORE_IMMEDIATE_64, THREAD, 0, place, 0);
     }
+    counter.program.immediate(MOVE_IMMEDIATE, 1, 1);
+    counter.program.add(STORE_64, THREAD, 1, ON_CPU, 0);
+    counter.note_process(processes, members.vcpu);
     counter.load_member(2, members.isa);
     counter.program.load_value(1, plan.totals);
     counter.program.add(STORE_64, 1, 2, ISA, 0);
@@ -322,6 +356,9 @@ pub fn at_entry(plan: Plan) -> Vec<Instruction> {
     counter.count_reason();
     counter.count_access();
     counter.count_function();
+    if let Some(processes) = plan.processes {
+        counter.count_process(processes);
+    }
     counter.end()
 }
 

@@ -1,10 +1,13 @@
 //! The entries of the maps: where their members are, in bytes. All numbers have 8 bytes, unless it is said.
 
-use kvmprof_introspection::bytes::{u32_at, u64_at};
+use kvmprof_introspection::bytes::{array_at, u32_at, u64_at};
 
-use super::counts::{AccessKind, Exits, Histogram, OfAccess, OfFunction, OfReason};
+use super::counts::{
+    AccessKind, Exits, Histogram, OfAccess, OfFunction, OfProcess, OfReason, OfThread, OfWait,
+};
 
-/// A vCPU's thread: the exit that it handles. The key is the thread's id. 0 if it handles none: when the exit came, in ns of CLOCK_MONOTONIC.
+/// A vCPU's thread: the exit that it handles, and its waits for a processor. The key is the thread's id. Times are in ns of CLOCK_MONOTONIC.
+/// When the exit came; 0 if it handles none.
 pub const TIME: i16 = 0;
 /// The reason, as the processor has given it.
 pub const REASON: i16 = 8;
@@ -18,10 +21,23 @@ pub const ACCESS: i16 = 32;
 pub const PLACE: i16 = 40;
 /// Whether the exit was handed to the VMM: 1, otherwise 0.
 pub const LEFT: i16 = 48;
+/// The id of the guest's process, in 4 bytes; -1 if it couldn't be read.
+pub const PID: i16 = 56;
+/// The VMM's address of the process's name; 0 if it isn't known.
+pub const NAME_AT: i16 = 64;
+/// Whether the thread runs: 1, otherwise 0.
+pub const ON_CPU: i16 = 72;
+/// When it began to wait for a processor, and for which one; 0 if it doesn't wait.
+pub const SINCE: i16 = 80;
+pub const CPU: i16 = 88;
+/// The time of all waits that are over, in ns, and their number.
+pub const WAITED: i16 = 96;
+pub const WAITS: i16 = 104;
 /// The size of a thread's entry.
-pub const THREAD_BYTES: usize = 56;
+pub const THREAD_BYTES: usize = 112;
 
-/// The size of keys: of a thread; of a reason, with the vCPU; of an access or a function, with the reason. Reasons and vCPUs have 4 bytes.
+/// The size of keys: of a thread; of a reason, with the vCPU, or the process; of an access or a function, with the reason, and the kind or the process; of a wait, with
+/// the thread that waits, and the other's thread and process. All but threads that wait, accesses and functions have 4 bytes.
 pub const THREAD_KEY: usize = 8;
 pub const REASON_KEY: usize = 8;
 pub const PLACE_KEY: usize = 16;
@@ -31,6 +47,11 @@ pub const COUNT: i16 = 0;
 pub const TOTAL: i16 = 8;
 /// The size of the entry of an access or a function.
 pub const PLACE_BYTES: usize = 16;
+/// Of a process or a wait, besides: its name.
+pub const NAME: i16 = 16;
+pub const NAME_BYTES: i32 = 16;
+/// The size of the entry of a process or a wait.
+pub const NAMED_BYTES: usize = 32;
 /// Of a reason, besides: the longest one, those that were handed to the VMM, and the numbers in the histogram's classes.
 pub const LONGEST: i16 = 16;
 pub const LEFT_COUNT: i16 = 24;
@@ -48,8 +69,12 @@ pub const LOST_ACCESSES: i16 = 24;
 pub const LOST_FUNCTIONS: i16 = 32;
 /// How often KVM has handed something to the VMM.
 pub const LEFT_KVM: i16 = 40;
+/// As above, of processes and of waits, and how often too many vCPUs waited for one processor.
+pub const LOST_PROCESSES: i16 = 48;
+pub const LOST_WAITS: i16 = 56;
+pub const LOST_SLOTS: i16 = 64;
 /// The size of the totals.
-pub const TOTALS_BYTES: usize = 48;
+pub const TOTALS_BYTES: usize = 72;
 
 /// An entry of a map: the key, and the value.
 pub type Entry = (Vec<u8>, Vec<u8>);
@@ -85,7 +110,48 @@ pub fn access((key, value): &Entry) -> Option<OfAccess> {
 pub fn function((key, value): &Entry) -> Option<OfFunction> {
     Some(OfFunction {
         reason: u32_at(key, 0)?,
+        process: process_id(u32_at(key, 4)?),
         address: u64_at(key, 8)?,
         exits: exits(value)?,
+    })
+}
+
+pub fn process((key, value): &Entry) -> Option<OfProcess> {
+    Some(OfProcess {
+        reason: u32_at(key, 0)?,
+        process: process_id(u32_at(key, 4)?),
+        name: array_at(value, 16)?,
+        exits: exits(value)?,
+    })
+}
+
+/// The id of a guest's process; `None` for -1.
+fn process_id(number: u32) -> Option<i32> {
+    Some(number.cast_signed()).filter(|id| *id != -1)
+}
+
+/// The waits of a vCPU's thread until `now`, in ns of the host's CLOCK_MONOTONIC.
+pub fn thread((key, value): &Entry, now: u64) -> Option<OfThread> {
+    let current = match u64_at(value, 80)? {
+        0 => 0,
+        since => now.saturating_sub(since),
+    };
+    Some(OfThread {
+        thread: u32_at(key, 0)?,
+        vcpu: u32_at(value, 16)?,
+        waits: Exits {
+            count: u64_at(value, 104)?,
+            time: u64_at(value, 96)?.saturating_add(current),
+        },
+    })
+}
+
+pub fn wait((key, value): &Entry) -> Option<OfWait> {
+    Some(OfWait {
+        thread: u32_at(key, 0)?,
+        other_thread: u32_at(key, 8)?,
+        other_process: u32_at(key, 12)?,
+        name: array_at(value, 16)?,
+        turns: exits(value)?,
     })
 }

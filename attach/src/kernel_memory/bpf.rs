@@ -134,11 +134,16 @@ unsafe fn bpf<T>(command: libc::c_int, attributes: &mut T) -> io::Result<libc::c
 
 /// A map of one value of `bytes` bytes that can be mapped at offset 0.
 pub fn create_map(bytes: usize) -> io::Result<OwnedFd> {
+    create_array(bytes, 1)
+}
+
+/// A map of `entries` values of `bytes` bytes each, zeros at first, that can be mapped.
+pub fn create_array(bytes: usize, entries: u32) -> io::Result<OwnedFd> {
     create(MapCreate {
         map_type: MAP_TYPE_ARRAY,
         key_size: 4,
         value_size: u32::try_from(bytes).map_err(io::Error::other)?,
-        max_entries: 1,
+        max_entries: entries,
         map_flags: F_MMAPABLE,
         ..MapCreate::default()
     })
@@ -269,15 +274,18 @@ pub fn create_event_array() -> io::Result<OwnedFd> {
 
 /// Puts `event` into an array of one.
 pub fn set_event(array: &OwnedFd, event: BorrowedFd<'_>) -> io::Result<()> {
-    let key = 0_u32;
-    let value = event.as_raw_fd();
+    set_value(array, 0, &event.as_raw_fd().to_ne_bytes())
+}
+
+/// Sets value number `index` of an array whose values are as long as `value`.
+pub fn set_value(array: &OwnedFd, index: u32, value: &[u8]) -> io::Result<()> {
     let mut attributes = MapElement {
         map: u32::try_from(array.as_raw_fd()).map_err(io::Error::other)?,
-        key: std::ptr::from_ref(&key) as u64,
-        value: std::ptr::from_ref(&value) as u64,
+        key: std::ptr::from_ref(&index) as u64,
+        value: value.as_ptr() as u64,
         ..MapElement::default()
     };
-    // SAFETY: key and value have the map's sizes and live through the call, which only reads them.
+    // SAFETY: key and value have the map's sizes, as the caller states, and live through the call, which only reads them.
     unsafe { bpf(MAP_UPDATE_ELEMENT, &mut attributes)? };
     Ok(())
 }

@@ -8,12 +8,12 @@
 pub(crate) mod assembly;
 pub(crate) mod error;
 mod host;
-mod program;
+pub(crate) mod program;
 pub mod record;
 mod stacks;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
-mod time_namespace;
+pub(crate) mod time_namespace;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -332,7 +332,8 @@ fn physical_memory(slots: &Slots) -> Vec<Range> {
     memory
 }
 
-fn pointer(places: &ProcessPlaces, slots: &Slots) -> Option<program::Pointer> {
+/// Where the VMM has the pointer to the running task, and the memory that it can point to.
+pub(crate) fn pointer(places: &ProcessPlaces, slots: &Slots) -> Option<program::Pointer> {
     let task = places.task.as_ref()?;
     let mut ranges = Vec::new();
     for map in &task.maps {
@@ -354,7 +355,8 @@ fn pointer(places: &ProcessPlaces, slots: &Slots) -> Option<program::Pointer> {
     Some(program::Pointer { at, ranges })
 }
 
-fn reads(places: &ProcessPlaces, slots: &Slots) -> Vec<Read> {
+/// Where the VMM has the values of `places`.
+pub(crate) fn reads(places: &ProcessPlaces, slots: &Slots) -> Vec<Read> {
     let values = places.values.iter().take(ProcessPlaces::MAX);
     let read = |(index, value): (usize, &kvmprof_introspection::ValuePlace)| {
         let source = match value.at {

@@ -20,7 +20,7 @@ use crate::{HostKernelError, Slot, Slots};
 const HIGH: u64 = 1 << 32;
 
 /// The memory of a guest in the VMM.
-pub(super) fn slots() -> Slots {
+pub(crate) fn slots() -> Slots {
     let slot = |address, bytes, host_address| Slot {
         address: GuestAddress(address),
         bytes,
@@ -36,7 +36,7 @@ pub(super) fn slots() -> Slots {
 }
 
 /// Where this guest has its processes.
-pub(super) fn places() -> ProcessPlaces {
+pub(crate) fn places() -> ProcessPlaces {
     let value = |kind, at, width| ValuePlace { kind, at, width };
     ProcessPlaces {
         task: Some(TaskPointer {

@@ -4,6 +4,7 @@
 mod capture;
 mod error;
 mod opener;
+mod places_words;
 mod request;
 mod ring;
 mod run_time_account;
@@ -13,5 +14,6 @@ mod ticks;
 pub use capture::{Capture, Contents, VcpuThreadId, check};
 pub use error::KernelCaptureError;
 pub use opener::{CaptureHelper, CaptureOpener, TracedCaptures};
+pub use places_words::{decode_places, encode_places};
 pub use sample::Reader;
 pub use ticks::KernelTicks;

@@ -6,9 +6,9 @@ mod backend;
 mod console_file;
 mod dump;
 mod error;
+mod guest_names;
 mod kernel_files;
 mod kernel_finder;
-mod kernel_functions;
 mod process_watch;
 mod reboot;
 mod restart;
@@ -66,7 +66,7 @@ pub use attachment::Attachment;
 pub use console_file::{ConsoleFile, ConsoleLooks, ConsoleText, POLL as CONSOLE_POLL};
 pub use dump::{DumpConfig, DumpError, Dumped, dump};
 pub use error::AttachedError;
-pub use kernel_functions::kernel_functions;
+pub use guest_names::{GuestNames, contain};
 
 /// How often kvmprof tries to stop a slow vCPU's thread, each time for 0.2 s, before it refuses the guest.
 const MAX_TRIES: u32 = 25;

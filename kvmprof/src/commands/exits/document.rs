@@ -1,9 +1,9 @@
 //! What `kvmprof exits --json` prints.
 
-use kvmprof_attach::exits::{Exits, Lost, OfAccess, OfFunction, OfReason};
+use kvmprof_attach::exits::{Exits, Lost, OfAccess, OfFunction, OfProcess, OfReason};
 use serde_json::{Value, json};
 
-use super::{Part, names};
+use super::{Part, names, waits};
 
 /// The document of one part of the time.
 pub fn document(part: &Part<'_>) -> Value {
@@ -33,11 +33,23 @@ pub fn document(part: &Part<'_>) -> Value {
             "time_ns": one.exits.time,
         })
     };
+    let process_names = names::processes(part.counts);
     let function = |one: &OfFunction| {
         json!({
             "reason": part.names.name(one.reason),
+            "pid": one.process,
+            "process": one.process.and_then(|pid| process_names.get(&pid)),
             "address": format!("{:#x}", one.address),
             "function": part.symbols.and_then(|symbols| symbols.find(one.address)),
+            "count": one.exits.count,
+            "time_ns": one.exits.time,
+        })
+    };
+    let process = |one: &OfProcess| {
+        json!({
+            "reason": part.names.name(one.reason),
+            "pid": one.process,
+            "process": one.process.and_then(|pid| process_names.get(&pid)),
             "count": one.exits.count,
             "time_ns": one.exits.time,
         })
@@ -47,6 +59,9 @@ pub fn document(part: &Part<'_>) -> Value {
         reasons,
         accesses,
         functions,
+        processes,
+        waits,
+        slots,
     } = counts.lost;
     json!({
         "seconds": part.time.as_secs_f64(),
@@ -54,12 +69,18 @@ pub fn document(part: &Part<'_>) -> Value {
         "reasons": sorted(part, &counts.reasons, |one| one.exits, reason),
         "accesses": sorted(part, &counts.accesses, |one| one.exits, access),
         "functions": sorted(part, &counts.functions, |one| one.exits, function),
+        "processes": sorted(part, &counts.processes, |one| one.exits, process),
+        "knows_processes": part.knows_processes,
+        "waits": waits::document(part),
         "unfinished": counts.unfinished,
         "lost": {
             "threads": threads,
             "reasons": reasons,
             "accesses": accesses,
             "functions": functions,
+            "processes": processes,
+            "turns": waits,
+            "waits": slots,
         },
         "missing_tracepoints": part.missing,
     })

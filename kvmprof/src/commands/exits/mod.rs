@@ -1,8 +1,10 @@
 //! `kvmprof exits`.
 
 mod document;
+mod explore;
 mod names;
 mod tables;
+mod waits;
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -11,23 +13,22 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 use kvmprof_attach::exits::{Counts, ExitCounter, Exits, ReasonNames};
-use kvmprof_attach::remote::StandStill;
-use kvmprof_attach::{HostKernel, Machine};
+use kvmprof_attach::{Machine, find_machines};
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, value};
 use kvmprof_cli::table::{USUAL_ROWS, most_rows};
 use kvmprof_cli::text::write_json;
-use kvmprof_profiling::ProfilingConfig;
-use kvmprof_profiling::clock::ClockSource;
 use kvmprof_profiling::kernel_events::{run_at_tracepoint, unavailable};
 use kvmprof_profiling::signals::{block_signals, wait_for_end};
 use kvmprof_recording::EventKind;
 use kvmprof_report::profile::Symbols;
-use kvmprof_vmm::attached::{Attachment, kernel_functions};
+use kvmprof_sandbox::Thread;
+use kvmprof_vmm::attached::contain;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::sandbox::SandboxMode;
 use super::targets;
+use explore::explore;
 
 /// The pause between two looks whether the VMM has ended.
 const LOOK: Duration = Duration::from_millis(250);
@@ -55,11 +56,28 @@ impl Sort {
     }
 }
 
-/// Count why a guest leaves for the host, and how long that takes
+/// The tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Table {
+    /// Of reasons
+    Reason,
+    /// Of ports, addresses, registers and hypercalls
+    Access,
+    /// Of the guest's processes
+    Process,
+    /// Of the guest's functions
+    Function,
+    /// Of vCPUs
+    Vcpu,
+    /// Of what ran on the host while vCPUs waited for a processor
+    Thief,
+}
+
+/// Count why a guest leaves for the host, how long that takes, and who takes its time
 ///
 /// The guest may be one of kvmprof run or of another program, such as QEMU. The host's kernel counts each exit at KVM's own tracepoints, by eBPF: by reason, by port,
-/// address, register or hypercall, and by the guest's function. An exit lasts until the guest goes on. Nothing is stopped meanwhile; at the end a vCPU is stopped for a moment, to
-/// find the names of the kernel's functions.
+/// address, register or hypercall, and by the guest's process and function. An exit lasts until the guest goes on. It counts, too, for how long vCPUs wait for a processor,
+/// and what runs there meanwhile. Nothing is stopped; before that, each vCPU is stopped for a moment, to find the guest's kernel and its processes.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0; 1 when there is no such guest, or the host's KVM or kernel doesn't let its exits be counted; 2 for wrong options.\n\n\
@@ -77,6 +95,9 @@ pub struct ExitsArguments {
     /// Print what was counted each time that so many seconds have passed, not only at the end
     #[arg(long, value_name = "SECONDS", value_parser = value::seconds_of_an_hour)]
     interval: Option<Duration>,
+    /// Print only the table of these
+    #[arg(long, value_name = "WHAT", value_enum, conflicts_with = "json")]
+    by: Option<Table>,
     /// What the rows are sorted by
     #[arg(long, value_name = "BY", value_enum, default_value_t)]
     sort: Sort,
@@ -96,11 +117,18 @@ struct Part<'a> {
     names: &'a ReasonNames,
     /// The functions of the guest's kernel, if they are known by now.
     symbols: Option<&'a Symbols>,
-    /// The number of the guest's vCPUs.
+    /// Whether exits have processes.
+    knows_processes: bool,
+    /// The VMM's process, and the number of the guest's vCPUs.
+    vmm: i32,
     vcpus: usize,
+    /// The guests that run on the host now.
+    guests: &'a [Machine],
     time: Duration,
     /// Tracepoints that the host lacks.
     missing: &'a [&'static str],
+    /// The only table to print; `None` for all.
+    by: Option<Table>,
     sort: Sort,
     /// The most rows of a table.
     rows: usize,
@@ -114,8 +142,10 @@ impl Command for ExitsArguments {
         if let Some(why) = unavailable(EventKind::KvmExits) {
             return Err(anyhow!(why).context("Cannot count the exits of guests on this host"));
         }
-        let vcpus = machine.vcpus.len();
-        let counter = ExitCounter::new(&host, machine.pid, vcpus);
+        let Some((host, guest)) = explore(&machine, host, self.sandbox)? else {
+            return Ok(ExitStatus::SUCCESS);
+        };
+        let counter = ExitCounter::new(&host, &machine, &guest.places);
         let counter = counter.context("Cannot count the exits of the guest")?;
         let vmm = Pid::from_raw(machine.pid).context("The VMM has no pid")?;
         let vmm = pidfd_open(vmm, PidfdFlags::empty()).context("Cannot watch the VMM")?;
@@ -131,36 +161,51 @@ impl Command for ExitsArguments {
             let is_last = wait(moment, &vmm) || end.is_some() && end == moment;
             let now = Instant::now();
             let counts = counter.read().context("Cannot read what was counted")?;
-            let mut part = Part {
+            let guests = find_machines(Ok(&host)).machines;
+            let part = Part {
                 counts: &counts.since(&before.0),
                 names: &counter.reason_names(counts.isa),
                 symbols: None,
-                vcpus,
+                knows_processes: counter.knows_processes(),
+                vmm: machine.pid,
+                vcpus: machine.vcpus.len(),
+                guests: &guests,
                 time: now - before.1,
                 missing: counter.missing(),
+                by: self.by,
                 sort: self.sort,
                 rows: most_rows(self.top, USUAL_ROWS, self.json),
             };
-            if !is_last {
-                self.write(&part, console)?;
-                before = (counts, now);
-                continue;
+            if is_last {
+                drop(attached);
+                self.write_last(part, &guest.functions, console)?;
+                return Ok(ExitStatus::SUCCESS);
             }
-            // From here on nothing is counted, and this process has no rights: it parses what the guest has made.
-            drop(attached);
-            let functions = match has_ended(&vmm) {
-                true => None,
-                false => self.functions(machine, host),
-            };
-            let symbols = functions.as_deref().map(Symbols::parse);
-            part.symbols = symbols.as_ref();
             self.write(&part, console)?;
-            return Ok(ExitStatus::SUCCESS);
+            before = (counts, now);
         }
     }
 }
 
 impl ExitsArguments {
+    /// Writes the last part, with the guest's `functions`, which the guest has made: from here on nothing is counted, and this process has no rights.
+    fn write_last(
+        &self,
+        part: Part<'_>,
+        functions: &str,
+        console: &mut Console<'_>,
+    ) -> anyhow::Result<()> {
+        self.sandbox.contain()?;
+        contain(self.sandbox.restricts_paths())?;
+        kvmprof_sandbox::enter(Thread::Main);
+        let symbols = Symbols::parse(functions);
+        let part = Part {
+            symbols: (!functions.is_empty()).then_some(&symbols),
+            ..part
+        };
+        self.write(&part, console)
+    }
+
     fn write(&self, part: &Part<'_>, console: &mut Console<'_>) -> anyhow::Result<()> {
         let output = console.text();
         let written = match self.json {
@@ -169,25 +214,6 @@ impl ExitsArguments {
         };
         let written = written.and_then(|()| output.flush());
         written.context("Cannot write the exits")
-    }
-
-    /// The functions of the guest's kernel, in the form of `/proc/kallsyms`. This process is contained from now on.
-    fn functions(&self, machine: Machine, host: HostKernel) -> Option<String> {
-        let profiling = ProfilingConfig {
-            source: ClockSource::Ptrace,
-            ..ProfilingConfig::default()
-        };
-        // SAFETY: the command has started no thread.
-        let attachment =
-            unsafe { Attachment::open(machine, host, &profiling, StandStill::Briefly) };
-        let functions = attachment.map_err(anyhow::Error::from).and_then(|guest| {
-            self.sandbox.contain()?;
-            Ok(kernel_functions(guest, self.sandbox.restricts_paths())?)
-        });
-        functions.unwrap_or_else(|error| {
-            log::warn!("Instructions have no function: {error:#}");
-            None
-        })
     }
 }
 

@@ -1,6 +1,9 @@
-//! Names of what exits are accesses of.
+//! Names of what exits are accesses of, and of processes.
 
-use kvmprof_attach::exits::{AccessKind, OfAccess};
+use std::collections::BTreeMap;
+
+use kvmprof_abi::text::task_name;
+use kvmprof_attach::exits::{AccessKind, Counts, OfAccess};
 
 /// Model-specific registers that guests often use (Intel SDM volume 4, AMD APM volume 2 appendix A; those of KVM and of Hyper-V: Linux
 /// `Documentation/virt/kvm/x86/msr.rst`, `include/hyperv/hvgdk_mini.h`).
@@ -40,6 +43,21 @@ const REGISTERS: [(u64, &str); 34] = [
     (0xc000_0080, "EFER"),
     (0xc000_0103, "TSC_AUX"),
 ];
+
+/// The names of the guest's processes, by their ids: of each that with which it has left the guest most often.
+pub fn processes(counts: &Counts) -> BTreeMap<i32, String> {
+    let mut most: BTreeMap<i32, (u64, [u8; 16])> = BTreeMap::new();
+    for one in &counts.processes {
+        if let Some(process) = one.process {
+            let known = most.entry(process).or_default();
+            *known = (*known).max((one.exits.count, one.name));
+        }
+    }
+    let names = most.into_iter();
+    names
+        .map(|(process, (_, name))| (process, task_name(&name).collect()))
+        .collect()
+}
 
 /// What an access is called in documents.
 pub fn kind(kind: AccessKind) -> &'static str {

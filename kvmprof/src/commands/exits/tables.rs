@@ -8,13 +8,39 @@ use std::time::Duration;
 use kvmprof_attach::exits::{Exits, OfReason};
 use kvmprof_cli::table::{Align, percent, write_table};
 
-use super::{Part, names};
+use super::{Part, Table, names, waits};
 
-/// Maximum number of characters of a function's name in the table.
-const MAX_NAME: usize = 28;
+/// Maximum number of characters of a name in a table, and of a function's beside a process's.
+pub const MAX_NAME: usize = 28;
+const MAX_FUNCTION: usize = 24;
 
 /// Writes what was counted.
 pub fn write(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
+    let is_wanted = |table| part.by.is_none_or(|by| by == table);
+    if is_wanted(Table::Reason) {
+        write_reasons(part, output)?;
+    }
+    if is_wanted(Table::Access) {
+        write_accesses(part, output)?;
+    }
+    if is_wanted(Table::Process) {
+        write_processes(part, output)?;
+    }
+    if is_wanted(Table::Function) {
+        write_functions(part, output)?;
+    }
+    if part.by == Some(Table::Vcpu) || is_wanted(Table::Vcpu) && part.vcpus > 1 {
+        write_vcpus(part, output)?;
+    }
+    if is_wanted(Table::Thief) {
+        waits::write(part, output)?;
+    }
+    write_sums(part, output)?;
+    write_remarks(part, output)
+}
+
+/// The number and the time of all exits, and of all waits for a processor.
+fn write_sums(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
     let (mut all, mut halts) = (Exits::default(), Exits::default());
     for one in &part.counts.reasons {
         let sum = match part.names.is_halt(one.reason) {
@@ -22,12 +48,6 @@ pub fn write(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
             false => &mut all,
         };
         sum.add(one.exits);
-    }
-    write_reasons(part, output)?;
-    write_accesses(part, output)?;
-    write_functions(part, output)?;
-    if part.vcpus > 1 {
-        write_vcpus(part, output)?;
     }
     let available = part.time.as_nanos().saturating_mul(part.vcpus as u128);
     let available = u64::try_from(available).unwrap_or(u64::MAX);
@@ -41,7 +61,16 @@ pub fn write(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
         halts.count,
         percent(halts.time, available)
     )?;
-    write_remarks(part, output)
+    let waits = waits::sum(part);
+    if waits.time > 0 {
+        writeln!(
+            output,
+            "vCPUs waited {} times for a processor, {} of their time",
+            waits.count,
+            percent(waits.time, available)
+        )?;
+    }
+    Ok(())
 }
 
 /// What the numbers lack.
@@ -54,20 +83,32 @@ fn write_remarks(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
             "vCPUs whose exit isn't over, and not counted yet: {count}"
         )?;
     }
+    if !part.knows_processes {
+        let what = match part.symbols {
+            Some(_) => "The guest's processes aren't known",
+            None => "The guest's kernel isn't known: exits have addresses, and no processes",
+        };
+        writeln!(output, "{what}")?;
+    }
     let lost = counts.lost;
     for (count, what) in [
         (lost.threads, "too many threads of vCPUs"),
         (lost.reasons, "too many reasons"),
         (lost.accesses, "only by access: too many places"),
         (lost.functions, "only by instruction: too many addresses"),
+        (lost.processes, "only by process: too many processes"),
     ] {
         if count > 0 {
             writeln!(output, "Exits that aren't counted, {what}: {count}")?;
         }
     }
+    let lost = lost.waits.saturating_add(lost.slots);
+    if lost > 0 {
+        writeln!(output, "Turns of others that aren't known: {lost}")?;
+    }
     if !part.missing.is_empty() {
         let names = part.missing.join(", ");
-        writeln!(output, "The host's KVM lacks these tracepoints: {names}")?;
+        writeln!(output, "The host's kernel lacks these tracepoints: {names}")?;
     }
     Ok(())
 }
@@ -85,8 +126,7 @@ fn write_reasons(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
     }
     let mut reasons: Vec<OfReason> = reasons.into_values().collect();
     reasons.retain(|one| one.exits.count > 0);
-    let is_halt = |one: &OfReason| part.names.is_halt(one.reason);
-    reasons.sort_by_key(|one| (is_halt(one), Reverse(part.sort.key(one.exits))));
+    reasons.sort_by_key(|one| sort_key(part, one.reason, one.exits));
     let percentile = |one: &OfReason, percent| {
         let time = one.histogram.percentile(percent);
         time.map_or_else(|| "-".to_owned(), |time| duration(time.min(one.longest)))
@@ -122,25 +162,74 @@ fn write_accesses(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
     write_places(part, output, "ACCESS", rows.collect())
 }
 
-/// By function, and by instruction where the function isn't known.
-fn write_functions(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
-    let mut rows: BTreeMap<(String, u32), Exits> = BTreeMap::new();
-    for one in &part.counts.functions {
-        let function = part.symbols.and_then(|symbols| symbols.find(one.address));
-        let name = function.map_or_else(|| format!("{:#x}", one.address), str::to_owned);
-        rows.entry((name, one.reason)).or_default().add(one.exits);
-    }
-    let rows = rows.into_iter();
-    let rows = rows.map(|((name, reason), exits)| (exits, shortened(name), reason));
-    write_places(part, output, "FUNCTION", rows.collect())
+fn write_processes(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
+    let process_names = names::processes(part.counts);
+    let label = |process: Option<i32>| {
+        let name = process.and_then(|process| Some((process, process_names.get(&process)?)));
+        name.map_or_else(unknown, |(process, name)| format!("{name} ({process})"))
+    };
+    let rows = part.counts.processes.iter();
+    let rows = rows.map(|one| (one.exits, label(one.process), one.reason));
+    write_places(part, output, "PROCESS", rows.collect())
 }
 
-/// A function's name with at most [`MAX_NAME`] characters, so that the table fits into a terminal.
-fn shortened(name: String) -> String {
-    if name.chars().count() <= MAX_NAME {
+fn unknown() -> String {
+    "[not known]".to_owned()
+}
+
+/// By function and process, and by instruction where the function isn't known.
+fn write_functions(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
+    let process_names = names::processes(part.counts);
+    let mut rows: BTreeMap<(String, String, u32), Exits> = BTreeMap::new();
+    for one in &part.counts.functions {
+        let function = part.symbols.and_then(|symbols| symbols.find(one.address));
+        let function = function.map_or_else(|| format!("{:#x}", one.address), str::to_owned);
+        let process = one.process.and_then(|process| process_names.get(&process));
+        let process = process.cloned().unwrap_or_else(unknown);
+        let key = (function, process, one.reason);
+        rows.entry(key).or_default().add(one.exits);
+    }
+    let rows = rows.into_iter();
+    if !part.knows_processes {
+        let rows = rows
+            .map(|((function, _, reason), exits)| (exits, shortened(function, MAX_NAME), reason));
+        return write_places(part, output, "FUNCTION", rows.collect());
+    }
+    let mut rows: Vec<_> = rows.filter(|(_, exits)| exits.count > 0).collect();
+    rows.sort_by_key(|((_, _, reason), exits)| sort_key(part, *reason, *exits));
+    let rows = rows.into_iter().take(part.rows);
+    let rows = rows.map(|((function, process, reason), exits)| {
+        [
+            shortened(function, MAX_FUNCTION),
+            process,
+            part.names.name(reason),
+            exits.count.to_string(),
+            duration(exits.time),
+            duration(exits.time.checked_div(exits.count).unwrap_or_default()),
+        ]
+    });
+    let headings = [
+        ("FUNCTION", Align::Left),
+        ("PROCESS", Align::Left),
+        ("REASON", Align::Left),
+        ("COUNT", Align::Right),
+        ("TIME", Align::Right),
+        ("MEAN", Align::Right),
+    ];
+    write_part(output, &headings, &rows.collect::<Vec<_>>())
+}
+
+/// The order of rows: halts last, the others by what they are to be sorted by.
+fn sort_key(part: &Part<'_>, reason: u32, exits: Exits) -> (bool, Reverse<u64>) {
+    (part.names.is_halt(reason), Reverse(part.sort.key(exits)))
+}
+
+/// A name with at most `most` characters, so that the table fits into a terminal.
+pub fn shortened(name: String, most: usize) -> String {
+    if name.chars().count() <= most {
         return name;
     }
-    let kept: String = name.chars().take(MAX_NAME - 1).collect();
+    let kept: String = name.chars().take(most - 1).collect();
     kept + "…"
 }
 
@@ -152,10 +241,7 @@ fn write_places(
     mut places: Vec<(Exits, String, u32)>,
 ) -> io::Result<()> {
     places.retain(|(exits, ..)| exits.count > 0);
-    places.sort_by_key(|(exits, _, reason)| {
-        let is_halt = part.names.is_halt(*reason);
-        (is_halt, Reverse(part.sort.key(*exits)))
-    });
+    places.sort_by_key(|(exits, _, reason)| sort_key(part, *reason, *exits));
     let rows = places.into_iter().take(part.rows);
     let rows = rows.map(|(exits, place, reason)| {
         [
@@ -185,6 +271,11 @@ fn write_vcpus(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
         let is_halt = part.names.is_halt(one.reason);
         sums[usize::from(is_halt)].add(one.exits);
     }
+    let mut waits: BTreeMap<u32, Exits> = BTreeMap::new();
+    for thread in &part.counts.threads {
+        waits.entry(thread.vcpu).or_default().add(thread.waits);
+    }
+    let waited = |vcpu| waits.get(&vcpu).map_or(0, |waits| waits.time);
     let rows = vcpus.into_iter().map(|(vcpu, [exits, halts])| {
         [
             vcpu.to_string(),
@@ -193,6 +284,7 @@ fn write_vcpus(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
             duration(exits.time),
             halts.count.to_string(),
             duration(halts.time),
+            duration(waited(vcpu)),
         ]
     });
     let headings = [
@@ -202,12 +294,13 @@ fn write_vcpus(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
         ("TIME", Align::Right),
         ("HALTS", Align::Right),
         ("HALTED", Align::Right),
+        ("WAITED", Align::Right),
     ];
     write_part(output, &headings, &rows.collect::<Vec<_>>())
 }
 
 /// Writes a table and an empty line, unless the table is empty.
-fn write_part<const N: usize>(
+pub fn write_part<const N: usize>(
     output: &mut dyn Write,
     headings: &[(&str, Align); N],
     rows: &[[String; N]],
@@ -221,7 +314,7 @@ fn write_part<const N: usize>(
 
 /// `ns` with a unit, in at most 6 characters up to 11 days.
 #[expect(clippy::cast_precision_loss, reason = "it is shown with few digits")]
-fn duration(ns: u64) -> String {
+pub fn duration(ns: u64) -> String {
     for (unit, length) in [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1000)] {
         if ns >= length {
             let value = ns as f64 / length as f64;
@@ -247,108 +340,4 @@ fn share(part: u64, whole: u64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use kvmprof_attach::exits::{AccessKind, Counts, Lost, OfAccess, OfFunction, ReasonNames};
-    use kvmprof_report::profile::Symbols;
-
-    use super::super::Sort;
-    use super::*;
-
-    fn counts() -> Counts {
-        let exits = |count, time| Exits { count, time };
-        let reason = |reason, vcpu, all| OfReason {
-            reason,
-            vcpu,
-            exits: all,
-            longest: 7_777_777,
-            left: exits(1, 10),
-            ..OfReason::default()
-        };
-        let function = |address| OfFunction {
-            reason: 0x7b,
-            address,
-            exits: exits(10, 9_000),
-        };
-        Counts {
-            reasons: vec![
-                reason(0x7b, 0, exits(123_456, 999_999_999)),
-                reason(0x7b, 1, exits(4, 1_000)),
-            ],
-            accesses: vec![OfAccess {
-                reason: 0x7b,
-                kind: AccessKind::MsrWrite,
-                place: 0x6e0,
-                exits: exits(2, 100),
-            }],
-            functions: vec![function(0x1004), function(0x1008), function(0x9000)],
-            unfinished: 1,
-            lost: Lost {
-                functions: 3,
-                ..Lost::default()
-            },
-            ..Counts::default()
-        }
-    }
-
-    #[test]
-    fn tables_have_all_that_was_counted() {
-        let part = Part {
-            counts: &counts(),
-            names: &ReasonNames::default(),
-            symbols: Some(&Symbols::parse(
-                "0000000000001000 t native_write_msr\n0000000000001100 ? [end]\n",
-            )),
-            vcpus: 2,
-            time: Duration::from_secs(2),
-            missing: &["kvm_hypercall"],
-            sort: Sort::Time,
-            rows: 20,
-        };
-        let mut output = Vec::new();
-        write(&part, &mut output).unwrap();
-        let text = String::from_utf8(output).unwrap();
-        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
-        let lines: Vec<String> = text.lines().map(words).collect();
-        for expected in [
-            "0x7b 123460 61730 1.0s - - 7.8ms 0 %",
-            "write MSR TSC_DEADLINE 0x7b 2 1 100ns 50ns",
-            "native_write_msr 0x7b 20 10 18.0us 900ns",
-            "0x9000 0x7b 10 5 9.0us 900ns",
-            "1 4 2 1.0us 0 0ns",
-            "123460 exits of 2 vCPUs in 2.000 s took 25.0 % of their time; halts: 0, 0.0 %",
-            "vCPUs whose exit isn't over, and not counted yet: 1",
-            "Exits that aren't counted, only by instruction: too many addresses: 3",
-            "The host's KVM lacks these tracepoints: kvm_hypercall",
-        ] {
-            assert!(
-                lines.iter().any(|line| line == expected),
-                "{expected}: {text}"
-            );
-        }
-        assert!(
-            text.lines().all(|line| line.chars().count() <= 80),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn long_names_are_shortened() {
-        assert_eq!(shortened("x".repeat(28)), "x".repeat(28));
-        assert_eq!(shortened("é".repeat(29)), "é".repeat(27) + "…");
-    }
-
-    #[test]
-    fn durations_are_short() {
-        for (ns, expected) in [
-            (0, "0ns"),
-            (999, "999ns"),
-            (1_234, "1.2us"),
-            (99_949, "99.9us"),
-            (99_950, "100us"),
-            (12_000_000, "12.0ms"),
-            (86_400_000_000_000, "86400s"),
-        ] {
-            assert_eq!(duration(ns), expected);
-        }
-    }
-}
+mod tests;

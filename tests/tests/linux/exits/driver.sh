@@ -1,5 +1,5 @@
 # Exits of a guest, counted by kvmprof and by the host's perf between two moments at which no vCPU runs; then those of a guest that makes as many different
-# ones as it can. It is one of kvmprof's own: programs of QEMU's guests may use no port in emulation (SIGSEGV).
+# ones as it can, after those of known processes beside others that want the processors. It is one of kvmprof's own: programs of QEMU's guests may use no port in emulation (SIGSEGV).
 
 # stand_still: returns when no thread of the VMM runs any more.
 stand_still() {
@@ -25,6 +25,13 @@ count_exits() {
 counted() {
     kill -TERM $counting
     wait $counting || fail 91 "kvmprof exits failed: $(cat "$LAB_OUT/$counted.said")"
+}
+
+# scheduled NAME: notes what the scheduler has counted of the vCPUs' threads: the times for which they ran and waited, and the number of turns.
+scheduled() {
+    for thread in /proc/$machine/task/*; do
+        ! grep -q '^vcpu' "$thread/comm" || echo "${thread##*/} $(cat "$thread/schedstat")"
+    done >"$LAB_OUT/$1.schedstat"
 }
 
 # Without a tracefs it says so.
@@ -56,6 +63,25 @@ kill -CONT $machine
 /usr/bin/perf kvm -i /run/perf.data stat report >"$LAB_OUT/perf.report" 2>&1 3>&- ||
     fail 87 "perf reports nothing: $(cat "$LAB_OUT/perf.said")"
 alive 'perf has reported'
+
+# Of a guest that runs its kernel and its processes are known. Others want the processors, too.
+for cpu in 0 1; do
+    sh -c 'echo hog >/proc/$$/comm; while :; do :; done' 3>&- &
+    hogs="$hogs $!"
+done
+scheduled before
+count_exits known
+stand_still
+scheduled begin
+kill -CONT $machine
+tell again
+says 'again worked'
+stand_still
+scheduled end
+counted
+kill -CONT $machine
+kill $hogs
+echo "$machine $hogs" >"$LAB_OUT/known.pids"
 
 count_exits many
 tell many

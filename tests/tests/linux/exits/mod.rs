@@ -1,5 +1,5 @@
-//! `kvmprof exits` of a guest, side by side with the host's `perf kvm stat`: both count from one moment at which no vCPU runs to another. The host is
-//! Debian's, with SVM.
+//! `kvmprof exits` of a guest, side by side with the host's `perf kvm stat`: both count from one moment at which no vCPU runs to another. Waits for processors are
+//! compared with what the host's scheduler counts. The host is Debian's, with SVM.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,6 +14,8 @@ const PERF: &str = "/usr/bin/perf";
 /// The port of the program, and how often it writes there.
 const PORT: u64 = 0x2345;
 const WRITES: u64 = 5000;
+/// How often each of two processes writes there, in turn.
+const OF_PROCESSES: [u64; 2] = [1200, 700];
 /// The number of ports, and of instructions, that the same program then writes to and has.
 const MANY: u64 = 20_000;
 /// Maximum difference of times: perf notes an exit and an entry at another moment than kvmprof.
@@ -23,8 +25,12 @@ kvmprof_tests::in_each_kernel! {
     a_guest_that_makes_many_different_exits_fills_no_map_beyond_its_bound
     counting_ends_with_the_guest
     counts_are_those_of_perf
+    exits_of_all_processes_are_all_exits
+    exits_of_processes_are_those_that_the_guest_counts
     port_writes_are_those_that_the_guest_counts
     tables_have_what_documents_have
+    waits_are_those_that_the_scheduler_counts
+    waits_have_what_ran_meanwhile
     without_tracefs_it_says_what_to_do
 }
 
@@ -144,6 +150,124 @@ fn port_writes_are_those_that_the_guest_counts(run: &Finished) {
     assert_eq!(left("hlt"), 0);
 }
 
+fn exits_of_processes_are_those_that_the_guest_counts(run: &Finished) {
+    let document = run.json("known.json");
+    assert_eq!(document["knows_processes"], true);
+    let text = program().text;
+    let functions = document["functions"].as_array().unwrap().iter();
+    let mut writes: BTreeMap<u64, u64> = BTreeMap::new();
+    for row in functions.clone().filter(|row| row["process"] == "ports") {
+        let address = row["address"].as_str().unwrap().trim_start_matches("0x");
+        let address = u64::from_str_radix(address, 16).unwrap();
+        if row["reason"] == "io" && text.contains(&address) {
+            *writes.entry(number(row, "pid")).or_default() += number(row, "count");
+        }
+    }
+    println!("{writes:?}");
+    // The later process has the higher id.
+    let counts: Vec<u64> = writes.values().copied().collect();
+    assert_eq!(counts, OF_PROCESSES);
+    let processes = document["processes"].as_array().unwrap().iter();
+    for (pid, writes) in &writes {
+        let mut of_process = processes.clone();
+        let row = of_process.find(|row| row["pid"] == *pid && row["reason"] == "io");
+        // The kernel may service the console's interrupt meanwhile.
+        let row = row.unwrap();
+        assert!(
+            row["process"] == "ports" && number(row, "count") >= *writes,
+            "{row}"
+        );
+    }
+    // Only idle tasks halt, in a function of the kernel.
+    let mut halts = functions.filter(|row| row["reason"] == "hlt").peekable();
+    assert!(halts.peek().is_some());
+    for row in halts {
+        assert!(row["pid"] == 0 && row["function"].is_string(), "{row}");
+    }
+}
+
+/// At the end no vCPU runs.
+fn exits_of_all_processes_are_all_exits(run: &Finished) {
+    let document = run.json("known.json");
+    assert_eq!(document["lost"]["processes"], 0);
+    let mut by_process: BTreeMap<String, u64> = BTreeMap::new();
+    let (mut unknown, mut all) = (0, 0);
+    for row in document["processes"].as_array().unwrap() {
+        let name = row["reason"].as_str().unwrap().to_owned();
+        *by_process.entry(name).or_default() += number(row, "count");
+        all += number(row, "count");
+        unknown += if row["pid"].is_null() {
+            number(row, "count")
+        } else {
+            0
+        };
+    }
+    println!("{unknown} of {all} exits have no process");
+    assert!(unknown * 100 <= all);
+    let by_reason = by_kvmprof(&document).into_iter();
+    let by_reason: BTreeMap<String, u64> =
+        by_reason.map(|(name, (count, _))| (name, count)).collect();
+    assert_eq!(by_process, by_reason);
+}
+
+/// The time for which the vCPUs' threads have waited until a moment, in ns, by thread.
+fn waited(run: &Finished, moment: &str) -> BTreeMap<u64, f64> {
+    let text = run.text(&format!("{moment}.schedstat"));
+    let rows = text.lines().map(|line| {
+        let numbers = line.split_whitespace().map(|word| word.parse().unwrap());
+        let numbers: Vec<u64> = numbers.collect();
+        (numbers[0], numbers[2] as f64)
+    });
+    rows.collect()
+}
+
+/// It counts from a moment before one at which no vCPU runs, to another one.
+fn waits_are_those_that_the_scheduler_counts(run: &Finished) {
+    let document = run.json("known.json");
+    let [before, begin, end] = ["before", "begin", "end"].map(|moment| waited(run, moment));
+    let waits = document["waits"].as_array().unwrap();
+    assert_eq!(waits.len(), 2, "{waits:?}");
+    for row in waits {
+        let thread = number(row, "tid");
+        let ours = number(row, "time_ns") as f64;
+        let least = end[&thread] - begin[&thread];
+        let most = end[&thread] - before[&thread];
+        println!("vCPU {}: {ours} ns, {least} to {most}", row["vcpu"]);
+        assert!(number(row, "count") > 0 && least > 0.0);
+        assert!(ours >= (1.0 - MARGIN) * least, "{row}");
+        assert!(ours <= (1.0 + MARGIN) * most, "{row}");
+    }
+}
+
+fn waits_have_what_ran_meanwhile(run: &Finished) {
+    let document = run.json("known.json");
+    let pids = run.text("known.pids");
+    let mut pids = pids.split_whitespace().map(|pid| pid.parse().unwrap());
+    let vmm: u64 = pids.next().unwrap();
+    let hogs: Vec<u64> = pids.collect();
+    let waits = document["waits"].as_array().unwrap();
+    let vcpus: Vec<&Value> = waits.iter().map(|row| &row["tid"]).collect();
+    let (mut waited, mut known, mut of_hogs) = (0, 0, 0);
+    for row in waits {
+        waited += number(row, "time_ns");
+        for other in row["taken_by"].as_array().unwrap() {
+            let time = number(other, "time_ns");
+            known += time;
+            if hogs.contains(&number(other, "pid")) {
+                of_hogs += time;
+                assert_eq!(other["name"], "hog");
+            }
+            let is_vcpu = other["pid"] == vmm && vcpus.contains(&&other["tid"]);
+            assert_eq!(other["is_vcpu"], is_vcpu, "{other}");
+            assert_ne!(other["tid"], row["tid"], "a thread takes its own time");
+        }
+    }
+    println!("{waited} ns, of which {known} are known, {of_hogs} of the hogs");
+    assert!(known <= waited + waited / 100);
+    assert!(known as f64 >= (1.0 - MARGIN) * waited as f64);
+    assert!(of_hogs * 2 >= waited);
+}
+
 fn a_guest_that_makes_many_different_exits_fills_no_map_beyond_its_bound(run: &Finished) {
     let document = run.json("many.json");
     let lost = &document["lost"];
@@ -175,6 +299,7 @@ fn tables_have_what_documents_have(run: &Finished) {
     assert_eq!(tables.count(), count(" exits of 2 vCPUs in "));
     assert!((2..=3).contains(&count(" exits of 2 vCPUs in ")));
     assert!(count("  hlt") > 0);
+    assert!(text.contains("  PROCESS  ") && text.contains("  swapper/0 (0)  "));
     // The last one has the names of the kernel's functions, in which alone a vCPU halts.
     let (_, last) = text.rsplit_once("  FUNCTION").unwrap();
     let halts = last.lines().filter(|line| line.contains("  hlt  "));

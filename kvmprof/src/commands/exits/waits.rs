@@ -1,0 +1,138 @@
+//! Who took the vCPUs' time: what ran on the host's processors while they waited for one.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use kvmprof_abi::text::{task_name, visible};
+use kvmprof_attach::Machine;
+use kvmprof_attach::exits::{Exits, OfThread, OfWait};
+use kvmprof_cli::table::{Align, percent};
+use serde_json::{Value, json};
+
+use super::Part;
+use super::tables::{duration, shortened, write_part};
+
+/// The time of all vCPUs' waits.
+pub fn sum(part: &Part<'_>) -> Exits {
+    let mut sum = Exits::default();
+    for thread in &part.counts.threads {
+        sum.add(thread.waits);
+    }
+    sum
+}
+
+/// What ran while `thread` waited.
+fn others<'a>(part: &'a Part<'_>, thread: &OfThread) -> impl Iterator<Item = &'a OfWait> {
+    let thread = thread.thread;
+    let others = part.counts.waits.iter();
+    others.filter(move |one| one.thread == thread && one.turns.count > 0)
+}
+
+/// The guest to whose VMM the process that ran belongs.
+fn guest<'a>(part: &'a Part<'_>, other: &OfWait) -> Option<&'a Machine> {
+    let is_its = |machine: &&Machine| machine.pid.cast_unsigned() == other.other_process;
+    part.guests.iter().find(is_its)
+}
+
+/// Whether the thread that ran is a vCPU of that guest.
+fn is_vcpu(guest: &Machine, other: &OfWait) -> bool {
+    let threads = guest.vcpus.iter().filter_map(|vcpu| vcpu.thread);
+    threads
+        .map(i32::cast_unsigned)
+        .any(|it| it == other.other_thread)
+}
+
+/// What ran, in words.
+fn label(part: &Part<'_>, other: &OfWait) -> String {
+    if other.other_thread == 0 {
+        return "[idle]".to_owned();
+    }
+    let Some(guest) = guest(part, other) else {
+        return task_name(&other.name).collect();
+    };
+    let part_of = if is_vcpu(guest, other) { "vCPU" } else { "VMM" };
+    match &guest.name {
+        _ if guest.pid == part.vmm => format!("{part_of} of this guest"),
+        Some(name) => format!("{part_of} of {}", visible(name)),
+        None => format!("{part_of} of {}", visible(&guest.program)),
+    }
+}
+
+/// A table of what ran, by vCPU: the share is that of the vCPU's time.
+pub fn write(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
+    let mut rows: BTreeMap<(u32, String, Option<u32>), Exits> = BTreeMap::new();
+    for thread in &part.counts.threads {
+        let mut known = 0_u64;
+        for other in others(part, thread) {
+            known = known.saturating_add(other.turns.time);
+            let key = (thread.vcpu, label(part, other), Some(other.other_process));
+            rows.entry(key).or_default().add(other.turns);
+        }
+        let unknown = Exits {
+            count: 0,
+            time: thread.waits.time.saturating_sub(known),
+        };
+        if unknown.time > 0 {
+            let key = (thread.vcpu, "[not known]".to_owned(), None);
+            rows.entry(key).or_default().add(unknown);
+        }
+    }
+    let mut rows: Vec<_> = rows.into_iter().collect();
+    rows.sort_by_key(|(_, turns)| Reverse(part.sort.key(*turns)));
+    let time = u64::try_from(part.time.as_nanos()).unwrap_or(u64::MAX);
+    let rows = rows.into_iter().take(part.rows);
+    let rows = rows.map(|((vcpu, label, process), turns)| {
+        let is_thread = turns.count > 0;
+        [
+            shortened(label, super::tables::MAX_NAME),
+            process.map_or_else(|| "-".to_owned(), |process| process.to_string()),
+            vcpu.to_string(),
+            if is_thread {
+                turns.count.to_string()
+            } else {
+                "-".to_owned()
+            },
+            duration(turns.time),
+            percent(turns.time, time),
+        ]
+    });
+    let headings = [
+        ("TAKEN BY", Align::Left),
+        ("PID", Align::Right),
+        ("VCPU", Align::Right),
+        ("TURNS", Align::Right),
+        ("TIME", Align::Right),
+        ("SHARE", Align::Right),
+    ];
+    write_part(output, &headings, &rows.collect::<Vec<_>>())
+}
+
+/// The same for a JSON document, by thread.
+pub fn document(part: &Part<'_>) -> Value {
+    let other = |other: &OfWait| {
+        let guest = guest(part, other);
+        json!({
+            "pid": other.other_process,
+            "tid": other.other_thread,
+            "name": task_name(&other.name).collect::<String>(),
+            "guest": guest.map(|guest| &guest.name),
+            "is_vcpu": guest.is_some_and(|guest| is_vcpu(guest, other)),
+            "count": other.turns.count,
+            "time_ns": other.turns.time,
+        })
+    };
+    let thread = |thread: &OfThread| {
+        let mut others: Vec<&OfWait> = others(part, thread).collect();
+        others.sort_by_key(|one| Reverse(part.sort.key(one.turns)));
+        let others = others.into_iter().take(part.rows);
+        json!({
+            "vcpu": thread.vcpu,
+            "tid": thread.thread,
+            "count": thread.waits.count,
+            "time_ns": thread.waits.time,
+            "taken_by": others.map(other).collect::<Vec<_>>(),
+        })
+    };
+    part.counts.threads.iter().map(thread).collect()
+}

@@ -1,0 +1,209 @@
+//! What the exits of a guest are named by, without profiling it: the functions of its kernel, and the places of its processes.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use kvmprof_attach::Machine;
+use kvmprof_attach::remote::{Channel, RemoteVcpu};
+use kvmprof_attach::tracer::StopOutcome;
+use kvmprof_introspection::{BuildFiles, GuestKnowledge, ProcessPlaces, VcpuIntrospector};
+use kvmprof_profiling::ProfilingConfig;
+use kvmprof_profiling::kernel_capture::{decode_places, encode_places};
+use kvmprof_profiling::sampling::select_registers;
+use kvmprof_sandbox::Thread;
+
+use super::error::AttachedError;
+use super::kernel_finder::KernelFinder;
+use super::{Attachment, give_up_rights, numbers};
+use crate::vm::{VmError, restrict_paths};
+
+/// The number of looks at vCPUs until the kernel, or the processes, are given up: a vCPU may run a guest of its own, or be stopped for something else.
+const LOOKS: u32 = 12;
+/// The pause between two looks.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Maximum number of vCPUs whose processes are found.
+const MAX_VCPUS: u64 = 4096;
+
+/// What the exits of a guest are named by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GuestNames {
+    /// The functions of the kernel that the guest runs, and those of a Linux kernel's modules, in the form of `/proc/kallsyms`. It's empty if no kernel is found that
+    /// has any.
+    pub functions: String,
+    /// The places of the running process, for vCPUs by their numbers (KVM_CREATE_VCPU).
+    pub places: Vec<(u32, ProcessPlaces)>,
+}
+
+impl GuestNames {
+    /// Finds what is known of the guest of `attachment`. A vCPU is stopped for a moment for each look. This process, which has no other thread, is [contained](contain)
+    /// from now on.
+    ///
+    /// # Errors
+    /// The host refuses to contain this process, or gives no thread.
+    pub fn find(attachment: Attachment, is_restricted: bool) -> Result<Self, AttachedError> {
+        let numbers = vcpu_numbers(attachment.machine());
+        contain(is_restricted)?;
+        // The process that traces the VMM ends with this, for which only the first thread may wait.
+        let Attachment { guest, helper, .. } = attachment;
+        let (memory, vcpus) = (guest.watching, guest.watched);
+        let looking = thread::Builder::new().name("introspection".into());
+        let looking = looking
+            .spawn(move || {
+                kvmprof_sandbox::enter(Thread::AttachedKernel);
+                look(memory, vcpus, numbers)
+            })
+            .map_err(VmError::host("a thread"))?;
+        kvmprof_sandbox::enter(Thread::Main);
+        let names = looking.join().map_err(|_| VmError::Host {
+            what: "to go on",
+            source: io::Error::other("the thread that reads the guest's kernel panicked"),
+        })?;
+        drop(helper);
+        Ok(names)
+    }
+
+    /// Writes them for another process of kvmprof.
+    ///
+    /// # Errors
+    /// Writing to `output` failed.
+    pub fn write(&self, output: &mut impl Write) -> io::Result<()> {
+        let mut words = vec![self.places.len() as u64];
+        for (vcpu, places) in &self.places {
+            words.push((*vcpu).into());
+            encode_places(places, &mut words);
+        }
+        for word in [words.len() as u64].iter().chain(&words) {
+            output.write_all(&word.to_le_bytes())?;
+        }
+        output.write_all(self.functions.as_bytes())
+    }
+
+    /// What another process has [written](Self::write); `None` for anything else. The functions aren't parsed.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let (count, rest) = bytes.split_first_chunk()?;
+        let count = usize::try_from(u64::from_le_bytes(*count)).ok()?;
+        let (words, text) = rest.split_at_checked(count.checked_mul(8)?)?;
+        let mut words = (words.as_chunks().0.iter()).map(|word| u64::from_le_bytes(*word));
+        let vcpus = words.next().filter(|vcpus| *vcpus <= MAX_VCPUS)?;
+        let place = |_| {
+            let vcpu = u32::try_from(words.next()?).ok()?;
+            Some((vcpu, decode_places(&mut words)?))
+        };
+        let places = (0..vcpus).map(place).collect::<Option<_>>()?;
+        words.next().is_none().then_some(())?;
+        Some(Self {
+            functions: String::from_utf8(text.to_vec()).ok()?,
+            places,
+        })
+    }
+}
+
+/// This process, which has no other thread, gives up all rights from now on, if `kvmprof_sandbox` was told to contain it; with `is_restricted` also all files but those
+/// that it can need (`kvmprof_sandbox::paths`).
+///
+/// # Errors
+/// The host refuses it.
+pub fn contain(is_restricted: bool) -> Result<(), AttachedError> {
+    // The first call asks the kernel by prctl(2) where the vDSO is, which no filter allows.
+    let _ = rustix::thread::sched_getcpu();
+    if is_restricted {
+        restrict_paths(&ProfilingConfig::default())?;
+    }
+    give_up_rights(&[])
+}
+
+/// The numbers of the vCPUs that have a thread: KVM's, and those of the CPUs in the guest.
+fn vcpu_numbers(machine: &Machine) -> Vec<(u32, u16)> {
+    let vcpus = machine.vcpus.iter().filter(|vcpu| vcpu.thread.is_some());
+    let vcpus = vcpus.map(|vcpu| vcpu.index);
+    vcpus.zip(numbers(machine)).collect()
+}
+
+fn look(memory: Arc<Channel>, vcpus: Vec<RemoteVcpu>, numbers: Vec<(u32, u16)>) -> GuestNames {
+    let knowledge = Arc::new(GuestKnowledge::pending());
+    let mut finder = KernelFinder::new(memory, vcpus, BuildFiles::default());
+    for _ in 0..LOOKS {
+        if let Err(error) = finder.look(&knowledge) {
+            log::debug!("The guest's kernel isn't known: {error}");
+        }
+        if !knowledge.is_pending() && !knowledge.is_unlocated() {
+            break;
+        }
+        thread::sleep(PAUSE);
+    }
+    if knowledge.is_pending() {
+        return GuestNames::default();
+    }
+    let (memory, vcpus) = finder.into_parts();
+    let mut functions = knowledge.kallsyms().unwrap_or_default();
+    if let Some(linux) = knowledge.linux() {
+        linux.modules().read(linux, &memory);
+        functions += &linux.modules().loaded().functions();
+    }
+    let mut pauses = LOOKS;
+    let vcpus = vcpus.into_iter().zip(numbers);
+    let places = vcpus.filter_map(|(mut vcpu, (number, cpu))| {
+        let mut introspector = VcpuIntrospector::new(Arc::clone(&knowledge), cpu);
+        Some((number, places(&mut vcpu, &mut introspector, &mut pauses)?))
+    });
+    GuestNames {
+        places: places.collect(),
+        functions,
+    }
+}
+
+/// Where the process that runs on `vcpu` is found. Looks again as long as there are `pauses` left.
+fn places(
+    vcpu: &mut RemoteVcpu,
+    introspector: &mut VcpuIntrospector,
+    pauses: &mut u32,
+) -> Option<ProcessPlaces> {
+    let memory = Arc::clone(vcpu.memory());
+    loop {
+        let seen = vcpu.look(|vcpu| match vcpu.runs_nested_guest() {
+            true => Ok(None),
+            false => vcpu.registers().map(Some),
+        });
+        if let Ok(StopOutcome::Stopped(Some((regs, sregs)))) = seen {
+            let registers = select_registers(&regs, &sregs);
+            introspector.identify(&*memory, &registers, false, false);
+            let places = introspector.places(&*memory, &registers);
+            if places.is_some() {
+                return places;
+            }
+        }
+        *pauses = pauses.checked_sub(1)?;
+        thread::sleep(PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_were_written() {
+        let places = |is_linux| ProcessPlaces {
+            task: None,
+            values: Vec::new(),
+            interrupt_stack: None,
+            is_linux,
+        };
+        let names = GuestNames {
+            functions: "0000000000001000 t main\n".into(),
+            places: vec![(0, places(true)), (7, places(false))],
+        };
+        let mut bytes = Vec::new();
+        names.write(&mut bytes).unwrap();
+        assert_eq!(GuestNames::read(&bytes).as_ref(), Some(&names));
+        let words = bytes.len() - names.functions.len();
+        for length in 0..words {
+            assert_eq!(GuestNames::read(&bytes[..length]), None, "{length}");
+        }
+        let mut bytes = Vec::new();
+        GuestNames::default().write(&mut bytes).unwrap();
+        assert_eq!(GuestNames::read(&bytes), Some(GuestNames::default()));
+    }
+}
