@@ -100,14 +100,12 @@ mod tests {
 
     #[test]
     fn addresses_are_no_such_frames() {
-        for address in [
-            0,
+        let ends = [
             0x7fff_ffff_ffff,
             0x00ff_ffff_ffff_ffff,
             0xffff_8000_0000_0000,
-            crate::HOST_FRAMES,
-            u64::MAX,
-        ] {
+        ];
+        for address in ends.into_iter().chain([0, crate::HOST_FRAMES, u64::MAX]) {
             assert_eq!(LanguageFrame::from_word(address), None, "{address:#x}");
         }
     }

@@ -63,7 +63,7 @@ pub use period::least_common_multiple;
 pub use queue_budget::{QueueBudget, Share};
 pub use sample::{
     COMM_LENGTH, DEFAULT_STACK_FRAMES, HOST_FRAMES, IDLE_PID, IPL_MASKED, LockOwner, LockWait,
-    MAX_STACK_FRAMES, Mode, Preemption, Sample, StackEnd, StackParts, StackSummary, Ticks,
+    MAX_STACK_FRAMES, Mode, Preemption, Sample, StackEnd, StackParts, StackSummary, Ticks, comm_of,
     parse_pid,
 };
 pub use sysroot::Sysroot;

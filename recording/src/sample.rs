@@ -238,6 +238,26 @@ impl Ticks {
     }
 }
 
+impl From<Sample> for Ticks {
+    /// The one tick of `sample`.
+    fn from(sample: Sample) -> Self {
+        Self {
+            vcpu: sample.vcpu,
+            sample: Some(sample),
+            ..Self::default()
+        }
+    }
+}
+
+/// A task's name as the kernel has it, cut to the length of a comm at the end of a character.
+pub fn comm_of(name: &str) -> [u8; COMM_LENGTH] {
+    let mut comm = [0; COMM_LENGTH];
+    let mut ends = (0..COMM_LENGTH.min(name.len() + 1)).rev();
+    let end = ends.find(|end| name.is_char_boundary(*end)).unwrap_or(0);
+    comm[..end].copy_from_slice(&name.as_bytes()[..end]);
+    comm
+}
+
 /// Parses the pid of a process of the guest; -1 is an unknown process, 0 the idle one.
 ///
 /// # Errors
@@ -252,15 +272,9 @@ mod tests {
 
     #[test]
     fn numbers_index_the_lists() {
-        for (index, mode) in Mode::ALL.into_iter().enumerate() {
-            assert_eq!(mode.index(), index);
-        }
-        for (index, end) in StackEnd::ALL.into_iter().enumerate() {
-            assert_eq!(end as usize, index);
-        }
-        for (index, preemption) in Preemption::ALL.into_iter().enumerate() {
-            assert_eq!(preemption as usize, index);
-        }
+        assert_eq!(Mode::ALL.map(Mode::index), [0, 1, 2, 3]);
+        assert_eq!(StackEnd::ALL.map(|end| end as usize), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(Preemption::ALL.map(|one| one as usize), [0, 1, 2]);
     }
 
     #[test]

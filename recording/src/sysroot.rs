@@ -95,17 +95,8 @@ mod tests {
             assert_eq!(sysroot.read(path, 4).as_deref(), Some(&b"libc"[..]));
         }
         assert_eq!(sysroot.read("/lib/libc", 3), None);
-        for path in [
-            "out",
-            "absolute",
-            "../secret",
-            "/usr/../../secret",
-            "/loop",
-            "/usr",
-            "/none",
-            "",
-            "a\0b",
-        ] {
+        let wrong = "out absolute ../secret /usr/../../secret /loop /usr /none  a\0b";
+        for path in wrong.split(' ') {
             assert!(sysroot.text(path, 9).is_err(), "{path}");
             assert_eq!(sysroot.read(path, 9), None, "{path}");
         }

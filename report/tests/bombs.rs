@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use kvmprof_recording::file::{Kind, Recording, SamplesEncoder, TasksEncoder, Unobserved};
 use kvmprof_recording::tasks::{Task, TaskLook, TaskStack, TaskState};
-use kvmprof_recording::{COMM_LENGTH, IPL_MASKED, Mode, Sample, StackEnd, StackSummary, Ticks};
+use kvmprof_recording::{IPL_MASKED, Mode, Sample, StackEnd, Ticks, comm_of};
 use kvmprof_report::budget::{BudgetWriter, OutputBudget, TooMuch, too_much};
 use kvmprof_report::export::{ExportError, Format, Source};
 use kvmprof_report::graph::Graph;
@@ -17,6 +17,8 @@ use kvmprof_report::tasks::{self, TaskSums, wait_rows};
 use tempfile::TempDir;
 
 use super::shared::bombs::{deep_samples, long_name, many_addresses, recording, unpacks_to_much};
+use super::shared::read::opened;
+use super::shared::recordings::stack_of;
 
 /// The maximum memory that this program may have taken, in KiB: a few times the limit of the largest tables.
 const MAX_MEMORY_KIB: u64 = 1 << 20;
@@ -24,11 +26,8 @@ const MAX_MEMORY_KIB: u64 = 1 << 20;
 /// The maximum memory of this process so far, in KiB (`VmHWM`, proc(5)).
 fn memory_kib() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status
-        .lines()
-        .find(|line| line.starts_with("VmHWM:"))
-        .unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    let (_, line) = status.split_once("VmHWM:").unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
 fn assert_memory(most_kib: u64) {
@@ -58,28 +57,24 @@ const LONG: usize = 60 << 20;
 const ENOUGH: usize = 1 << 20;
 
 #[test]
-fn symbols_that_fill_the_memory() {
-    survives(&[(Kind::Symbols, repeat("", "0 t a\n", "", LONG))], ENOUGH);
-}
-
-#[test]
-fn mappings_that_fill_the_memory() {
-    let mappings = repeat("{\"mappings\":[", "{},", "{}]}", LONG);
-    survives(&[(Kind::Mappings, mappings)], ENOUGH);
-}
-
-#[test]
-fn functions_that_fill_the_memory() {
+fn tables_that_fill_the_memory() {
     let mapping = "{\"mappings\":[{\"begin\":1,\"end\":99,\"binary\":0}]}";
-    let functions = (Kind::Binary, repeat("{\"id\":0}\n", "0 0\n", "", LONG / 2));
     let mapping = (Kind::Mappings, mapping.as_bytes().to_vec());
-    survives(&[mapping, functions], ENOUGH);
-}
-
-#[test]
-fn segments_that_fill_the_memory() {
-    let segments = repeat("{\"segments\":[", "{},", "{}]}\n", LONG);
-    survives(&[(Kind::Binary, segments)], ENOUGH);
+    let functions = repeat("{\"id\":0}\n", "0 0\n", "", LONG / 2);
+    for blocks in [
+        &[(Kind::Symbols, repeat("", "0 t a\n", "", LONG))][..],
+        &[(
+            Kind::Mappings,
+            repeat("{\"mappings\":[", "{},", "{}]}", LONG),
+        )],
+        &[mapping, (Kind::Binary, functions)],
+        &[(
+            Kind::Binary,
+            repeat("{\"segments\":[", "{},", "{}]}\n", LONG),
+        )],
+    ] {
+        survives(blocks, ENOUGH);
+    }
 }
 
 /// Samples of as many processes, all with the same long stack.
@@ -120,10 +115,8 @@ fn a_small_recording_that_unpacks_to_much_is_refused() {
     let (_folder, path) = unpacks_to_much();
     assert!(fs::metadata(&path).unwrap().len() < 64 << 10);
     let error = Profile::from_file(&path, &[]).unwrap_err().to_string();
-    assert!(
-        error.contains("bomb is damaged: it unpacks to far more"),
-        "{error}"
-    );
+    let why = "bomb is damaged: it unpacks to far more";
+    assert!(error.contains(why), "{error}");
 }
 
 /// A sparse file of this length.
@@ -143,8 +136,7 @@ impl std::io::Write for Length {
 
 /// The source of an export whose events, tables and output take at most `limit` bytes.
 fn source_within(path: &Path, limit: u64) -> Result<Source, ExportError> {
-    let recording = Recording::open(path).unwrap();
-    let resolver = Resolver::from_contents(&recording.contents().unwrap());
+    let (recording, resolver) = opened(path);
     let all = Selection::default();
     Source::read(recording, all, resolver, Some(limit), &Unobserved)
 }
@@ -158,11 +150,10 @@ fn events_are_refused_while_they_are_read() {
     let enough = 300_000 * EVENT;
     let source = source_within(&path, enough).unwrap();
     assert_eq!(source.budget().take(1), Err(TooMuch(enough)));
-    let refused = source_within(&path, enough - 1);
-    assert!(
-        matches!(refused, Err(ExportError::TooMuch(TooMuch(limit))) if limit == enough - 1),
-        "{refused:?}"
-    );
+    let Err(ExportError::TooMuch(refused)) = source_within(&path, enough - 1) else {
+        panic!("one byte less isn't enough");
+    };
+    assert_eq!(refused, TooMuch(enough - 1));
 }
 
 /// Tens of KB became gigabytes of text.
@@ -182,10 +173,8 @@ fn exports_end_where_their_budget_does() {
         } else {
             format.write(&source, &mut length)
         };
-        assert!(
-            matches!(written, Err(ExportError::TooMuch(TooMuch(ROOM)))),
-            "{format:?}: {written:?}"
-        );
+        let is_refused = matches!(written, Err(ExportError::TooMuch(TooMuch(ROOM))));
+        assert!(is_refused, "{format:?}: {written:?}");
         assert!(length.0 <= ROOM, "{format:?}: {} bytes", length.0);
     }
     assert_memory(MAX_MEMORY_KIB);
@@ -197,10 +186,8 @@ fn pictures_end_where_their_budget_does() {
     let (_folder, path) = deep_samples(30_000, 60);
     let profile = Profile::from_file(&path, &[]).unwrap();
     let budget = 8 << 20;
-    assert_eq!(
-        folded(&profile, &OutputBudget::new(budget)),
-        Err(TooMuch(budget))
-    );
+    let refused = folded(&profile, &OutputBudget::new(budget));
+    assert_eq!(refused, Err(TooMuch(budget)));
     let enough = folded(&profile, &OutputBudget::new(budget * 16)).unwrap();
     assert_eq!(enough.len(), 60);
     let svg = Graph::default().draw(&enough[..1]).unwrap();
@@ -222,38 +209,27 @@ fn addresses_that_fill_the_memory() {
 
 /// A recording with a sample of each of this many processes, with this interrupt priority level, after this many ticks that the host stole.
 /// Its stack has `depth` functions with long names.
-fn stalled(processes: i32, depth: u16, ipl: u8, stolen: u64) -> (TempDir, PathBuf) {
-    let frames: Vec<u64> = (0..u64::from(depth))
-        .map(|frame| 0x1000 + 16 * frame)
-        .collect();
-    let stack = StackSummary {
-        kernel: depth,
-        kernel_end: StackEnd::Complete,
-        ..StackSummary::default()
-    };
+fn stalled(processes: i32, depth: usize, ipl: u8, stolen: u64) -> (TempDir, PathBuf) {
+    let frames: Vec<u64> = (0..depth as u64).map(|frame| 0x1000 + 16 * frame).collect();
     let mut encoder = SamplesEncoder::default();
     let mut blocks = vec![long_name()];
     let pids: Vec<i32> = (1..=processes).collect();
     for some in pids.chunks(10_000) {
         for pid in some {
-            let name = pid.to_string();
-            let mut comm = [0; COMM_LENGTH];
-            comm[..name.len()].copy_from_slice(name.as_bytes());
             let sample = Sample {
                 time: u64::try_from(*pid).unwrap() * 1_000_000,
                 pid: *pid,
                 tid: *pid,
-                comm,
+                comm: comm_of(&pid.to_string()),
                 mode: Mode::Kernel,
                 pc: frames[0],
                 ipl,
-                stack,
+                stack: stack_of(depth, 0, StackEnd::Absent),
                 ..Sample::default()
             };
             let ticks = Ticks {
                 stolen,
-                sample: Some(sample),
-                ..Ticks::default()
+                ..sample.into()
             };
             encoder.push(&ticks, &frames);
         }
@@ -263,8 +239,7 @@ fn stalled(processes: i32, depth: u16, ipl: u8, stolen: u64) -> (TempDir, PathBu
 }
 
 fn stalls_of(path: &Path, top: usize, budget: &OutputBudget) -> Result<Stalls, TooMuch> {
-    let recording = Recording::open(path).unwrap();
-    let resolver = Resolver::from_contents(&recording.contents().unwrap());
+    let (recording, resolver) = opened(path);
     let mut watcher = StallWatcher::default();
     let selection = Selection::default();
     let profile =
@@ -284,17 +259,12 @@ fn stalls_end_where_their_budget_does() {
             let stalls = stalls_of(&path, top, &budget);
             let refused = stalls.as_ref().err().copied();
             assert_eq!(refused, is_refused.then_some(TooMuch(ROOM)), "{top}");
-            let Ok(stalls) = stalls else {
-                continue;
-            };
-            let shown = stalls.interrupts_off.len() + stalls.stolen.len();
-            assert_eq!(shown, 1);
-            let mut out = Length::default();
-            let mut within = BudgetWriter {
-                out: &mut out,
-                budget: &budget,
-            };
-            serde_json::to_writer(&mut within, &stalls).unwrap();
+            if let Ok(stalls) = stalls {
+                assert_eq!(stalls.interrupts_off.len() + stalls.stolen.len(), 1);
+                let out = &mut Length::default();
+                let budget = &budget;
+                serde_json::to_writer(BudgetWriter { out, budget }, &stalls).unwrap();
+            }
         }
     }
     assert_memory(MAX_MEMORY_KIB);
@@ -365,18 +335,15 @@ fn reports_of_tasks_end_where_their_budget_does() {
     let (sums, resolver, _) = sums_of(&blocks);
     assert_eq!(sums.waits.len() as u64, FUNCTIONS);
     let budget = || OutputBudget::new(ROOM);
-    assert_eq!(
-        tasks::folded(&sums, &resolver, &budget()),
-        Err(TooMuch(ROOM))
-    );
+    let refused = tasks::folded(&sums, &resolver, &budget());
+    assert_eq!(refused, Err(TooMuch(ROOM)));
     for (top, is_refused) in [(1, false), (usize::MAX, true)] {
         let document = tasks::document(&sums, &resolver, top, &budget());
         assert_eq!(document.is_err(), is_refused, "{top}");
-        let mut out = Length::default();
-        let budget = budget();
+        let (mut out, budget) = (Length::default(), &budget());
         let mut within = BudgetWriter {
             out: &mut out,
-            budget: &budget,
+            budget,
         };
         let printed = tasks::print(&sums, &resolver, top, &mut within);
         let error = printed.err().and_then(|error| too_much(&error));

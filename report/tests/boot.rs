@@ -7,12 +7,12 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use crate::shared::boot as boots;
-use kvmprof_recording::file::{Observer, Recording, ResetInfo, Unobserved};
+use crate::shared::read::opened;
+use kvmprof_recording::file::{Observer, ResetInfo, Unobserved};
 use kvmprof_report::boot::{Boot, BootError, Levels};
 use kvmprof_report::budget::TooMuch;
 use kvmprof_report::export::{ExportError, Source};
 use kvmprof_report::profile::Selection;
-use kvmprof_report::symbolize::Resolver;
 use tempfile::TempDir;
 
 const MS: u64 = 1_000_000;
@@ -30,10 +30,8 @@ fn a_boot_has_phases_and_initcalls() {
     let source = Source::open(&path, &[]).unwrap();
     let boot = Boot::read(&source, &Levels::default(), &Unobserved).unwrap();
     let bounds = [0, 6, 16, 76, 80, 110].map(|ms| ms * MS);
-    let phases: Vec<(u64, u64)> = (bounds.windows(2))
-        .map(|bounds| (bounds[0], bounds[1]))
-        .collect();
-    assert_eq!(boot.phases.as_slice(), phases);
+    let phases: [_; 5] = std::array::from_fn(|phase| (bounds[phase], bounds[phase + 1]));
+    assert_eq!(boot.phases, phases);
     let calls = boot.calls.iter();
     let calls = calls.map(|call| (call.function.as_str(), call.samples, call.time_ns / MS));
     let expected = [("slow_init", 40, 40), ("quick_init", 20, 20)];
@@ -69,11 +67,8 @@ impl Observer for InterruptingObserver {
 fn a_part_of_a_boot_is_not_a_boot() {
     let (_folder, path) = recording();
     let source = Source::open(&path, &[]).unwrap();
-    let read = Boot::read(
-        &source,
-        &Levels::default(),
-        &InterruptingObserver::default(),
-    );
+    let observer = InterruptingObserver::default();
+    let read = Boot::read(&source, &Levels::default(), &observer);
     assert!(matches!(read, Err(BootError::Interrupted)), "{read:?}");
 }
 
@@ -82,16 +77,11 @@ fn boots_end_where_their_budget_does() {
     // Enough for the events, but not for the results.
     const ROOM: u64 = 28 << 10;
     let (_folder, path) = recording();
-    let recording = Recording::open(&path).unwrap();
-    let resolver = Resolver::from_contents(&recording.contents().unwrap());
+    let (recording, resolver) = opened(&path);
     let all = Selection::default();
     let source = Source::read(recording, all, resolver, Some(ROOM), &Unobserved).unwrap();
     let read = Boot::read(&source, &Levels::default(), &Unobserved);
-    assert!(
-        matches!(
-            read,
-            Err(BootError::Recording(ExportError::TooMuch(TooMuch(ROOM))))
-        ),
-        "{read:?}"
-    );
+    let Err(BootError::Recording(ExportError::TooMuch(TooMuch(ROOM)))) = read else {
+        panic!("{read:?}");
+    };
 }

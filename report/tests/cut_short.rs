@@ -1,11 +1,13 @@
 //! A function that is the outermost one of complete and of truncated stacks.
 
+use crate::labels::is_mark;
+use crate::shared::read::stacks;
 use crate::shared::recordings::Written;
 use kvmprof_recording::{Mode, StackEnd};
 use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::diff::folded_changes;
 use kvmprof_report::graph::{Graph, marked};
-use kvmprof_report::profile::{Profile, folded};
+use kvmprof_report::profile::Profile;
 
 /// Innermost first.
 const STACK: [u64; 2] = [0x40_1234, 0x40_1000];
@@ -23,12 +25,11 @@ fn profile(whole: u64, cut: u64) -> Profile {
     Profile::from_file(&path, &[]).unwrap()
 }
 
-/// The fill of the only frame called `name` with so many ticks.
-fn fill<'a>(svg: &'a str, name: &str, ticks: u64) -> &'a str {
+/// The fill of the only frame called `name`.
+pub fn fill<'a>(svg: &'a str, name: &str) -> &'a str {
     let title = format!("<title>{name} (");
     assert_eq!(svg.matches(&title).count(), 1, "{name}: {svg}");
     let (_, frame) = svg.split_once(&title).unwrap();
-    assert!(frame.starts_with(&format!("{ticks} ticks, ")), "{frame}");
     let (_, fill) = frame.split_once("fill=\"").unwrap();
     fill.split_once('"').unwrap().0
 }
@@ -43,8 +44,44 @@ fn a_flame_graph_has_one_marker_frame() {
         let lines = marked(&profile(whole, cut), &[], &OutputBudget::new(u64::MAX)).unwrap();
         let svg = Graph::default().draw(&lines).unwrap();
         let svg = String::from_utf8(svg).unwrap();
-        assert_eq!(fill(&svg, "0x401000", 5), outermost);
-        assert_eq!(fill(&svg, "0x401234", 5), "rgb(140,194,245)");
+        for (name, colour) in [("0x401000", outermost), ("0x401234", "rgb(140,194,245)")] {
+            assert_eq!(fill(&svg, name), colour);
+            assert!(svg.contains(&format!("<title>{name} (5 ticks, ")), "{svg}");
+        }
+    }
+}
+
+/// Of a process in an interrupt, and of a halted vCPU.
+#[test]
+fn modes_have_colours_and_truncated_stacks_torn_edges() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("recording");
+    let mut written = Written::with_symbols("1000 T entry\n2000 t copy\t[fs]\n");
+    written.samples(1, (8, b"other"), Mode::Interrupt, (&[0x1001], &[]));
+    written.user_parts_end(StackEnd::Broken);
+    written.samples(2, (7, b"worker"), Mode::Kernel, (&[0x2004], &[0x50]));
+    written.gap(2, 0, 0);
+    written.write(&path);
+    let profile = Profile::from_file(&path, &[]).unwrap();
+    let lines = marked(&profile, &[], &OutputBudget::new(u64::MAX)).unwrap();
+    for icicle in [false, true] {
+        let graph = Graph {
+            icicle,
+            ..Graph::default()
+        };
+        let svg = String::from_utf8(graph.draw(&lines).unwrap()).unwrap();
+        assert!(
+            !svg.contains(is_mark) && !svg.contains("[cut short]"),
+            "{svg}"
+        );
+        for (name, colour) in [
+            ("entry", "rgb(227,161,218)"),
+            ("0x50", "url(#cut-user)"),
+            ("copy", "rgb(244,164,96)"),
+            ("[halted]", "rgb(207,214,221)"),
+        ] {
+            assert_eq!(fill(&svg, name), colour, "{name}");
+        }
     }
 }
 
@@ -63,10 +100,8 @@ fn a_differential_flame_graph_has_one_marker_frame() {
         let [before, after] = [before, after].map(|(whole, cut)| profile(whole, cut));
         let lines = folded_changes(&before, &after, &OutputBudget::new(u64::MAX)).unwrap();
         let svg = String::from_utf8(graph.draw(&lines).unwrap()).unwrap();
-        assert!(
-            svg.contains("<title>0x... (5 ticks, 100.00%; 0.00%)"),
-            "{svg}"
-        );
+        let title = "<title>0x... (5 ticks, 100.00%; 0.00%)";
+        assert!(svg.contains(title), "{svg}");
         let (_, outer) = svg.split_once("<title>worker (").unwrap();
         assert!(!outer.contains("[cut short]"), "{svg}");
         let fills = svg.matches(&format!("fill=\"{outermost}\"")).count();
@@ -81,11 +116,7 @@ fn a_differential_flame_graph_has_one_marker_frame() {
 /// Other programs parse them: only the frame can mark it.
 #[test]
 fn folded_stacks_have_a_marker_frame() {
-    assert_eq!(
-        folded(&profile(3, 2), &OutputBudget::new(u64::MAX)).unwrap(),
-        [
-            "worker-7;0x401000;0x401234 3",
-            "worker-7;[cut short];0x401000;0x401234 2"
-        ]
-    );
+    let whole = "worker-7;0x401000;0x401234 3";
+    let cut = "worker-7;[cut short];0x401000;0x401234 2";
+    assert_eq!(stacks(&profile(3, 2)), [whole, cut]);
 }

@@ -2,62 +2,83 @@
 
 use std::path::Path;
 
+use crate::cut_short::fill;
 use crate::shared::data;
+use crate::shared::read::counted;
 use crate::shared::recordings::{Written, ordinary};
 use kvmprof_recording::Mode;
-use kvmprof_recording::file::Recording;
 use kvmprof_report::budget::OutputBudget;
-use kvmprof_report::diff::{changes, folded_changes, print};
+use kvmprof_report::diff::{Change, changes, folded_changes, print};
 use kvmprof_report::graph::Graph;
-use kvmprof_report::html::{Counts, counted};
+use kvmprof_report::html::Counts;
 use kvmprof_report::profile::{Profile, SortBy};
 
-fn profiles() -> [Profile; 2] {
-    stretches().map(|(profile, _)| profile)
+type Counted = (Profile, Counts);
+
+/// Two recordings with so many samples in copy_page, which runs once in each.
+fn stretches(copying: [u64; 2]) -> [Counted; 2] {
+    recorded(copying, ordinary)
 }
 
-/// In each of them copy_page runs once.
-fn stretches() -> [(Profile, Counts); 2] {
+fn recorded(copying: [u64; 2], write: impl Fn(&Path, u64)) -> [Counted; 2] {
     let folder = tempfile::tempdir().unwrap();
-    [90, 30].map(|copying| {
+    copying.map(|copying| {
         let path = folder.path().join(copying.to_string());
-        ordinary(&path, copying);
-        counted(&Recording::open(&path).unwrap(), &[]).unwrap()
+        write(&path, copying);
+        counted(&path, &[])
     })
+}
+
+fn by_function(before: &Counted, after: &Counted) -> Vec<Change> {
+    changes(
+        (&before.0, Some(&before.1)),
+        (&after.0, Some(&after.1)),
+        SortBy::Own,
+    )
+}
+
+/// The row of copy_page.
+fn copying(changes: Vec<Change>) -> Change {
+    let mut changes = changes.into_iter();
+    changes.find(|change| change.name == "copy_page").unwrap()
+}
+
+/// The lines of a differential flame graph, and the picture.
+fn drawn(copying: [u64; 2]) -> (Vec<String>, String) {
+    let [(before, _), (after, _)] = stretches(copying);
+    let lines = folded_changes(&before, &after, &OutputBudget::new(1 << 20)).unwrap();
+    let graph = Graph {
+        differential: true,
+        ..Graph::default()
+    };
+    let svg = String::from_utf8(graph.draw(&lines).unwrap()).unwrap();
+    (lines, svg)
 }
 
 #[test]
 fn changes_are_listed() {
-    let [(before, earlier), (after, later)] = stretches();
-    let mut out = Vec::new();
-    let changes = changes(
-        (&before, Some(&earlier)),
-        (&after, Some(&later)),
-        SortBy::Own,
-    );
-    print(&changes, [&before, &after], 4, false, &mut out).unwrap();
-    data::check("diff.txt", &out);
-    let mut out = Vec::new();
-    print(&changes, [&before, &after], 4, true, &mut out).unwrap();
-    data::check("diff.colours.txt", &out);
+    let [before, after] = stretches([90, 30]);
+    let changes = by_function(&before, &after);
+    for (file, colours) in [("diff.txt", false), ("diff.colours.txt", true)] {
+        let mut out = Vec::new();
+        print(&changes, [&before.0, &after.0], 4, colours, &mut out).unwrap();
+        data::check(file, &out);
+    }
 }
 
 #[test]
 fn a_recording_does_not_differ_from_itself() {
-    let [(before, counts), _] = stretches();
-    let side = (&before, Some(&counts));
-    let changes = changes(side, side, SortBy::Total);
+    let [recording, _] = stretches([90, 30]);
+    let changes = by_function(&recording, &recording);
     assert!(!changes.is_empty());
     for change in changes {
-        assert!(
-            !change.is_significant() && change.change == 0.0,
-            "{change:?}"
-        );
+        let is_changed = change.is_significant() || change.change != 0.0;
+        assert!(!is_changed, "{change:?}");
     }
 }
 
 /// A recording in which a worker and copy_page alternate: 30 times 10 of all ticks, of which this many are copying.
-fn turns(path: &Path, copying: u64) -> (Profile, Counts) {
+fn turns(path: &Path, copying: u64) {
     let symbols = "ffffffff81002000 t copy_page\nffffffff81004000 T _end\n";
     let mut written = Written::with_symbols(symbols);
     let worker = (7, b"worker".as_slice());
@@ -67,95 +88,48 @@ fn turns(path: &Path, copying: u64) -> (Profile, Counts) {
         written.samples(copying, worker, Mode::Kernel, (&copy, &[]));
     }
     written.write(path);
-    counted(&Recording::open(path).unwrap(), &[]).unwrap()
 }
 
 /// The same number of ticks is stronger evidence if they are of many times: one stretch may be longer or shorter in any
 /// recording.
 #[test]
 fn changes_of_frequent_runs_are_significant() {
-    let folder = tempfile::tempdir().unwrap();
-    let [before, after] = [2, 4].map(|copying| {
-        let path = folder.path().join(copying.to_string());
-        turns(&path, copying)
-    });
-    let times = [Some(&before.1), Some(&after.1)];
-    let found = |[earlier, later]: [Option<&Counts>; 2]| {
-        let changes = changes((&before.0, earlier), (&after.0, later), SortBy::Own);
-        let copy = changes
-            .into_iter()
-            .find(|change| change.name == "copy_page");
-        copy.unwrap()
-    };
-    let timed = found(times);
+    let [before, after] = recorded([2, 4], turns);
+    let timed = copying(by_function(&before, &after));
     assert_eq!(timed.samples, [60, 120]);
     assert!(timed.is_significant(), "{timed:?}");
     let mut out = Vec::new();
     print(&[timed], [&before.0, &after.0], 4, true, &mut out).unwrap();
     let out = String::from_utf8(out).unwrap();
-    assert!(
-        out.contains("\x1b[31m   20.0 %   40.0 %   +20.0    +"),
-        "{out}"
-    );
-    let untimed = found([None, None]);
+    let row = "\x1b[31m   20.0 %   40.0 %   +20.0    +";
+    assert!(out.contains(row), "{out}");
+    let untimed = copying(changes((&before.0, None), (&after.0, None), SortBy::Own));
     assert_eq!((untimed.samples, untimed.p), ([60, 120], None));
-    let [(before, earlier), (after, later)] = stretches();
-    let side = |profile, counts| (profile, Some(counts));
-    let changes = changes(side(&before, &earlier), side(&after, &later), SortBy::Own);
-    let copy = changes.iter().find(|change| change.name == "copy_page");
-    assert!(!copy.unwrap().is_significant(), "{copy:?}");
+    let [before, after] = stretches([90, 30]);
+    let once = copying(by_function(&before, &after));
+    assert!(!once.is_significant(), "{once:?}");
 }
 
 #[test]
 fn stacks_have_both_counts() {
-    let [before, after] = profiles();
-    let lines = folded_changes(&before, &after, &OutputBudget::new(1 << 20)).unwrap();
+    let (lines, svg) = drawn([90, 30]);
     // 90 of 210 before; scaled to the 150 after it is 64.
     let copying = "worker;0x...;0x...;entry_SYSCALL_64_[k];ksys_read_[k];copy_page_[k] 64 30";
     assert!(lines.iter().any(|line| line == copying), "{lines:#?}");
-    let graph = Graph {
-        differential: true,
-        ..Graph::default()
-    };
-    let svg = String::from_utf8(graph.draw(&lines).unwrap()).unwrap();
-    assert!(
-        svg.contains("copy_page (30 ticks, 20.00%; -22.67%)"),
-        "{svg}"
-    );
+    let title = "copy_page (30 ticks, 20.00%; -22.67%)";
+    assert!(svg.contains(title), "{svg}");
     assert_eq!(fill(&svg, "copy_page"), "rgb(123,173,240)");
     // The common start of stacks has no change of its own.
     assert_eq!(fill(&svg, "worker"), "rgb(238,240,242)");
     assert!(svg.contains("<g id=\"legend\">"));
 }
 
-/// The fill of the only frame called `name`.
-fn fill<'a>(svg: &'a str, name: &str) -> &'a str {
-    let title = format!("<title>{name} (");
-    assert_eq!(svg.matches(&title).count(), 1, "{name}: {svg}");
-    let (_, frame) = svg.split_once(&title).unwrap();
-    let (_, fill) = frame.split_once("fill=\"").unwrap();
-    fill.split_once('"').unwrap().0
-}
-
 /// In a picture of small changes the largest one has no saturated colour.
 #[test]
 fn small_changes_have_pale_colours() {
-    let folder = tempfile::tempdir().unwrap();
-    let [before, after] = [300, 303].map(|copying| {
-        let path = folder.path().join(copying.to_string());
-        ordinary(&path, copying);
-        Profile::from_file(&path, &[]).unwrap()
-    });
-    let graph = Graph {
-        differential: true,
-        ..Graph::default()
-    };
-    let lines = folded_changes(&before, &after, &OutputBudget::new(1 << 20)).unwrap();
-    let svg = String::from_utf8(graph.draw(&lines).unwrap()).unwrap();
+    let (_, svg) = drawn([300, 303]);
     // 300 of 420 scaled to 423 are 302, of which 303 are 0.24 % more.
-    assert!(
-        svg.contains("copy_page (303 ticks, 71.63%; +0.24%)"),
-        "{svg}"
-    );
+    let title = "copy_page (303 ticks, 71.63%; +0.24%)";
+    assert!(svg.contains(title), "{svg}");
     assert_eq!(fill(&svg, "copy_page"), "rgb(251,220,214)");
 }

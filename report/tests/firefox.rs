@@ -7,7 +7,7 @@ use crate::shared::compiled::{Guest, SOURCE};
 use kvmprof_recording::Sysroot;
 use kvmprof_recording::file::{Recording, Unobserved};
 use kvmprof_report::export::{Format, Source, write_on_demand};
-use kvmprof_report::profile::Selection;
+use kvmprof_report::profile::{Profile, Selection};
 use kvmprof_report::symbol_server::{Request, SymbolServer};
 use kvmprof_report::symbolize::{Resolver, SourceTexts, Sources};
 use serde_json::{Value, json};
@@ -35,15 +35,12 @@ fn source(guest: &Guest, path: &Path, sysroot: bool) -> Source {
 /// The frames of the only thread's first stack, innermost first: function, file, line, depth, library.
 fn frames(document: &Value) -> Vec<(String, String, u64, u64, String)> {
     let thread = &document["threads"][0];
-    let text = |number: &Value| match number.as_u64() {
-        Some(number) => thread["stringArray"][usize::try_from(number).unwrap()]
-            .as_str()
-            .unwrap()
-            .rsplit('/')
-            .next()
-            .unwrap()
-            .to_owned(),
-        None => String::new(),
+    let text = |number: &Value| {
+        let number = number
+            .as_u64()
+            .map(|number| usize::try_from(number).unwrap());
+        let text = number.map_or("", |number| thread["stringArray"][number].as_str().unwrap());
+        text.rsplit('/').next().unwrap().to_owned()
     };
     let row = |table: &str, column: &str, row: &Value| {
         let row = usize::try_from(row.as_i64().unwrap()).unwrap();
@@ -71,6 +68,17 @@ fn frames(document: &Value) -> Vec<(String, String, u64, u64, String)> {
     frames
 }
 
+fn answer(server: &SymbolServer, profile: &Profile, request: Request, body: &str) -> Value {
+    let answer = server.answer(profile, request, body.as_bytes());
+    serde_json::from_slice(&answer).unwrap()
+}
+
+/// Asserts that the answer is an error with these words.
+fn assert_refused(answer: &Value, words: &str) {
+    let error = answer["error"].as_str();
+    assert!(error.is_some_and(|error| error.contains(words)), "{answer}");
+}
+
 #[test]
 fn an_export_has_lines_and_inlined_functions() {
     let (guest, path) = recorded();
@@ -81,41 +89,23 @@ fn an_export_has_lines_and_inlined_functions() {
         serde_json::from_slice::<Value>(&json).unwrap()
     };
     let frame = |name: &str, file: &str, line, depth| {
-        (
-            name.to_owned(),
-            file.to_owned(),
-            line,
-            depth,
-            "work".to_owned(),
-        )
+        let [name, file, library] = [name, file, "work"].map(str::to_owned);
+        (name, file, line, depth, library)
     };
     let with = export(true);
-    assert_eq!(
-        frames(&with),
-        [
-            frame("inner", "work.c", 2, 1),
-            frame("outer", "work.c", 5, 0),
-            frame("main", "work.c", 8, 0)
-        ]
-    );
+    let inner = frame("inner", "work.c", 2, 1);
+    let outer = frame("outer", "work.c", 5, 0);
+    assert_eq!(frames(&with), [inner, outer, frame("main", "work.c", 8, 0)]);
     assert_eq!(with["libs"][0]["breakpadId"], DEBUG_ID);
     assert_eq!(with["libs"][0]["codeId"], "0badc0de");
     assert_eq!(with["libs"][0]["path"], "/usr/bin/work");
     let without = export(false);
-    assert_eq!(
-        frames(&without),
-        [frame("outer", "", 0, 0), frame("main", "", 0, 0)]
-    );
+    let outer = frame("outer", "", 0, 0);
+    assert_eq!(frames(&without), [outer, frame("main", "", 0, 0)]);
     // Each has a library, even the address without a function.
     let functions = &without["threads"][0]["funcTable"];
     assert_eq!(functions["length"], 3);
-    assert!(
-        functions["resource"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .all(|resource| *resource == 0)
-    );
+    assert_eq!(functions["resource"], json!([0, 0, 0]));
 }
 
 #[test]
@@ -126,8 +116,9 @@ fn a_symbol_server_adds_what_the_profile_omits() {
     write_on_demand(&source, &mut json).unwrap();
     let document: Value = serde_json::from_slice(&json).unwrap();
     assert_eq!(document["meta"]["symbolicated"], false);
+    let frames = frames(&document);
     assert!(
-        frames(&document)
+        frames
             .iter()
             .all(|(_, file, _, depth, _)| file.is_empty() && *depth == 0)
     );
@@ -136,11 +127,7 @@ fn a_symbol_server_adds_what_the_profile_omits() {
     let server = SymbolServer::new(profile, SourceTexts::default());
     let outer = guest.address("outer");
     let main = guest.address("main");
-    let ask = |body: Value| {
-        let body = serde_json::to_vec(&body).unwrap();
-        let answer = server.answer(profile, Request::Symbolicate, &body);
-        serde_json::from_slice::<Value>(&answer).unwrap()
-    };
+    let ask = |body: Value| answer(&server, profile, Request::Symbolicate, &body.to_string());
     // Also an address that was never sampled, and one outside of all mappings.
     let offsets = [outer + 8, main, outer, 0x7fff_ffff];
     let stack: Vec<[u64; 2]> = offsets.iter().map(|offset| [0, *offset]).collect();
@@ -153,21 +140,14 @@ fn a_symbol_server_adds_what_the_profile_omits() {
     else {
         panic!("{answer}");
     };
-    assert_eq!(inlined["function"], "outer");
-    assert_eq!(inlined["function_offset"], "0x8");
-    assert_eq!(inlined["module_offset"], format!("{:#x}", outer + 8));
-    assert_eq!(
-        (&inlined["line"], &inlined["frame"]),
-        (&json!(5), &json!(0))
-    );
-    assert_eq!(inlined["inlines"][0]["function"], "inner");
-    assert_eq!(inlined["inlines"][0]["line"], 2);
-    assert!(
-        inlined["inlines"][0]["file"]
-            .as_str()
-            .unwrap()
-            .ends_with("/work.c")
-    );
+    let file = guest.folder.path().join("work.c");
+    let expected = json!({
+        "frame": 0, "module": "work", "module_offset": format!("{:#x}", outer + 8),
+        "function": "outer", "function_offset": "0x8",
+        "file": file, "line": 5,
+        "inlines": [{ "function": "inner", "file": file, "line": 2 }],
+    });
+    assert_eq!(*inlined, expected);
     assert_eq!(in_main["function"], "main");
     assert_eq!(begin["function"], "outer");
     assert_eq!(nowhere.get("function"), None);
@@ -200,17 +180,10 @@ fn requests_that_are_wrong_or_too_much_are_answered_by_an_error() {
         ("{\"jobs\": [{}]}", "cannot be read"),
         (many.as_str(), "more than 262144 addresses"),
     ] {
-        let answer = server.answer(profile, Request::Symbolicate, body.as_bytes());
-        let answer: Value = serde_json::from_slice(&answer).unwrap();
-        assert!(
-            answer["error"].as_str().unwrap().contains(error),
-            "{answer}"
-        );
+        assert_refused(&answer(&server, profile, Request::Symbolicate, body), error);
     }
     for request in [Request::Source, Request::Symbolicate] {
-        let answer = server.answer(profile, request, b"{\"jobs\":7}");
-        let answer: Value = serde_json::from_slice(&answer).unwrap();
-        assert!(answer["error"].is_string(), "{answer}");
+        assert_refused(&answer(&server, profile, request, "{\"jobs\":7}"), "");
     }
 }
 
@@ -235,39 +208,28 @@ fn source_files_are_those_of_the_code() {
             "moduleOffset": format!("{offset:#x}"),
             "file": file,
         });
-        let body = serde_json::to_vec(&body).unwrap();
-        let answer = server.answer(profile, Request::Source, &body);
-        serde_json::from_slice::<Value>(&answer).unwrap()
+        answer(server, profile, Request::Source, &body.to_string())
     };
     let server = |folders: &[PathBuf]| {
         let folders = folders.iter().map(|folder| Sysroot::open(folder).unwrap());
         SymbolServer::new(profile, SourceTexts::new(folders.collect()))
     };
     let with = server(&[guest.root(), folder.clone()]);
-    let missing = ask(&with, outer, file);
-    assert!(
-        missing["error"]
-            .as_str()
-            .unwrap()
-            .contains("none of the folders"),
-        "{missing}"
-    );
+    assert_refused(&ask(&with, outer, file), "none of the folders");
     // By the end of its path; a link that leaves the folder doesn't match.
     std::os::unix::fs::symlink(file, copy.join("work.c")).unwrap();
-    assert!(ask(&with, outer, file)["error"].is_string());
+    assert_refused(&ask(&with, outer, file), "");
     fs::remove_file(copy.join("work.c")).unwrap();
     fs::write(copy.join("work.c"), SOURCE).unwrap();
     let found = ask(&with, outer, file);
     assert_eq!(
-        (&found["source"], &found["file"]),
-        (&json!(SOURCE), &json!(file)),
+        [&found["source"], &found["file"]],
+        [SOURCE, file],
         "{found}"
     );
     // By the whole path.
-    assert_eq!(
-        ask(&server(&[PathBuf::from("/")]), outer, file)["source"],
-        SOURCE
-    );
+    let found = ask(&server(&[PathBuf::from("/")]), outer, file);
+    assert_eq!(found["source"], SOURCE);
     let beside = file.replace("work.c", "secret");
     for (offset, file) in [
         (outer, beside.as_str()),
@@ -275,14 +237,7 @@ fn source_files_are_those_of_the_code() {
         (outer, "../../etc/passwd"),
         (0x7fff_ffff, file),
     ] {
-        let refused = ask(&with, offset, file);
-        assert!(
-            refused["error"]
-                .as_str()
-                .unwrap()
-                .contains("no lines in this file"),
-            "{refused}"
-        );
+        assert_refused(&ask(&with, offset, file), "no lines in this file");
     }
 }
 
@@ -305,24 +260,20 @@ fn instructions_are_those_of_the_file() {
     let with = source(&guest, &path, true);
     let server = SymbolServer::new(with.profile(), SourceTexts::default());
     let ask = |body: &Value| {
-        let body = serde_json::to_vec(body).unwrap();
-        let answer = server.answer(with.profile(), Request::Assembly, &body);
-        serde_json::from_slice::<Value>(&answer).unwrap()
+        let body = body.to_string();
+        answer(&server, with.profile(), Request::Assembly, &body)
     };
     let outer = guest.address("outer");
-    let length = |name| length(&guest, name);
+    let length = |name| guest.function(name).length;
     let whole = ask(&asm_request(outer, length("outer"), false));
-    println!("{whole}");
+    let numbers = [outer, length("outer")].map(|number| format!("{number:#x}"));
     assert_eq!(
-        (&whole["startAddress"], &whole["size"]),
-        (
-            &json!(format!("{outer:#x}")),
-            &json!(format!("{:#x}", length("outer")))
-        )
+        [&whole["startAddress"], &whole["size"]],
+        [&numbers[0], &numbers[1]]
     );
     assert_eq!(
-        (&whole["arch"], &whole["syntax"]),
-        (&json!("x86_64"), &json!(["Intel"]))
+        (whole["arch"].as_str(), &whole["syntax"]),
+        (Some("x86_64"), &json!(["Intel"]))
     );
     assert_eq!(instructions(&whole), disassembled(&guest, "outer"));
     // A few bytes, and the function that they begin.
@@ -344,28 +295,15 @@ fn instructions_are_those_of_the_file() {
             "no library",
         ),
         (json!({ "startAddress": 1 }), "cannot be read"),
+        (asm_request(outer, 0x1_ffff_ffff, false), ""),
     ] {
-        let answer = ask(&body);
-        assert!(
-            answer["error"].as_str().unwrap().contains(error),
-            "{answer}"
-        );
+        assert_refused(&ask(&body), error);
     }
-    let mut wrong = asm_request(outer, 1, false);
-    wrong["size"] = json!("0x1ffffffff");
-    assert!(ask(&wrong)["error"].is_string());
     let without = source(&guest, &path, false);
     let server = SymbolServer::new(without.profile(), SourceTexts::default());
-    let body = serde_json::to_vec(&asm_request(outer, 1, false)).unwrap();
-    let answer = server.answer(without.profile(), Request::Assembly, &body);
-    assert!(String::from_utf8(answer).unwrap().contains("no code"));
-}
-
-/// The bytes of a function.
-fn length(guest: &Guest, name: &str) -> u64 {
-    let mut functions = guest.program.functions.iter();
-    let function = functions.find(|function| function.name == name);
-    function.unwrap().length
+    let body = asm_request(outer, 1, false).to_string();
+    let refused = answer(&server, without.profile(), Request::Assembly, &body);
+    assert_refused(&refused, "no code");
 }
 
 /// The distance of each instruction, and its first word.
@@ -382,7 +320,7 @@ fn instructions(answer: &Value) -> Vec<(u64, String)> {
 /// The same by objdump.
 fn disassembled(guest: &Guest, function: &str) -> Vec<(u64, String)> {
     let begin = guest.address(function);
-    let end = begin + length(guest, function);
+    let end = begin + guest.function(function).length;
     let output = std::process::Command::new("objdump")
         .args(["-d", "-M", "intel", "--no-show-raw-insn"])
         .arg(format!("--start-address={begin}"))

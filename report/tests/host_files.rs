@@ -1,15 +1,16 @@
 //! Which files of `--sysroot` are used: those that are proven to be the guest's, and the debug files that these name.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::shared::compiled::Guest;
+use crate::shared::read::{profile_with, stacks};
 use kvmprof_recording::elf;
-use kvmprof_recording::file::{BinaryInfo, Recording, Unobserved};
-use kvmprof_report::budget::OutputBudget;
-use kvmprof_report::profile::{Profile, Selection, folded};
-use kvmprof_report::symbolize::{CodeAddress, Resolver, Sources};
+use kvmprof_recording::file::BinaryInfo;
+use kvmprof_report::profile::Profile;
+use kvmprof_report::symbolize::{CodeAddress, Sources};
 use object::{Object, ObjectSection};
 
 const NO_ID: &str = "-Wl,--build-id=none";
@@ -25,14 +26,9 @@ fn run(folder: &Path, program: &str, arguments: &[&str]) {
 
 /// The recording of one sample in the inlined function, with `info` of the program.
 fn recording(guest: &Guest, info: &BinaryInfo) -> PathBuf {
-    let user = [
-        guest.mapped(guest.address("outer") + 8),
-        guest.mapped(guest.address("main")),
-    ];
-    let functions: Vec<_> = (guest.program.functions.iter())
-        .filter(|function| ["outer", "main"].contains(&function.name.as_str()))
-        .cloned()
-        .collect();
+    let user = [guest.address("outer") + 8, guest.address("main")];
+    let user = user.map(|address| guest.mapped(address));
+    let functions = ["outer", "main"].map(|name| guest.function(name).clone());
     let blocks = [
         guest.mappings(Some(1)).to_block().unwrap(),
         info.to_block(&functions).unwrap(),
@@ -41,21 +37,26 @@ fn recording(guest: &Guest, info: &BinaryInfo) -> PathBuf {
 }
 
 fn profile(path: &Path, root: PathBuf) -> Profile {
-    let recording = Recording::open(path).unwrap();
     let sources = Sources {
         sysroot: Some(root),
         ..Sources::default()
     };
-    let resolver = Resolver::new(&recording.contents().unwrap(), &sources).unwrap();
-    Profile::read(&recording, Selection::default(), resolver, &Unobserved).unwrap()
+    profile_with(path, &sources)
 }
 
 /// The sample's stack with the files of the sysroot, and the warnings.
 fn stack(guest: &Guest, path: &Path) -> (String, Vec<String>) {
     let profile = profile(path, guest.root());
-    let stacks = folded(&profile, &OutputBudget::new(u64::MAX)).unwrap();
+    let mut stacks = stacks(&profile);
     assert_eq!(stacks.len(), 1);
-    (stacks[0].clone(), profile.resolver.take_notes())
+    (stacks.remove(0), profile.resolver.take_notes())
+}
+
+/// Asserts that the file isn't used, for this reason.
+fn assert_unused(guest: &Guest, path: &Path, why: &str) {
+    let (found, notes) = stack(guest, path);
+    assert_eq!((found.as_str(), notes.len()), (RECORDED, 1));
+    assert!(notes[0].contains(why), "{notes:?}");
 }
 
 const RECORDED: &str = "pid-77;main;outer 1";
@@ -78,18 +79,16 @@ fn a_file_without_a_build_id_is_used_if_its_code_is_the_recorded_one() {
         ..info
     };
     let earlier = recording(&guest, &earlier);
-    let (found, notes) = stack(&guest, &earlier);
-    assert_eq!((found.as_str(), notes.len()), (RECORDED, 1));
-    assert!(notes[0].contains("usr/bin/work is not used: nothing in the recording tells"));
+    let why = "usr/bin/work is not used: nothing in the recording tells";
+    assert_unused(&guest, &earlier, why);
     // Another build at the same path.
     let path = recording(&guest, &guest.info(""));
     let other = Guest::built(&[NO_ID, "-O0"]);
     fs::copy(other.program_file(), guest.program_file()).unwrap();
-    let (found, notes) = stack(&guest, &path);
-    assert_eq!((found.as_str(), notes.len()), (RECORDED, 1));
-    assert!(
-        notes[0].ends_with("not used: its code is not the recorded file's"),
-        "{notes:?}"
+    assert_unused(
+        &guest,
+        &path,
+        "not used: its code is not the recorded file's",
     );
     let profile = profile(&path, guest.root());
     let asked = CodeAddress {
@@ -120,15 +119,10 @@ fn the_debug_file_that_a_program_names_is_used_if_its_checksum_is_right() {
         fs::create_dir_all(&folder).unwrap();
         let file = folder.join("work.dbg");
         fs::write(&file, &debug).unwrap();
-        assert_eq!(
-            stack(&guest, &path),
-            (WITH_INLINED.to_owned(), vec![]),
-            "{place}"
-        );
-        fs::write(&file, [&debug[..], b"\0"].concat()).unwrap();
         let (found, notes) = stack(&guest, &path);
-        assert_eq!((found.as_str(), notes.len()), (RECORDED, 1), "{place}");
-        assert!(notes[0].contains("is not the debug file that"), "{notes:?}");
+        assert_eq!((found.as_str(), notes.len()), (WITH_INLINED, 0), "{place}");
+        fs::write(&file, [&debug[..], b"\0"].concat()).unwrap();
+        assert_unused(&guest, &path, "is not the debug file that");
         fs::remove_file(file).unwrap();
     }
     // A path alone proves nothing.
@@ -163,38 +157,19 @@ fn split(version: &str) -> Guest {
     fs::write(source.join("points.cc"), POINTS).unwrap();
     let map = format!("-ffile-prefix-map={}=", guest.root().display());
     let options = ["-O2", "-ffast-math", "-gsplit-dwarf", version, &map];
-    run(
-        &source,
-        "g++",
-        &[&options[..], &["-c", "points.cc"]].concat(),
-    );
-    run(
-        &source,
-        "g++",
-        &[
-            "-Wl,--build-id=0x0badc0de",
-            "-o",
-            "../usr/bin/work",
-            "points.o",
-        ],
-    );
+    let options = [&options[..], &["-c", "points.cc"]].concat();
+    run(&source, "g++", &options);
+    let link = "-Wl,--build-id=0x0badc0de -o ../usr/bin/work points.o";
+    run(&source, "g++", &link.split(' ').collect::<Vec<_>>());
     let program = elf::parse(&fs::read(guest.program_file()).unwrap()).unwrap();
     Guest { program, ..guest }
 }
 
 /// The functions of each of `outer_total`'s instructions, outermost first, and the warnings.
 fn frames(guest: &Guest) -> (Vec<String>, Vec<String>) {
-    let blocks = [
-        guest.mappings(Some(1)).to_block().unwrap(),
-        (guest.info("0badc0de"))
-            .to_block(&guest.program.functions)
-            .unwrap(),
-    ];
-    let mut functions = guest.program.functions.iter();
-    let function = functions.find(|function| function.name == "outer_total");
-    let function = function.unwrap();
+    let function = guest.function("outer_total");
     let pc = guest.mapped(function.address);
-    let path = guest.recording(&[(&[], &[pc])], &blocks);
+    let path = guest.of_program("0badc0de", &[&[pc]]);
     let profile = profile(&path, guest.root());
     let first = first_frame(&profile);
     let stacks = (0..function.length).map(|distance| {
@@ -202,15 +177,15 @@ fn frames(guest: &Guest) -> (Vec<String>, Vec<String>) {
             address: pc + distance,
             ..first
         });
-        let names: Vec<&str> = (resolved.frames.iter().rev())
-            .map(|frame| frame.function.as_ref())
-            .collect();
-        names.join(";")
+        let names = resolved
+            .frames
+            .iter()
+            .rev()
+            .map(|frame| frame.function.as_ref());
+        names.collect::<Vec<&str>>().join(";")
     });
-    let mut stacks: Vec<String> = stacks.collect();
-    stacks.sort();
-    stacks.dedup();
-    (stacks, profile.resolver.take_notes())
+    let stacks: BTreeSet<String> = stacks.collect();
+    (stacks.into_iter().collect(), profile.resolver.take_notes())
 }
 
 const INLINED: &str = "outer_total;geo::sum_norms(geo::Point const*, int);geo::Point::norm() const";
@@ -226,10 +201,8 @@ fn assert_without(guest: &Guest) {
     let (stacks, notes) = frames(guest);
     assert_eq!(stacks, ["outer_total"]);
     assert_eq!(notes.len(), 1, "{notes:?}");
-    assert!(
-        notes[0].contains("usr/bin/work: its debug information points.dwo is missing"),
-        "{notes:?}"
-    );
+    let why = "usr/bin/work: its debug information points.dwo is missing";
+    assert!(notes[0].contains(why), "{notes:?}");
 }
 
 /// Builds the unit in `/src` again, by another command: its id differs.
@@ -275,9 +248,7 @@ fn index_of(unit: &[u8]) -> Vec<u8> {
     });
     let present: Vec<(u32, u32)> = present.collect();
     // The unit's id follows its length, version, kind, and the place of its abbreviations.
-    let id: [u8; 8] = section(".debug_info.dwo").unwrap()[12..20]
-        .try_into()
-        .unwrap();
+    let id = &section(".debug_info.dwo").unwrap()[12..20];
     let count = u32::try_from(present.len()).unwrap();
     let mut index = Vec::new();
     // The version, the numbers of columns, units and slots.

@@ -1,7 +1,7 @@
 //! Tests of the page: its contents, its escaping of names, and the limit of its size.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::shared::data;
 use crate::shared::recordings::{Written, ordinary};
@@ -10,9 +10,25 @@ use kvmprof_recording::file::{Recording, ResetInfo};
 use kvmprof_report::graph::title;
 use kvmprof_report::html::{counted, page_of};
 use kvmprof_report::profile::{Layout, Profile, print};
+use tempfile::TempDir;
 
 fn page(path: &Path, pids: &[i32]) -> String {
     page_of(&Recording::open(path).unwrap(), pids, "A test").unwrap()
+}
+
+fn recording() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("recording");
+    ordinary(&path, 90);
+    (folder, path)
+}
+
+/// The tables of `kvmprof report`.
+fn report(path: &Path) -> String {
+    let profile = Profile::from_file(path, &[]).unwrap();
+    let mut out = Vec::new();
+    print(&profile, &Layout::default(), &[], &mut out).unwrap();
+    String::from_utf8(out).unwrap()
 }
 
 /// The data of its script.
@@ -32,35 +48,27 @@ fn contents(page: &str) -> String {
 
 #[test]
 fn the_page_equals_its_expected_output() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("recording");
-    ordinary(&path, 90);
+    let (_folder, path) = recording();
     let contents = contents(&page(&path, &[]));
     data::check("page.html", contents.as_bytes());
 }
 
 #[test]
 fn the_title_names_the_recording() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("recording");
-    ordinary(&path, 90);
+    let (_folder, path) = recording();
     let recording = Recording::open(&path).unwrap();
     let (profile, _) = counted(&recording, &[]).unwrap();
     let page = page_of(&recording, &[], &title(&profile)).unwrap();
     let expected = "bzImage, 1000 Hz, 2023-11-14 22:13:20 UTC";
     for tag in ["title", "h1"] {
-        assert_eq!(
-            between(&page, &format!("<{tag}>"), &format!("</{tag}>")),
-            expected
-        );
+        let found = between(&page, &format!("<{tag}>"), &format!("</{tag}>"));
+        assert_eq!(found, expected);
     }
 }
 
 #[test]
 fn nothing_is_loaded() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("recording");
-    ordinary(&path, 90);
+    let (_folder, path) = recording();
     // The patterns of lost and stolen ticks are in the page itself.
     let page = page(&path, &[]).replace("url(#hatch-", "");
     for loader in [
@@ -73,9 +81,7 @@ fn nothing_is_loaded() {
 
 #[test]
 fn lost_ticks_and_other_processes_have_warnings() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("recording");
-    ordinary(&path, 90);
+    let (_folder, path) = recording();
     let page = page(&path, &[9]);
     let lost = "2.8 % of the ticks have no sample (1.9 % stolen by the host, 0.9 % lost): ";
     assert!(page.contains(lost), "{page}");
@@ -90,10 +96,7 @@ fn the_size_is_bounded() {
     let mut written = Written::with_symbols("ffffffff81000000 T f\n");
     for index in 0..40_000_u32 {
         let pid = i32::try_from(index % 3000).unwrap();
-        let stack = [
-            0x1000 + u64::from(index) * 16,
-            0x50_0000 + u64::from(index % 999),
-        ];
+        let stack = [0x1000 + index * 16, 0x50_0000 + index % 999].map(u64::from);
         written.samples(1, (pid, b"p"), Mode::User, (&[], &stack));
     }
     written.write(&path);
@@ -112,10 +115,7 @@ fn shares_of_few_remaining_ticks_have_a_warning() {
     let warning = "40.0 % of the ticks have no sample (30.0 % stolen by the host, 10.0 % lost)";
     let page = page(&path, &[]);
     assert!(page.contains(warning), "{page}");
-    let profile = Profile::from_file(&path, &[]).unwrap();
-    let mut out = Vec::new();
-    print(&profile, &Layout::default(), &[], &mut out).unwrap();
-    let out = String::from_utf8(out).unwrap();
+    let out = report(&path);
     assert!(out.contains(warning), "{out}");
 }
 
@@ -137,15 +137,13 @@ fn nodes_beyond_the_maximum_are_summed() {
 
 #[test]
 fn a_page_says_that_the_guest_restarted() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("recording");
-    ordinary(&path, 90);
+    let (_folder, path) = recording();
     assert!(!page(&path, &[]).contains("<p class=warning>The guest restarted"));
     let mut file = std::fs::File::options().append(true).open(&path).unwrap();
     // Recordings begin 5 s after the clock does.
     for time in [5_250_000_000, 5_500_000_000] {
-        file.write_all(&ResetInfo { time }.to_block().unwrap())
-            .unwrap();
+        let reset = ResetInfo { time }.to_block().unwrap();
+        file.write_all(&reset).unwrap();
     }
     let page = page(&path, &[]);
     let restarts =
@@ -158,30 +156,15 @@ fn a_page_says_that_the_guest_restarted() {
 fn a_report_without_samples_names_the_cause() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
-    let said = |path: &Path| {
-        let profile = Profile::from_file(path, &[]).unwrap();
-        let mut out = Vec::new();
-        print(&profile, &Layout::default(), &[], &mut out).unwrap();
-        String::from_utf8(out).unwrap()
-    };
-    Written::with_symbols("").write(&path);
-    let out = said(&path);
-    let why = "There are no samples: no tick came before the recording's end.";
-    assert!(out.contains(why) && !out.contains("MODE"), "{out}");
-    let mut written = Written::with_symbols("");
-    written.gap(0, 30, 10);
-    written.write(&path);
-    let out = said(&path);
-    let why = "There are no samples: of 40 ticks, 30 stolen by the host, 10 lost.";
-    assert!(out.contains(why) && !out.contains("MODE"), "{out}");
-    assert!(page(&path, &[]).contains(why));
-}
-
-#[test]
-fn a_recording_without_samples_has_a_page() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("recording");
-    Written::with_symbols("").write(&path);
-    let page = page(&path, &[]);
-    assert!(page.contains("There are no samples"), "{page}");
+    for (stolen, lost, why) in [
+        (0, 0, "no tick came before the recording's end."),
+        (30, 10, "of 40 ticks, 30 stolen by the host, 10 lost."),
+    ] {
+        let mut written = Written::with_symbols("");
+        written.gap(0, stolen, lost);
+        written.write(&path);
+        let (out, why) = (report(&path), format!("There are no samples: {why}"));
+        assert!(out.contains(&why) && !out.contains("MODE"), "{out}");
+        assert!(page(&path, &[]).contains(&why));
+    }
 }

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use kvmprof_recording::file::{HEADER, LanguageFunction, LanguageFunctions, Recording, Unobserved};
+use kvmprof_recording::file::{HEADER, LanguageFunction, LanguageFunctions};
 use kvmprof_recording::{Language, LanguageFrame, Mode};
-use kvmprof_report::budget::OutputBudget;
-use kvmprof_report::profile::{Profile, Selection, folded};
-use kvmprof_report::symbolize::{Resolver, Sources};
+use kvmprof_report::profile::Profile;
+use kvmprof_report::symbolize::Sources;
 
+use crate::shared::read::{profile_with, stacks};
 use crate::shared::recordings::Written;
 
 const KERNEL: &str = "ffffffff81000000 T read_file\nffffffff81001000 t [end]\n";
@@ -52,49 +52,31 @@ fn write(path: &Path) {
     std::fs::write(path, bytes).unwrap();
 }
 
-fn profile(path: &Path, native: bool) -> Profile {
-    let recording = Recording::open(path).unwrap();
+fn profile(native: bool) -> Profile {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.kvmprof");
+    write(&path);
     let sources = Sources {
         native,
         ..Sources::default()
     };
-    let resolver = Resolver::new(&recording.contents().unwrap(), &sources).unwrap();
-    Profile::read(&recording, Selection::default(), resolver, &Unobserved).unwrap()
+    profile_with(&path, &sources)
 }
 
-fn stacks(native: bool) -> Vec<String> {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("out.kvmprof");
-    write(&path);
-    folded(&profile(&path, native), &OutputBudget::new(u64::MAX)).unwrap()
-}
-
+/// The interpreter's own frames are called by what they execute, where they are asked for.
 #[test]
 fn functions_take_the_place_of_the_interpreter() {
-    let outer = "loom-5;0x403000;sorts (<frozen loom>:7);python:0x3";
-    let inner = "0x402000;Cloth.key (loom.py:7);read_file_[k]";
-    assert_eq!(
-        stacks(false),
-        [format!("{outer} 2"), format!("{outer};{inner} 3")]
-    );
-}
-
-#[test]
-fn native_frames_are_called_by_what_they_execute() {
-    let outer = "loom-5;0x403000;sorts (<frozen loom>:7);python:0x3;0x401000";
-    let inner = "0x402000;Cloth.key (loom.py:7);0x401000;read_file_[k]";
-    assert_eq!(
-        stacks(true),
-        [format!("{outer} 2"), format!("{outer};{inner} 3")]
-    );
+    for (native, interpreter) in [(false, ""), (true, ";0x401000")] {
+        let outer = format!("loom-5;0x403000;sorts (<frozen loom>:7);python:0x3{interpreter}");
+        let inner = format!("0x402000;Cloth.key (loom.py:7){interpreter};read_file_[k]");
+        let expected = [format!("{outer} 2"), format!("{outer};{inner} 3")];
+        assert_eq!(stacks(&profile(native)), expected);
+    }
 }
 
 #[test]
 fn frames_have_the_line_that_was_executed() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("out.kvmprof");
-    write(&path);
-    let profile = profile(&path, false);
+    let profile = profile(false);
     let mut lines = Vec::new();
     for stack in profile.stacks() {
         let frames = profile.frames(stack).filter_map(|frame| frame.source);

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::shared::pages::count;
+use crate::shared::read::opened;
 use crate::shared::walk;
 use kvmprof_recording::Mode;
-use kvmprof_recording::file::{Recording, Unobserved};
+use kvmprof_recording::file::Unobserved;
 use kvmprof_report::html::{Counts, page};
 use kvmprof_report::profile::{Profile, Selection, SortBy, TimeRange, document};
-use kvmprof_report::symbolize::{Resolver, SourceTexts};
+use kvmprof_report::symbolize::SourceTexts;
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -17,40 +19,32 @@ use serde_json::Value;
 const RECORDING: u64 = 1 << 16;
 const MODES: [&str; 4] = ["user", "kernel", "interrupt", "idle"];
 
+fn text(value: &Value) -> String {
+    value.as_str().unwrap().to_owned()
+}
+
 fn read(path: &Path, selection: Selection, counts: &mut Counts) -> Profile {
-    let recording = Recording::open(path).unwrap();
-    let resolver = Resolver::from_contents(&recording.contents().unwrap());
+    let (recording, resolver) = opened(path);
     Profile::read_with(&recording, selection, resolver, &Unobserved, counts).unwrap()
 }
 
 /// The numbers of a packed text: LEB128 in base64.
 fn unpacked(text: &str) -> Vec<u64> {
-    let digit = |letter: u8| match letter {
-        b'A'..=b'Z' => letter - b'A',
-        b'a'..=b'z' => letter - b'a' + 26,
-        b'0'..=b'9' => letter - b'0' + 52,
-        b'+' => 62,
-        b'/' => 63,
-        _ => panic!("{letter}"),
-    };
-    let mut bytes: Vec<u8> = Vec::new();
-    let (mut bits, mut have) = (0_u32, 0);
-    for letter in text.bytes().filter(|letter| *letter != b'=') {
-        bits = bits << 6 | u32::from(digit(letter));
+    const DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let (mut bits, mut have) = (0_u64, 0);
+    let (mut numbers, mut number, mut shift) = (Vec::new(), 0, 0);
+    for letter in text.chars().filter(|letter| *letter != '=') {
+        bits = bits << 6 | DIGITS.find(letter).unwrap() as u64;
         have += 6;
         if have >= 8 {
             have -= 8;
-            bytes.push((bits >> have & 0xff).try_into().unwrap());
-        }
-    }
-    let mut numbers = Vec::new();
-    let (mut number, mut shift) = (0, 0);
-    for byte in bytes {
-        number |= u64::from(byte & 0x7f) << shift;
-        shift += 7;
-        if byte < 0x80 {
-            numbers.push(number);
-            (number, shift) = (0, 0);
+            let byte = bits >> have & 0xff;
+            number |= (byte & 0x7f) << shift;
+            shift += 7;
+            if byte < 0x80 {
+                numbers.push(number);
+                (number, shift) = (0, 0);
+            }
         }
     }
     numbers
@@ -88,22 +82,19 @@ impl Data {
         let mut cells = Self::cells(&packed("cells"));
         let missed = packed("missed");
         let number = |value: &Value| usize::try_from(value.as_u64().unwrap()).unwrap();
-        cells.extend(
-            missed
-                .chunks_exact(6)
-                .filter(|numbers| numbers[2] > 0)
-                .map(|numbers| Cell {
-                    bin: numbers[0],
-                    vcpu: numbers[1] % RECORDING,
-                    mode: 3,
-                    thread: number(
-                        &document["halted"]["threads"]
-                            [usize::try_from(numbers[1] / RECORDING).unwrap()],
-                    ),
-                    node: number(&document["halted"]["node"]),
-                    ticks: numbers[2],
-                }),
-        );
+        let halted = &document["halted"];
+        let gaps = missed.chunks_exact(6).filter(|numbers| numbers[2] > 0);
+        cells.extend(gaps.map(|numbers| {
+            let recording = usize::try_from(numbers[1] / RECORDING).unwrap();
+            Cell {
+                bin: numbers[0],
+                vcpu: numbers[1] % RECORDING,
+                mode: 3,
+                thread: number(&halted["threads"][recording]),
+                node: number(&halted["node"]),
+                ticks: numbers[2],
+            }
+        }));
         let mut nodes = vec![(0, usize::MAX)];
         for numbers in packed("nodes")[1..].chunks_exact(2) {
             let back = usize::try_from(numbers[0]).unwrap();
@@ -155,8 +146,8 @@ impl Data {
 
     /// The time from an edge of bins to another one; open at the ends.
     fn time(&self, begin: u64, end: u64) -> TimeRange {
-        let edge =
-            |edge: u64| Duration::from_nanos(self.number("begin") + edge * self.number("width"));
+        let [first, width] = ["begin", "width"].map(|name| self.number(name));
+        let edge = |edge: u64| Duration::from_nanos(first + edge * width);
         TimeRange {
             begin: (begin > 0).then(|| edge(begin)),
             end: (end < self.number("bins")).then(|| edge(end)),
@@ -192,15 +183,10 @@ impl Data {
         let (mut node, mut is_innermost) = (cell.node, true);
         while node != 0 {
             let (parent, function) = self.nodes[node];
-            let module = usize::try_from(functions["module"][function].as_u64().unwrap()).unwrap();
-            let key = (
-                functions["name"][function].as_str().unwrap().to_owned(),
-                self.document["modules"]["name"][module]
-                    .as_str()
-                    .unwrap()
-                    .to_owned(),
-                functions["kernel"][function] == 1,
-            );
+            let module = usize::try_from(count(&functions["module"][function])).unwrap();
+            let name = text(&functions["name"][function]);
+            let module = text(&self.document["modules"]["name"][module]);
+            let key = (name, module, functions["kernel"][function] == 1);
             let is_first = !seen.contains(&key);
             let (own, total) = sums.functions.entry(key.clone()).or_default();
             *own += if is_innermost { cell.ticks } else { 0 };
@@ -226,28 +212,18 @@ struct CommonData {
 fn essence(report: &Value) -> CommonData {
     let rows = |name: &str| report[name].as_array().unwrap().clone();
     let modes = |row: &Value| MODES.map(|mode| row[mode].as_u64().unwrap());
-    let text = |value: &Value| value.as_str().unwrap().to_owned();
-    let count = |value: &Value| value.as_u64().unwrap();
-    let processes = rows("processes");
-    let processes = processes
-        .iter()
-        .map(|row| (row["pid"].as_i64().unwrap(), modes(row)));
-    let vcpus = rows("vcpus");
-    let vcpus = vcpus.iter().map(|row| (count(&row["vcpu"]), modes(row)));
-    let functions = rows("functions");
-    let functions = functions.iter().map(|row| {
-        let key = (
-            text(&row["name"]),
-            text(&row["module"]),
-            row["kernel"] == true,
-        );
-        (key, (count(&row["self"]), count(&row["total"])))
-    });
+    let process = |row: &Value| (row["pid"].as_i64().unwrap(), modes(row));
+    let vcpu = |row: &Value| (count(&row["vcpu"]), modes(row));
+    let function = |row: &Value| {
+        let (name, module) = (text(&row["name"]), text(&row["module"]));
+        let ticks = (count(&row["self"]), count(&row["total"]));
+        ((name, module, row["kernel"] == true), ticks)
+    };
     CommonData {
         samples: count(&report["samples"]),
-        processes: processes.collect(),
-        vcpus: vcpus.collect(),
-        functions: functions.collect(),
+        processes: rows("processes").iter().map(process).collect(),
+        vcpus: rows("vcpus").iter().map(vcpu).collect(),
+        functions: rows("functions").iter().map(function).collect(),
         missed: ["stolen", "lost", "ungathered"].map(|name| count(&report["account"][name])),
     }
 }

@@ -3,32 +3,15 @@
 use std::path::Path;
 
 use crate::labels;
+use crate::shared::pages::{USUAL, count, row};
+use crate::shared::read::{counted, profile};
 use crate::shared::recordings::Written;
-use crate::shared::used::{Used, report_of};
+use crate::shared::used::Used;
 use crate::shared::walk;
 use kvmprof_recording::Mode;
-use kvmprof_recording::file::{Recording, Unobserved};
-use kvmprof_report::html::{Counts, comparison_page, counted, page_of};
-use kvmprof_report::profile::{Profile, Selection};
-use kvmprof_report::symbolize::Resolver;
+use kvmprof_report::html::{Counts, comparison_page};
+use kvmprof_report::profile::Profile;
 use serde_json::{Value, json};
-
-/// A task with the page of a recording of two vCPUs.
-fn walked(task: &str) -> Used {
-    Used::of_page(task, |folder| {
-        let path = folder.join("recording");
-        walk::write(&path, 20, 1000);
-        page_of(&Recording::open(&path).unwrap(), &[], "A test").unwrap()
-    })
-}
-
-fn report(used: &Used, selection: Selection) -> Value {
-    report_of(&used.folder.path().join("recording"), selection)
-}
-
-fn count(value: &Value) -> u64 {
-    value.as_u64().unwrap()
-}
 
 /// A recording of processes with these pids, names and ticks; their threads have the same ids.
 fn of_processes(folder: &Path, name: &str, processes: &[(i32, &str, u64)]) -> (Profile, Counts) {
@@ -39,9 +22,7 @@ fn of_processes(folder: &Path, name: &str, processes: &[(i32, &str, u64)]) -> (P
         written.samples(*ticks, process, Mode::User, (&[], &[0x40_1000]));
     }
     written.write(&path);
-    let (profile, counts) = counted(&Recording::open(&path).unwrap(), &[]).unwrap();
-    let file = name.to_owned();
-    (Profile { file, ..profile }, counts)
+    counted(&path, &[])
 }
 
 /// A pid of one program and later of another one is two processes.
@@ -112,12 +93,8 @@ fn parts(used: &Used, report: &Value, kind: &str, name: &str, time: &str) -> Vec
         .map(|mode| ((*mode).to_owned(), row.map_or(0, |row| count(&row[*mode]))))
         .collect();
     if let Some(vcpu) = name.strip_prefix("vCPU ") {
-        let selection = Selection {
-            vcpus: vec![vcpu.parse().unwrap()],
-            time: time.parse().unwrap(),
-            ..Selection::default()
-        };
-        let account = &self::report(used, selection)["account"];
+        let vcpu = format!("--vcpu={vcpu}");
+        let account = &used.report(&[&vcpu, "--time", time])["account"];
         let missed = [
             ("stolen", "stolen"),
             ("lost", "lost"),
@@ -132,8 +109,8 @@ fn parts(used: &Used, report: &Value, kind: &str, name: &str, time: &str) -> Vec
 /// The pointer's text for each lane agrees with the report of that time, and so do the heights of the areas.
 #[test]
 fn lanes_have_the_ticks_of_the_report() {
-    let used = walked("lanes");
-    let all = report(&used, Selection::default());
+    let used = Used::walked("lanes", USUAL);
+    let all = used.report(&[]);
     let scale = used.text("scale");
     let begin = "A full lane of a vCPU is all of its ticks, that of a process or thread ";
     let percent = scale.strip_prefix(begin).unwrap();
@@ -163,11 +140,7 @@ fn check_lane(used: &Used, all: &Value, row: &Value, scale: f64) {
     let whole = sum(&parts(used, all, kind, name, ":"));
     assert_eq!(text("label"), format!("{name}: {whole} ticks over time"));
     let time = text("time");
-    let selection = Selection {
-        time: time.parse().unwrap(),
-        ..Selection::default()
-    };
-    let bin = report(used, selection);
+    let bin = used.report(&["--time", time]);
     let parts = parts(used, &bin, kind, name, time);
     assert!(!parts.is_empty(), "{row}");
     let whole = match kind {
@@ -194,101 +167,51 @@ fn check_lane(used: &Used, all: &Value, row: &Value, scale: f64) {
 /// Filters of the page that combine select what those of the report do.
 #[test]
 fn filters_combine_as_those_of_the_report() {
-    let used = walked("combined");
+    let used = Used::walked("combined", USUAL);
     let said = &used.said;
-    let vcpu = Selection {
-        vcpus: vec![1],
-        ..Selection::default()
-    };
-    let mode = Selection {
-        modes: vec![Mode::Kernel],
-        ..vcpu.clone()
-    };
-    let regex = Selection {
-        grep: Some("(?i)^(copy|walk)_".parse().unwrap()),
-        ..mode.clone()
-    };
-    let mut totals = vec![count(&report(&used, Selection::default())["samples"])];
-    for (name, selection, options) in [
-        ("vcpu", vcpu, "--vcpu=1"),
-        ("mode", mode, "--vcpu=1 --mode=kernel"),
-        (
-            "regex",
-            regex.clone(),
-            "--vcpu=1 --mode=kernel --grep '(?i)^(copy|walk)_'",
-        ),
-    ] {
-        let report = report(&used, selection);
+    let options = [
+        ("vcpu", "--vcpu=1"),
+        ("mode", "--mode=kernel"),
+        ("regex", "--grep=(?i)^(copy|walk)_"),
+    ];
+    let all = used.report(&[]);
+    let mut before = count(&all["samples"]);
+    for (index, (name, _)) in options.iter().enumerate() {
+        let words: Vec<&str> = options[..=index].iter().map(|(_, word)| *word).collect();
+        let report = used.report(&words);
         assert_eq!(said[name]["total"], report["samples"], "{name}");
-        assert_eq!(
-            said[name]["command"],
-            format!("kvmprof report FILE {options}")
-        );
-        totals.push(count(&report["samples"]));
+        let command = format!("kvmprof report FILE {}", words.join(" "));
+        let command = command.replace("grep=(?i)^(copy|walk)_", "grep '(?i)^(copy|walk)_'");
+        assert_eq!(said[name]["command"], command);
+        // Each filter leaves less.
+        assert!((1..before).contains(&count(&report["samples"])), "{name}");
+        before = count(&report["samples"]);
     }
-    // Each filter leaves less.
-    assert!(totals.is_sorted_by(|a, b| a > b), "{totals:?}");
-    assert!(totals[3] > 0, "{totals:?}");
-    let report = report(&used, regex);
-    let mut expected: Vec<[String; 4]> = (report["functions"].as_array().unwrap().iter())
-        .map(|row| {
-            let text = |name: &str| row[name].as_str().unwrap().to_owned();
-            [
-                text("name"),
-                row["self"].to_string(),
-                row["total"].to_string(),
-                text("module"),
-            ]
-        })
-        .collect();
-    let shown: Vec<Vec<String>> = serde_json::from_value(said["functions"].clone()).unwrap();
-    let columns = |row: &Vec<String>| [0, 1, 3, 5].map(|column| row[column].clone());
-    let mut shown: Vec<[String; 4]> = shown.iter().map(columns).collect();
-    expected.sort();
-    shown.sort();
-    assert_eq!(shown, expected);
-    filters_of_functions(&used);
-}
-
-/// Those by module, and by required functions of stacks.
-fn filters_of_functions(used: &Used) {
-    let said = &used.said;
-    let all = report(used, Selection::default());
-    let total = |table: &str, name: &str| {
-        let rows = all[table].as_array().unwrap();
-        rows.iter().find(|row| row["name"] == name).unwrap()["total"].clone()
-    };
-    let kernel = total("modules", "[kernel]");
-    assert!(count(&kernel) < count(&all["samples"]));
-    assert_eq!(said["module"]["total"], kernel);
-    assert_eq!(said["itsModule"]["total"], kernel);
-    let copying = total("functions", "copy_page");
-    assert!(count(&copying) < count(&kernel));
-    assert_eq!(said["onlyWith"]["total"], copying);
-    let grep = |pattern: &str| Selection {
-        grep: Some(pattern.parse().unwrap()),
-        ..Selection::default()
-    };
-    // Those with one of both, and those with each, imply those with both.
-    let either = count(&report(used, grep("^(copy_page|walk_tree)$"))["samples"]);
-    let both = count(&copying) + count(&total("functions", "walk_tree")) - either;
-    assert_eq!(said["withBoth"]["total"], both);
-    assert!(0 < both && both < count(&copying));
+    // Those by module, and by required functions of stacks.
+    let kernel = &row(&all, "modules", "[kernel]")["total"];
+    assert!(count(kernel) < count(&all["samples"]));
     assert_eq!(
-        said["chips"],
-        json!(["module [kernel]", "only copy_page", "only walk_tree"])
+        [&said["module"]["total"], &said["itsModule"]["total"]],
+        [kernel; 2]
     );
+    let copying = &row(&all, "functions", "copy_page")["total"];
+    assert!(count(copying) < count(kernel));
+    assert_eq!(said["onlyWith"]["total"], *copying);
+    // Those with one of both, and those with each, imply those with both.
+    let either = count(&used.report(&["--grep=^(copy_page|walk_tree)$"])["samples"]);
+    let walking = &row(&all, "functions", "walk_tree")["total"];
+    let both = count(copying) + count(walking) - either;
+    assert_eq!(said["withBoth"]["total"], both);
+    assert!(0 < both && both < count(copying));
+    let chips = json!(["module [kernel]", "only copy_page", "only walk_tree"]);
+    assert_eq!(said["chips"], chips);
 }
 
 /// The filter and the groups of the graph agree with the report for each label, also for a process that had two.
 #[test]
 fn labels_are_those_of_the_report() {
-    let used = Used::of_page("labelled", |folder| {
-        let path = folder.join("recording");
-        labels::write(&path);
-        page_of(&Recording::open(&path).unwrap(), &[], "A test").unwrap()
-    });
-    let report = report(&used, Selection::default());
+    let used = Used::of_recording("labelled", labels::write);
+    let report = used.report(&[]);
     let rows = report["labels"][labels::KEY].as_array().unwrap().iter();
     let mut groups: Vec<(String, u64)> = rows
         .map(|row| {
@@ -330,33 +253,16 @@ fn labels_are_those_of_the_report() {
 /// One recording at two times: the page's command names both, also for a part of them.
 #[test]
 fn two_times_of_a_recording_are_compared() {
-    let read = |folder: &Path, time: &str| {
-        let path = folder.join("recording");
-        let recording = Recording::open(&path).unwrap();
-        let resolver = Resolver::from_contents(&recording.contents().unwrap());
-        let selection = Selection {
-            time: time.parse().unwrap(),
-            ..Selection::default()
-        };
-        let mut counts = Counts::default();
-        let read = Profile::read_with(&recording, selection, resolver, &Unobserved, &mut counts);
-        let file = "recording".to_owned();
-        (
-            Profile {
-                file,
-                ..read.unwrap()
-            },
-            counts,
-        )
-    };
     let used = Used::of_page("times", |folder| {
-        walk::write(&folder.join("recording"), 20, 1000);
-        let [(before, one), (after, other)] = ["0.5:1.5", "2:3"].map(|time| read(folder, time));
+        let path = folder.join("recording");
+        walk::write(&path, 20, USUAL);
+        let sides = ["--time=0.5:1.5", "--time=2:3"].map(|time| counted(&path, &[time]));
+        let [(before, one), (after, other)] = sides;
         comparison_page(before, after, vec![one, other], "A test")
     });
-    let folder = used.folder.path();
-    let totals = |[before, after]: [&str; 2]| {
-        let [before, after] = [before, after].map(|time| read(folder, time).0.samples());
+    let path = used.folder.path().join("recording");
+    let totals = |times: [&str; 2]| {
+        let [before, after] = times.map(|time| profile(&path, &["--time", time]).samples());
         format!("{before} ticks selected before, {after} ticks after.")
     };
     assert_eq!(used.text("whole"), totals(["0.5:1.5", "2:3"]));
@@ -387,16 +293,14 @@ fn two_times_of_a_recording_are_compared() {
 /// Typed text is searched for after a short time without a key, or by Enter; nothing else is recomputed.
 #[test]
 fn a_search_selects_nothing() {
-    let used = walked("search");
+    let used = Used::walked("search", USUAL);
     let said = &used.said;
     assert_eq!(said["typed"], "");
     let found = said["found"].as_array().unwrap();
     assert_eq!(found.len(), 1, "{said}");
-    let all = report(&used, Selection::default());
-    let functions = all["functions"].as_array().unwrap();
-    let copying = functions.iter().find(|row| row["name"] == "copy_page");
+    let all = used.report(&[]);
     let found = found[0].as_str().unwrap();
-    let total = format!("({} ticks)", copying.unwrap()["total"]);
+    let total = format!("({} ticks)", row(&all, "functions", "copy_page")["total"]);
     assert!(found.ends_with(&total), "{found}: {total}");
     assert_eq!(said["entered"], "walk_tree");
     assert_eq!(said["isSame"], true);
@@ -407,7 +311,7 @@ fn a_search_selects_nothing() {
 /// Its sums are those of its text, with or without Enter; text typed without a pause is one step.
 #[test]
 fn a_function_that_is_typed_is_a_filter() {
-    let used = walked("typed");
+    let used = Used::walked("typed", USUAL);
     let said = &used.said;
     assert!(used.text("total").starts_with("0 ticks selected"), "{said}");
     assert_eq!(said["back"], said["all"]);
@@ -424,7 +328,7 @@ fn a_function_that_is_typed_is_a_filter() {
 /// Keys show the same as the pointer.
 #[test]
 fn keys_reach_values_and_intervals() {
-    let used = walked("reached");
+    let used = Used::walked("reached", USUAL);
     let said = &used.said;
     let edges: Vec<String> = serde_json::from_value(said["edges"].clone()).unwrap();
     let first = format!("vCPU 0, {} to {}: ", edges[0], edges[1]);
@@ -450,8 +354,7 @@ fn keys_reach_values_and_intervals() {
 
 #[test]
 fn odd_names_and_patterns_are_escaped() {
-    let used = Used::of_page("odd", |folder| {
-        let path = folder.join("recording");
+    let used = Used::of_recording("odd", |path| {
         let symbols =
             "ffffffff81000000 T operator||\nffffffff81001000 T f\nffffffff81002000 T _end\n";
         let mut written = Written::with_symbols(symbols);
@@ -459,8 +362,7 @@ fn odd_names_and_patterns_are_escaped() {
         for (ticks, address) in [(3, 0xffff_ffff_8100_0010), (4, 0xffff_ffff_8100_1010)] {
             written.samples(ticks, process, Mode::Kernel, (&[address], &[]));
         }
-        written.write(&path);
-        page_of(&Recording::open(&path).unwrap(), &[], "A test").unwrap()
+        written.write(path);
     });
     let said = &used.said;
     assert_eq!(said["chip"], "only operator||");

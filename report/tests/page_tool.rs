@@ -2,65 +2,26 @@
 
 use std::io::Write;
 
+use crate::shared::pages::{FEW, USUAL, count, row};
 use crate::shared::recordings::Written;
-use crate::shared::used::{Used, report_of};
+use crate::shared::used::Used;
 use crate::shared::walk;
 use kvmprof_recording::Mode;
-use kvmprof_recording::file::{Recording, ResetInfo};
-use kvmprof_report::html::page_of;
-use kvmprof_report::profile::Selection;
+use kvmprof_recording::file::ResetInfo;
 use serde_json::{Value, json};
-
-/// A task with the page of a recording of two vCPUs with about this many ticks.
-fn walked(task: &str, ticks: u64) -> Used {
-    Used::of_page(task, |folder| {
-        let path = folder.join("recording");
-        walk::write(&path, 20, ticks);
-        page_of(&Recording::open(&path).unwrap(), &[], "A test").unwrap()
-    })
-}
-
-/// Several seconds.
-const USUAL: u64 = 1000;
-/// All rows of their call tree are shown.
-const FEW: u64 = 150;
-
-fn report(used: &Used, selection: Selection) -> Value {
-    report_of(&used.folder.path().join("recording"), selection)
-}
-
-fn count(value: &Value) -> u64 {
-    value.as_u64().unwrap()
-}
-
-/// The row of this name of a table of the report.
-fn row<'a>(report: &'a Value, table: &str, name: &str) -> &'a Value {
-    let rows = report[table].as_array().unwrap();
-    let row = rows.iter().find(|row| row["name"] == name);
-    row.unwrap_or_else(|| panic!("no {name}: {rows:?}"))
-}
 
 /// At any size only panes scroll, and the outermost frames are there without scrolling; idle ticks are left out until they are wanted.
 #[test]
 fn the_window_is_filled_at_any_size() {
-    let used = walked("first", USUAL);
+    let used = Used::walked("first", USUAL);
     let said = &used.said;
-    let all = report(&used, Selection::default());
-    let busy = Selection {
-        modes: vec![Mode::User, Mode::Kernel, Mode::Interrupt],
-        ..Selection::default()
-    };
-    let busy = report(&used, busy);
-    assert!(count(&busy["samples"]) < count(&all["samples"]));
-    assert_eq!(said["total"], busy["samples"]);
-    assert_eq!(
-        used.text("command"),
-        "kvmprof report FILE --mode=user,kernel,interrupt"
-    );
-    assert_eq!(
-        (&said["all"], &said["kept"]),
-        (&all["samples"], &all["samples"])
-    );
+    let all = used.report(&[]);
+    let busy = "--mode=user,kernel,interrupt";
+    let busy_samples = &used.report(&[busy])["samples"];
+    assert!(count(busy_samples) < count(&all["samples"]));
+    assert_eq!(said["total"], *busy_samples);
+    assert_eq!(said["command"], format!("kvmprof report FILE {busy}"));
+    assert_eq!([&said["all"], &said["kept"]], [&all["samples"]; 2]);
     let windows = said["windows"].as_array().unwrap();
     assert_eq!(windows.len(), 8);
     for window in windows {
@@ -82,9 +43,9 @@ fn the_window_is_filled_at_any_size() {
 /// Its totals and self ticks are those of the report, by function.
 #[test]
 fn the_call_tree_has_the_ticks_of_the_report() {
-    let used = walked("callTree", FEW);
+    let used = Used::walked("callTree", FEW);
     let said = &used.said;
-    let all = report(&used, Selection::default());
+    let all = used.report(&[]);
     let rows =
         |name: &str| -> Vec<Vec<String>> { serde_json::from_value(said[name].clone()).unwrap() };
     let tree = rows("all");
@@ -105,13 +66,10 @@ fn the_call_tree_has_the_ticks_of_the_report() {
         let level = usize::try_from(number(&row[0])).unwrap() - 1;
         callers.truncate(level);
         assert_eq!(callers.len(), level, "{row:?}");
-        assert!(
-            callers
-                .last()
-                .is_none_or(|caller| *caller >= number(&row[1])),
-            "{row:?}"
-        );
-        callers.push(number(&row[1]));
+        let total = number(&row[1]);
+        let is_in_caller = callers.last().is_none_or(|caller| *caller >= total);
+        assert!(is_in_caller, "{row:?}");
+        callers.push(total);
     }
     let heaviest = used.text("heaviest");
     assert!(!heaviest.starts_with("all:"), "{said}");
@@ -119,27 +77,23 @@ fn the_call_tree_has_the_ticks_of_the_report() {
     assert!(chosen.contains(&json!(heaviest)), "{said}");
     assert_eq!(said["kept"], said["heaviest"]);
     assert_eq!(said["closed"], 1);
-    assert_eq!(said["entered"], heaviest_of(&tree));
+    // The largest row that nothing calls.
+    let row = tree.iter().find(|row| row[0] == "2").unwrap();
+    let name = row[5].trim_start_matches(['▾', '▸']);
+    let label = format!("{name}: {} ticks, {}", row[1], row[2]);
+    assert_eq!(said["entered"], label);
     // Functions with their self ticks come first.
     let inverted = rows("inverted");
     let first = &all["functions"][0];
-    let own = first["self"].to_string();
-    assert!(inverted.iter().any(|row| row[0] == "2"
-        && row[1] == own
-        && row[5].ends_with(first["name"].as_str().unwrap())));
-}
-
-/// The label of the largest row that nothing calls.
-fn heaviest_of(tree: &[Vec<String>]) -> String {
-    let row = tree.iter().find(|row| row[0] == "2").unwrap();
-    let name = row[5].trim_start_matches(['▾', '▸']);
-    format!("{name}: {} ticks, {}", row[1], row[2])
+    let (name, own) = (first["name"].as_str().unwrap(), first["self"].to_string());
+    let mut outer = inverted.iter().filter(|row| row[0] == "2");
+    assert!(outer.any(|row| row[1] == own && row[5].ends_with(name)));
 }
 
 /// Drags select, edges move, Escape clears, the wheel zooms around the pointer.
 #[test]
 fn the_timeline_selects_and_zooms() {
-    let used = walked("timeline", USUAL);
+    let used = Used::walked("timeline", USUAL);
     let said = &used.said;
     let bins = |step: &str, which: usize| -> [f64; 2] {
         serde_json::from_value(said[step][which].clone()).unwrap()
@@ -154,33 +108,22 @@ fn the_timeline_selects_and_zooms() {
     // Escape in the middle of a drag gives it up.
     assert_eq!(said["given"], said["escaped"][0]);
     assert!(used.text("label").ends_with(" s"), "{said}");
-    assert!(
-        (said["marked"].as_f64().unwrap() - 0.25).abs() < 0.01,
-        "{said}"
-    );
-    let zoomed: [f64; 2] = serde_json::from_value(said["zoomed"].clone()).unwrap();
-    assert!(zoomed[1] - zoomed[0] < all / 2.0, "{said}");
-    assert!(
-        ((zoomed[0] + zoomed[1]) / 2.0 / all - 0.5).abs() < 0.02,
-        "{said}"
-    );
-    let view = format!("{} 0 {} 100", zoomed[0], zoomed[1] - zoomed[0]);
+    let marked = said["marked"].as_f64().unwrap();
+    assert!((marked - 0.25).abs() < 0.01, "{said}");
+    let [begin, end]: [f64; 2] = serde_json::from_value(said["zoomed"].clone()).unwrap();
+    assert!(end - begin < all / 2.0, "{said}");
+    assert!(((begin + end) / 2.0 / all - 0.5).abs() < 0.02, "{said}");
+    let view = format!("{begin} 0 {} 100", end - begin);
     assert_eq!(used.text("view"), view);
     // Round times, in order.
     let axis: Vec<String> = serde_json::from_value(said["axis"].clone()).unwrap();
-    let axis = axis
-        .iter()
-        .map(|time| time.strip_suffix(" s").unwrap().parse::<f64>().unwrap());
-    let axis: Vec<f64> = axis.collect();
+    let seconds = |time: &String| time.strip_suffix(" s").unwrap().parse().unwrap();
+    let axis: Vec<f64> = axis.iter().map(seconds).collect();
     assert!(axis.len() > 3 && axis.is_sorted(), "{axis:?}");
     let step = axis[1] - axis[0];
     let digit = step / 10_f64.powf(step.log10().floor());
-    assert!(
-        [1.0, 2.0, 5.0, 10.0]
-            .iter()
-            .any(|round| (digit - round).abs() < 0.01),
-        "{axis:?}"
-    );
+    let mut rounds = [1.0, 2.0, 5.0, 10.0].iter();
+    assert!(rounds.any(|round| (digit - round).abs() < 0.01), "{axis:?}");
     assert!(count(&said["opened"]) > 1, "{said}");
     assert!(used.text("tip").starts_with("walker"), "{said}");
 }
@@ -188,16 +131,11 @@ fn the_timeline_selects_and_zooms() {
 /// A chip includes, excludes, and both are undone; the totals are those of the report.
 #[test]
 fn chips_include_and_exclude() {
-    let used = walked("chips", USUAL);
+    let used = Used::walked("chips", USUAL);
     let said = &used.said;
-    let all = report(&used, Selection::default());
     let total = |step: &str| count(&said[step]["total"]);
-    let pid: i32 = used.text("pid").parse().unwrap();
-    let process = Selection {
-        pids: vec![pid],
-        ..Selection::default()
-    };
-    assert_eq!(total("only"), count(&report(&used, process)["samples"]));
+    let process = used.report(&["--pid", used.text("pid")]);
+    assert_eq!(total("only"), count(&process["samples"]));
     assert_eq!(total("only") + total("without"), count(&said["all"]));
     assert_eq!(said["undone"], said["only"]);
     let [only, without] = ["only", "without"].map(|step| said[step]["names"][0].as_str().unwrap());
@@ -205,69 +143,45 @@ fn chips_include_and_exclude() {
     let note = "# without the other filters";
     let command = |step: &str| said[step]["command"].as_str().unwrap();
     assert!(!command("only").contains(note) && command("without").ends_with(note));
-    let modes = Selection {
-        modes: vec![Mode::User, Mode::Interrupt, Mode::Idle],
-        ..Selection::default()
-    };
-    assert_eq!(total("mode"), count(&report(&used, modes)["samples"]));
-    assert_eq!(
-        command("mode"),
-        "kvmprof report FILE --mode=user,interrupt,idle"
-    );
-    assert_eq!(
-        total("module"),
-        count(&row(&all, "modules", "[kernel]")["total"])
-    );
+    let modes = "--mode=user,interrupt,idle";
+    assert_eq!(total("mode"), count(&used.report(&[modes])["samples"]));
+    assert_eq!(command("mode"), format!("kvmprof report FILE {modes}"));
+    let all = used.report(&[]);
+    let kernel = &row(&all, "modules", "[kernel]")["total"];
+    assert_eq!(total("module"), count(kernel));
     assert_eq!(total("module") + total("notModule"), count(&said["all"]));
 }
 
 /// All but what is found steps back, and Enter goes round through it.
 #[test]
 fn what_is_found_is_gone_through() {
-    let used = walked("hits", USUAL);
+    let used = Used::walked("hits", USUAL);
     let said = &used.said;
     let hits = count(&said["hits"]);
     assert!(hits > 2, "{said}");
-    assert!(
-        used.text("found")
-            .starts_with(&format!("{hits}, found in ")),
-        "{said}"
-    );
+    let found = format!("{hits}, found in ");
+    assert!(used.text("found").starts_with(&found), "{said}");
     let at = |place: u64| format!("{place} of {hits}");
     assert_eq!(said["gone"], json!([at(1), at(2), at(1), at(hits)]));
     assert_eq!(said["colours"], 1, "{said}");
     assert_eq!(said["details"], "copy_page");
-    let copying = Selection {
-        grep: Some("copy_".parse().unwrap()),
-        modes: vec![Mode::User, Mode::Kernel, Mode::Interrupt],
-        ..Selection::default()
-    };
-    assert_eq!(said["filtered"], report(&used, copying)["samples"]);
+    let copying = used.report(&["--grep=copy_", "--mode=user,kernel,interrupt"]);
+    assert_eq!(said["filtered"], copying["samples"]);
 }
 
 #[test]
 fn tips_and_keys_are_there() {
-    let used = walked("tips", USUAL);
+    let used = Used::walked("tips", USUAL);
     let said = &used.said;
     let (name, counts) = used.text("label").split_once(": ").unwrap();
     assert_eq!(said["tip"][0], name);
-    assert!(
-        counts.starts_with(said["tip"][1].as_str().unwrap()),
-        "{said}"
-    );
+    let tip = said["tip"][1].as_str().unwrap();
+    assert!(counts.starts_with(tip), "{said}");
     for name in ["hidden", "inside", "help", "closed"] {
         assert_eq!(said[name], true, "{name}: {said}");
     }
-    let tabs = [
-        "Flame graph",
-        "Call tree",
-        "Stack chart",
-        "Functions",
-        "Modules",
-        "Processes",
-        "Threads",
-        "vCPUs",
-    ];
+    let tabs = "Flame graph,Call tree,Stack chart,Functions,Modules,Processes,Threads,vCPUs";
+    let tabs: Vec<&str> = tabs.split(',').collect();
     assert_eq!(said["tabs"], json!(tabs));
     assert_eq!(said["side"], false);
     assert_eq!(said["focused"], "pid");
@@ -277,15 +191,13 @@ fn tips_and_keys_are_there() {
 #[test]
 fn the_stack_chart_is_in_the_order_of_time() {
     let (outer, one, other) = (0x40_9000, 0x40_1000, 0x40_2000);
-    let used = Used::of_page("chart", |folder| {
-        let path = folder.join("recording");
+    let used = Used::of_recording("chart", |path| {
         let mut written = Written::with_symbols("ffffffff81000000 T f\n");
         let worker = (7, b"worker".as_slice());
         for (ticks, function) in [(100, one), (200, other), (100, one)] {
             written.samples(ticks, worker, Mode::User, (&[], &[function, outer]));
         }
-        written.write(&path);
-        page_of(&Recording::open(&path).unwrap(), &[], "A test").unwrap()
+        written.write(path);
     });
     let said = &used.said;
     let frames = |step: &str| -> Vec<(String, u64, u64, f64, f64)> {
@@ -317,36 +229,27 @@ fn the_stack_chart_is_in_the_order_of_time() {
     assert_eq!(frames("half").last().unwrap().0, other, "{said}");
     assert_eq!(frames("half").len(), 4, "{said}");
     assert_eq!(said["beside"], other);
-    assert!(
-        said["details"][1]
-            .as_str()
-            .unwrap()
-            .ends_with(" in this time, of the way that most took"),
-        "{said}"
-    );
+    let details = said["details"][1].as_str().unwrap();
+    let ending = " in this time, of the way that most took";
+    assert!(details.ends_with(ending), "{said}");
+    let zoomed = [("vCPU 0", 0), (outer, 1), (other, 2)];
     check(
         "zoomed",
-        &[
-            ("vCPU 0", 0, 200, 0.0, 1.0),
-            (outer, 1, 200, 0.0, 1.0),
-            (other, 2, 200, 0.0, 1.0),
-        ],
+        &zoomed.map(|(name, level)| (name, level, 200, 0.0, 1.0)),
     );
 }
 
 /// Each is a line at its time, of those in the time that is shown.
 #[test]
 fn restarts_of_the_guest_are_marked() {
-    let used = Used::of_page("restarts", |folder| {
-        let path = folder.join("recording");
-        walk::write(&path, 20, USUAL);
-        let mut file = std::fs::File::options().append(true).open(&path).unwrap();
+    let used = Used::of_recording("restarts", |path| {
+        walk::write(path, 20, USUAL);
+        let mut file = std::fs::File::options().append(true).open(path).unwrap();
         for after in [4, 8] {
             let time = walk::BEGAN + after * 1_000_000_000;
             file.write_all(&ResetInfo { time }.to_block().unwrap())
                 .unwrap();
         }
-        page_of(&Recording::open(&path).unwrap(), &[], "A test").unwrap()
     });
     let said = &used.said;
     let places = said["places"].as_array().unwrap();

@@ -3,113 +3,65 @@
 use std::path::Path;
 
 use crate::shared::compiled::{Guest, SOURCE};
-use crate::shared::used::{Used, report_of};
+use crate::shared::pages::{FEW, USUAL, count, row};
+use crate::shared::read::counted;
+use crate::shared::used::Used;
 use crate::shared::walk;
+use kvmprof_recording::Sysroot;
 use kvmprof_recording::file::{Recording, Unobserved};
-use kvmprof_recording::{Mode, Sysroot};
 use kvmprof_report::diff::{self, changes};
-use kvmprof_report::html::{Counts, comparison_page, page, page_of};
+use kvmprof_report::html::{Counts, comparison_page, page};
 use kvmprof_report::profile::{Profile, Selection, SortBy};
 use kvmprof_report::symbolize::{Resolver, SourceTexts, Sources};
 use serde_json::Value;
 
-impl Used {
-    /// Makes the page of a recording of two vCPUs with this many `ticks` and does one of the tasks of `readers/page.mjs` with it.
-    fn new(task: &str, ticks: u64) -> Self {
-        Self::of_page(task, |folder| {
-            let path = folder.join("recording");
-            walk::write(&path, 20, ticks);
-            page_of(&Recording::open(&path).unwrap(), &[], "A test").unwrap()
-        })
-    }
-
-    /// The output of `kvmprof report --time TIME --pid PID --json`.
-    fn report(&self, time: &str, pids: &[i32]) -> Value {
-        let selection = Selection {
-            pids: pids.to_vec(),
-            time: time.parse().unwrap(),
-            ..Selection::default()
-        };
-        report_of(&self.folder.path().join("recording"), selection)
-    }
-}
-
-/// Several seconds.
-const USUAL: u64 = 1000;
-/// axe looks at each frame.
-const FEW: u64 = 150;
-
-/// The rows of a table of the report, each as the texts that the page has in these columns; in any order.
-fn rows(report: &Value, name: &str, columns: impl Fn(&Value) -> Vec<String>) -> Vec<Vec<String>> {
-    let rows = report[name].as_array().unwrap().iter();
-    let mut rows: Vec<Vec<String>> = rows.map(columns).collect();
-    rows.sort();
-    rows
-}
-
-/// The columns of these numbers of a table of the page.
-fn shown(used: &Used, name: &str, columns: &[usize]) -> Vec<Vec<String>> {
-    let text = |row: &Value, column: usize| row[column].as_str().unwrap().to_owned();
-    let rows = used.said[name].as_array().unwrap().iter();
-    let mut rows: Vec<Vec<String>> = rows
-        .map(|row| columns.iter().map(|column| text(row, *column)).collect())
-        .collect();
-    rows.sort();
-    rows
-}
-
-fn texts(row: &Value, names: &[&str]) -> Vec<String> {
-    let text = |value: &Value| {
-        value
-            .as_str()
-            .map_or_else(|| value.to_string(), str::to_owned)
+/// The texts in these columns of the rows of a table, in any order.
+fn columns<C: serde_json::value::Index>(table: &Value, columns: &[C]) -> Vec<Vec<String>> {
+    let text = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
     };
-    names.iter().map(|name| text(&row[*name])).collect()
+    let row = |row: &Value| columns.iter().map(|column| text(&row[column])).collect();
+    let mut rows: Vec<Vec<String>> = table.as_array().unwrap().iter().map(row).collect();
+    rows.sort();
+    rows
 }
 
 #[test]
 fn totals_are_those_of_the_report() {
-    let used = Used::new("totals", USUAL);
+    let used = Used::walked("totals", USUAL);
     let total = |name: &str| used.said[name]["total"].clone();
-    let all = used.report(":", &[]);
+    let all = used.report(&[]);
     assert_eq!(total("whole"), all["samples"]);
     // The drag was over one second, give or take half a bin at each end.
     let time = used.text("time");
     assert_eq!(time, "1.000:2.000");
-    let second = used.report(time, &[]);
+    let second = used.report(&["--time", time]);
     assert_eq!(total("second"), second["samples"]);
-    let report = used.report(time, &[32]);
+    let report = used.report(&["--time", time, "--pid=32"]);
     assert_eq!(total("process"), report["samples"]);
-    assert!(report["samples"].as_u64().unwrap() > 0 && report["samples"] != second["samples"]);
+    assert!(count(&report["samples"]) > 0 && report["samples"] != second["samples"]);
     assert_eq!(total("inverted"), report["samples"]);
-    assert_eq!(
-        used.text("command"),
-        format!("kvmprof report FILE --time {time} --pid=32")
-    );
+    let command = format!("kvmprof report FILE --time {time} --pid=32");
+    assert_eq!(used.text("command"), command);
 
-    let calls = ["self", "total"];
-    let expected = rows(&report, "functions", |row| {
-        texts(row, &[&["name"], &calls[..], &["module"]].concat())
-    });
-    assert_eq!(shown(&used, "functions", &[0, 1, 3, 5]), expected);
-    let expected = rows(&report, "modules", |row| {
-        texts(row, &["name", "self", "total"])
-    });
-    assert_eq!(shown(&used, "modules", &[0, 1, 3]), expected);
-    let modes = ["samples", "user", "kernel", "interrupt", "idle"];
-    let columns = [1, 3, 4, 5, 6];
-    let expected = rows(&report, "processes", |row| texts(row, &modes));
-    assert_eq!(shown(&used, "processs", &columns), expected);
-    let expected = rows(&report, "vcpus", |row| texts(row, &modes));
-    assert_eq!(shown(&used, "vcpus", &columns), expected);
-    inverted_and_searched(&used, &report);
-}
+    let functions = (&["name", "self", "total", "module"][..], &[0, 1, 3, 5][..]);
+    let modules = (&["name", "self", "total"][..], &[0, 1, 3][..]);
+    let modes = &["samples", "user", "kernel", "interrupt", "idle"][..];
+    let modes = (modes, &[1, 3, 4, 5, 6][..]);
+    for (table, shown, (names, numbers)) in [
+        ("functions", "functions", functions),
+        ("modules", "modules", modules),
+        ("processes", "processs", modes),
+        ("vcpus", "vcpus", modes),
+    ] {
+        let expected = columns(&report[table], names);
+        assert_eq!(columns(&used.said[shown], numbers), expected, "{table}");
+    }
 
-/// The inverted graph begins with the functions' self ticks; each tick counts once in what is found.
-fn inverted_and_searched(used: &Used, report: &Value) {
-    let functions = report["functions"].as_array().unwrap();
+    // The inverted graph begins with the functions' self ticks; each tick counts once in what is found.
     let name = used.text("searched");
-    let function = functions.iter().find(|row| row["name"] == name).unwrap();
+    let function = row(&report, "functions", name);
     let label = format!("{name}: {} ticks, ", function["self"]);
     let innermost = used.said["innermost"].as_array().unwrap();
     let has = |label: &Value, begin: &str| label.as_str().unwrap().starts_with(begin);
@@ -124,7 +76,7 @@ fn inverted_and_searched(used: &Used, report: &Value) {
 
 #[test]
 fn back_undoes_each_step() {
-    let used = Used::new("back", USUAL);
+    let used = Used::walked("back", USUAL);
     let said = &used.said;
     assert_ne!(said["kernel"]["total"], said["before"]["total"]);
     let steps = said["steps"].as_array().unwrap();
@@ -140,7 +92,7 @@ fn back_undoes_each_step() {
 
 #[test]
 fn the_keyboard_is_sufficient() {
-    let used = Used::new("keys", USUAL);
+    let used = Used::walked("keys", USUAL);
     let said = &used.said;
     assert!(used.text("process").starts_with("walker"), "{said}");
     assert_ne!(said["outermost"], said["process"]);
@@ -148,56 +100,37 @@ fn the_keyboard_is_sufficient() {
     assert!(used.text("still").starts_with("all: "), "{said}");
     assert_eq!(said["details"], "Zoom in");
     let name = used.text("hidden").split('|').next().unwrap();
-    let report = used.report(":", &[]);
-    let functions = report["functions"].as_array().unwrap();
-    let hidden = functions.iter().find(|row| row["name"] == name).unwrap();
-    let count = |value: &Value| value.as_u64().unwrap();
-    assert_eq!(
-        count(&said["without"]["total"]),
-        count(&report["samples"]) - count(&hidden["total"])
-    );
+    let report = used.report(&[]);
+    let hidden = &row(&report, "functions", name)["total"];
+    let without = count(&report["samples"]) - count(hidden);
+    assert_eq!(said["without"]["total"], without);
     assert!(used.text("time").ends_with(':'), "{said}");
     assert_eq!(said["search"], "search");
 }
 
 #[test]
 fn functions_have_callers_and_callees() {
-    let used = Used::new("sandwich", USUAL);
+    let used = Used::walked("sandwich", USUAL);
     let said = &used.said;
-    let report = used.report(":", &[]);
+    let report = used.report(&[]);
     let first = &report["functions"][0];
     let name = first["name"].as_str().unwrap();
     let about = format!("{name}: {} ticks, ", first["total"]);
     for place in ["about", "callers", "callees"] {
         assert!(used.text(place).starts_with(&about), "{about}: {said}");
     }
-    assert!(said["cut"].as_u64().unwrap() > 0);
-    assert!(said["folded"].as_u64().unwrap() < said["frames"].as_u64().unwrap());
-    let matched = said["matched"]["total"].as_u64().unwrap();
-    assert!(0 < matched && matched < report["samples"].as_u64().unwrap());
+    assert!(count(&said["cut"]) > 0);
+    assert!(count(&said["folded"]) < count(&said["frames"]));
+    let matched = count(&said["matched"]["total"]);
+    assert!((1..count(&report["samples"])).contains(&matched));
     assert_eq!(used.text("copied").lines().count(), 2);
 }
 
 /// Reads the recording of a walk with this seed, and counts it for a page.
-fn read_walk(folder: &Path, seed: u64, mode: &[Mode]) -> (Profile, Counts) {
+fn read_walk(folder: &Path, seed: u64, options: &[&str]) -> (Profile, Counts) {
     let path = folder.join(seed.to_string());
     walk::write(&path, seed, 300 * seed);
-    let recording = Recording::open(&path).unwrap();
-    let resolver = Resolver::from_contents(&recording.contents().unwrap());
-    let selection = Selection {
-        modes: mode.to_vec(),
-        ..Selection::default()
-    };
-    let mut counts = Counts::default();
-    let read = Profile::read_with(&recording, selection, resolver, &Unobserved, &mut counts);
-    let file = seed.to_string();
-    (
-        Profile {
-            file,
-            ..read.unwrap()
-        },
-        counts,
-    )
+    counted(&path, options)
 }
 
 #[test]
@@ -241,7 +174,8 @@ fn change_columns(row: &Value) -> Vec<String> {
 
 #[test]
 fn a_comparison_agrees_with_diff() {
-    let made = |folder: &Path, mode: &[Mode]| [7, 9].map(|seed| read_walk(folder, seed, mode));
+    let made =
+        |folder: &Path, options: &[&str]| [7, 9].map(|seed| read_walk(folder, seed, options));
     let used = Used::of_page("compare", |folder| {
         let [(before, one), (after, other)] = made(folder, &[]);
         comparison_page(before, after, vec![one, other], "A test")
@@ -265,23 +199,17 @@ fn a_comparison_agrees_with_diff() {
         let mut compared = 0;
         for row in of_report {
             let mut rows = said["functions"].as_array().unwrap().iter();
-            let kind = if row["kernel"] == true {
-                "kernel"
-            } else {
-                "user"
-            };
-            let found = rows.find(|found| {
-                found[0] == row["name"] && found[9] == row["module"] && found[10] == kind
-            });
+            let kind = ["user", "kernel"][usize::from(row["kernel"] == true)];
+            let key = [&row["name"], &row["module"], &kind.into()];
+            let found = rows.find(|found| [&found[0], &found[9], &found[10]] == key);
             let found = found.unwrap_or_else(|| panic!("{row}"));
-            let shown = columns.map(|column| found[column].as_str().unwrap().to_owned());
-            let expected = change_columns(row);
-            assert_eq!(shown[..], expected[..], "{row}");
+            let shown = columns.map(|column| found[column].as_str().unwrap());
+            assert_eq!(shown[..], change_columns(row)[..], "{row}");
             compared += 1;
         }
         assert!(compared > 5);
     }
-    let [(before, _), (after, _)] = made(folder.path(), &[Mode::Kernel]);
+    let [(before, _), (after, _)] = made(folder.path(), &["--mode=kernel"]);
     assert_eq!(used.text("kernel"), totals(&before, &after));
     let command = "kvmprof diff 7 9 --json --mode=kernel";
     assert_eq!(used.text("kernelCommand"), command);
@@ -294,40 +222,29 @@ fn a_comparison_agrees_with_diff() {
 #[test]
 fn vanished_functions_are_drawn() {
     let used = Used::of_page("compare", |folder| {
-        let [(before, one), (after, other)] =
-            [[Mode::User, Mode::Kernel], [Mode::User; 2]].map(|mode| read_walk(folder, 6, &mode));
+        let modes = ["--mode=user,kernel", "--mode=user"];
+        let [(before, one), (after, other)] = modes.map(|mode| read_walk(folder, 6, &[mode]));
         comparison_page(before, after, vec![one, other], "A test")
     });
     let frames = used.said["merged"].as_array().unwrap();
     let of = |name: &str| {
         let begins = |frame: &&Value| frame[0].as_str().unwrap().starts_with(name);
-        frames
-            .iter()
-            .find(begins)
-            .unwrap_or_else(|| panic!("no {name}: {frames:?}"))
+        let frame = frames.iter().find(begins);
+        let frame = frame.unwrap_or_else(|| panic!("no {name}: {frames:?}"));
+        let [label, class] = [0, 1].map(|part| frame[part].as_str().unwrap());
+        (label, class, count(&frame[2]))
     };
-    let vanished = of("entry: ");
-    assert!(
-        vanished[0].as_str().unwrap().contains(", 0.0 % after (-"),
-        "{vanished}"
-    );
-    let class = vanished[1].as_str().unwrap();
-    assert!(
-        class.contains("less") && class.contains("gone"),
-        "{vanished}"
-    );
-    assert!(vanished[2].as_u64().unwrap() > 5);
-    let stayed = of("0x...: ");
-    let class = stayed[1].as_str().unwrap();
-    assert!(
-        !class.contains("gone") && !class.contains("new"),
-        "{stayed}"
-    );
+    let (label, class, width) = of("entry: ");
+    assert!(label.contains(", 0.0 % after (-"), "{label}");
+    assert!(class.contains("less") && class.contains("gone"), "{class}");
+    assert!(width > 5);
+    let (_, class, _) = of("0x...: ");
+    assert!(!class.contains("gone") && !class.contains("new"), "{class}");
 }
 
 #[test]
 fn the_page_is_accessible() {
-    let used = Used::new("access", FEW);
+    let used = Used::walked("access", FEW);
     let none = Value::Array(Vec::new());
     assert_eq!(used.said["violations"], none, "{}", used.said);
     assert_eq!(used.said["wide"], none);
@@ -373,10 +290,8 @@ fn functions_have_their_code() {
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         rows.map(|row| (text(&row[0]), text(&row[2]))).collect()
     };
-    let [(line, share)] = &ticks(&said["source"])[..] else {
-        panic!("{said}");
-    };
-    assert_eq!((line.as_str(), share.as_str()), ("5", "100.0 %"));
+    let of_line_5 = [("5".to_owned(), "100.0 %".to_owned())];
+    assert_eq!(ticks(&said["source"]), of_line_5, "{said}");
     let instructions = said["instructions"].as_array().unwrap();
     let outer = guest.address("outer");
     assert_eq!(instructions[0][0], format!("{outer:#x}"));
@@ -390,23 +305,24 @@ fn functions_have_their_code() {
         let mut cells = instructions.iter().map(|row| row[column].as_str().unwrap());
         cells.any(|cell| cell.contains(text))
     };
-    assert!(
-        has(3, "imul") && has(3, "ret") && has(4, "work.c:2"),
-        "{said}"
-    );
+    for (column, text) in [(3, "imul"), (3, "ret"), (4, "work.c:2")] {
+        assert!(has(column, text), "{text}: {said}");
+    }
     let details: Vec<(String, String)> = serde_json::from_value(said["details"].clone()).unwrap();
-    let detail = |term: &str| {
-        let found = details.iter().find(|(name, _)| name == term);
-        found.unwrap_or_else(|| panic!("{term}: {said}")).1.as_str()
-    };
-    assert_eq!(
-        ["function of", "module", "build id"].map(detail),
-        ["user", "work", "0badc0de"]
-    );
-    // The frame's one sample is where `inner` is inlined, which line 5 does.
-    assert_eq!(detail("addresses"), format!("{:#x}", outer + 8));
     let source = guest.folder.path().join("work.c");
-    assert_eq!(detail("source"), format!("{}:5", source.display()));
+    for (term, expected) in [
+        ("function of", "user".to_owned()),
+        ("module", "work".to_owned()),
+        ("build id", "0badc0de".to_owned()),
+        // The frame's one sample is where `inner` is inlined, which line 5 does.
+        ("addresses", format!("{:#x}", outer + 8)),
+        ("source", format!("{}:5", source.display())),
+    ] {
+        assert!(
+            details.contains(&(term.to_owned(), expected)),
+            "{term}: {said}"
+        );
+    }
     assert_eq!(said["violations"], Value::Array(Vec::new()));
 }
 

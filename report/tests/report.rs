@@ -1,26 +1,15 @@
 //! Tests of `kvmprof report`'s tables and document.
 
 use std::ops::ControlFlow;
-use std::path::Path;
 
 use crate::exports::recording::recording;
 use crate::shared::data::check;
-use kvmprof_recording::file::{Observer, Recording, Unobserved};
+use crate::shared::read::{opened, profile};
+use kvmprof_recording::file::Observer;
 use kvmprof_report::profile::{
     Layout, Profile, Relation, Relatives, Section, Selection, SortBy, TableStyle, document, print,
     relatives_document,
 };
-use kvmprof_report::symbolize::Resolver;
-
-fn profile(path: &Path, time: &str) -> Profile {
-    let recording = Recording::open(path).unwrap();
-    let resolver = Resolver::from_contents(&recording.contents().unwrap());
-    let selection = Selection {
-        time: time.parse().unwrap(),
-        ..Selection::default()
-    };
-    Profile::read(&recording, selection, resolver, &Unobserved).unwrap()
-}
 
 fn printed(profile: &Profile, layout: &Layout, relatives: &[Relatives]) -> Vec<u8> {
     let mut out = Vec::new();
@@ -39,15 +28,13 @@ fn layout(style: TableStyle) -> Layout {
 #[test]
 fn a_pipe_gets_plain_tables() {
     let (_folder, path) = recording(2);
-    let profile = profile(&path, ":");
-    check(
-        "report.txt",
-        &printed(&profile, &layout(TableStyle::default()), &[]),
-    );
+    let profile = profile(&path, &[]);
+    let plain = layout(TableStyle::default());
+    check("report.txt", &printed(&profile, &plain, &[]));
     let by_total = Layout {
         sections: vec![Section::Line, Section::Function],
         sort: SortBy::Total,
-        ..layout(TableStyle::default())
+        ..plain
     };
     check("report.total.txt", &printed(&profile, &by_total, &[]));
 }
@@ -55,21 +42,39 @@ fn a_pipe_gets_plain_tables() {
 #[test]
 fn a_terminal_gets_bars_and_colours() {
     let (_folder, path) = recording(2);
-    let style = TableStyle {
-        bars: true,
-        colours: true,
-    };
-    let text = printed(&profile(&path, ":"), &layout(style), &[]);
-    check("report.colours.txt", &text);
+    for colours in [false, true] {
+        let style = TableStyle {
+            bars: true,
+            colours,
+        };
+        let text = printed(&profile(&path, &[]), &layout(style), &[]);
+        if colours {
+            check("report.colours.txt", &text);
+        } else {
+            let text = String::from_utf8(text).unwrap();
+            assert!(
+                text.contains("████████████") && !text.contains('\x1b'),
+                "{text}"
+            );
+        }
+    }
 }
 
 #[test]
 fn callers_and_callees_have_tables() {
     let (_folder, path) = recording(2);
-    let profile = profile(&path, ":");
-    let relatives = [Relation::Callers, Relation::Callees].map(|relation| {
-        Relatives::new(&profile, "Server::serve(std::string const&)", relation).unwrap()
-    });
+    let profile = profile(&path, &[]);
+    assert_eq!(Relatives::new(&profile, "nothing", Relation::Callers), None);
+    let function = "Server::serve(std::string const&)";
+    let relatives = [Relation::Callers, Relation::Callees];
+    let relatives = relatives.map(|one| Relatives::new(&profile, function, one).unwrap());
+    for (function, relation, ending) in [
+        ("main", Relation::Callers, "[outermost]"),
+        ("copy_page_to_iter", Relation::Callees, "[self]"),
+    ] {
+        let ends = Relatives::new(&profile, function, relation).unwrap().rows;
+        assert!(ends.len() == 1 && &*ends[0].key.0 == ending, "{ends:?}");
+    }
     let text = printed(&profile, &layout(TableStyle::default()), &relatives);
     check("report.callers.txt", &text);
     let document = relatives_document(&relatives[0], 8);
@@ -89,20 +94,15 @@ impl Observer for InterruptingObserver {
 #[test]
 fn an_interrupted_run_is_marked() {
     let (_folder, path) = recording(2);
-    let recording = Recording::open(&path).unwrap();
-    let resolver = Resolver::from_contents(&recording.contents().unwrap());
-    let (all, observers) = (
-        Selection::default(),
-        [&InterruptingObserver as &dyn Observer; 2],
-    );
+    let (recording, resolver) = opened(&path);
+    let all = Selection::default();
+    let observers = [&InterruptingObserver as &dyn Observer; 2];
     let read = Profile::read_observed(&recording, all, resolver, observers, &mut ());
     let profile = read.unwrap();
     assert!(profile.contents.unread > 0);
     let text = String::from_utf8(printed(&profile, &layout(TableStyle::default()), &[])).unwrap();
-    assert!(
-        text.contains("Interrupted: this is what was read until then"),
-        "{text}"
-    );
+    let why = "Interrupted: this is what was read until then";
+    assert!(text.contains(why), "{text}");
     let document = document(&profile, SortBy::Own, 8);
     assert_eq!(document["interrupted"], true);
 }
@@ -110,7 +110,7 @@ fn an_interrupted_run_is_marked() {
 #[test]
 fn a_document_is_complete() {
     let (_folder, path) = recording(2);
-    let document = document(&profile(&path, ":"), SortBy::Own, 8);
+    let document = document(&profile(&path, &[]), SortBy::Own, 8);
     let text = serde_json::to_vec_pretty(&document).unwrap();
     check("report.json", &text);
 }
@@ -118,18 +118,17 @@ fn a_document_is_complete() {
 #[test]
 fn a_part_of_the_time_has_its_own_account() {
     let (_folder, path) = recording(2);
-    let whole = profile(&path, ":");
-    let parts = [":0.2", "0.2:0.5", "0.5:"].map(|time| profile(&path, time));
+    let whole = profile(&path, &[]);
+    let times = ["--time=:0.2", "--time=0.2:0.5", "--time=0.5:"];
+    let parts = times.map(|time| profile(&path, &[time]));
     for part in &parts {
         assert!(part.contents.account.balances());
         assert!(part.samples() > 0);
     }
     let sum = |count: fn(&Profile) -> u64| parts.iter().map(count).sum::<u64>();
     assert_eq!(sum(Profile::samples), whole.samples());
-    assert_eq!(
-        sum(|part| part.contents.account.ticks),
-        whole.contents.account.ticks
-    );
+    let ticks = |part: &Profile| part.contents.account.ticks;
+    assert_eq!(sum(ticks), ticks(&whole));
     let text = printed(&parts[1], &layout(TableStyle::default()), &[]);
     check("report.time.txt", &text);
 }

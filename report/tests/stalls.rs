@@ -2,12 +2,9 @@
 
 use std::path::Path;
 
-use kvmprof_recording::file::{
-    Block, Kind, Recording, RecordingInfo, SamplesEncoder, Unobserved, header,
-};
-use kvmprof_recording::{
-    COMM_LENGTH, IPL_MASKED, Mode, Sample, StackEnd, StackParts, StackSummary, Ticks,
-};
+use crate::shared::recordings::{Written, stack_of};
+use kvmprof_recording::file::{Recording, Unobserved};
+use kvmprof_recording::{IPL_MASKED, Mode, Sample, StackEnd, StackParts, Ticks, comm_of};
 use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::profile::{Profile, Selection, TableStyle};
 use kvmprof_report::stalls::{self, Running, StallWatcher, Stalls, StretchRow, WaitKind};
@@ -31,7 +28,6 @@ const PERIOD: u64 = 1_000_000;
 struct Run {
     vcpu: u16,
     at: u64,
-    idle: u64,
     stolen: u64,
     pid: i32,
     mode: Mode,
@@ -44,7 +40,6 @@ struct Run {
 const SAMPLE: Run = Run {
     vcpu: 0,
     at: 0,
-    idle: 0,
     stolen: 0,
     pid: 5,
     mode: Mode::Kernel,
@@ -66,39 +61,25 @@ fn address(function: &str) -> u64 {
 }
 
 impl Run {
-    fn encode(&self, encoder: &mut SamplesEncoder) {
+    fn push_to(&self, written: &mut Written) {
         let frames: Vec<u64> = self.stack.iter().map(|name| address(name)).collect();
-        let mut comm = [0; COMM_LENGTH];
-        let name = format!("program {}", self.pid);
-        comm[..name.len()].copy_from_slice(name.as_bytes());
         let sample = Sample {
             time: self.at * PERIOD,
             vcpu: self.vcpu,
             pid: self.pid,
             tid: self.pid,
-            comm,
+            comm: comm_of(&format!("program {}", self.pid)),
             mode: self.mode,
             pc: frames[0],
-            ipl: if self.has_interrupts_off {
-                IPL_MASKED
-            } else {
-                0
-            },
-            stack: StackSummary {
-                kernel: u16::try_from(frames.len()).unwrap(),
-                kernel_end: StackEnd::Complete,
-                ..StackSummary::default()
-            },
+            ipl: IPL_MASKED * u8::from(self.has_interrupts_off),
+            stack: stack_of(frames.len(), 0, StackEnd::Absent),
             ..Sample::default()
         };
         let ticks = Ticks {
-            vcpu: self.vcpu,
-            idle: self.idle,
             stolen: self.stolen,
-            sample: Some(sample),
-            ..Ticks::default()
+            ..sample.into()
         };
-        encoder.push(&ticks, &frames);
+        written.push(&ticks, &frames);
     }
 }
 
@@ -107,43 +88,21 @@ fn stalls(runs: &[Run]) -> Stalls {
 }
 
 fn read(runs: &[Run]) -> (Profile, Stalls) {
-    let info = RecordingInfo {
-        vcpus: 3,
-        hz: 1000,
-        clock: "thread".to_owned(),
-        stacks: StackParts {
-            kernel: true,
-            user: false,
-        },
-        ..RecordingInfo::default()
+    let symbols = FUNCTIONS.map(|name| format!("{:x} T {name}\n", address(name) - 8));
+    let mut written = Written::with_symbols(&symbols.concat());
+    (written.info.vcpus, written.info.began_monotonic_ns) = (3, 0);
+    written.info.stacks = StackParts {
+        kernel: true,
+        user: false,
     };
-    let symbols: String = (0..)
-        .zip(FUNCTIONS)
-        .map(|(number, name)| format!("{:x} T {name}\n", BASE + number * FUNCTION))
-        .collect();
-    let mut encoder = SamplesEncoder::default();
     let mut runs: Vec<&Run> = runs.iter().collect();
     runs.sort_by_key(|run| run.at);
-    runs.iter().for_each(|run| run.encode(&mut encoder));
-    let mut bytes = header().to_vec();
-    for (kind, contents) in [
-        (Kind::Info, serde_json::to_vec(&info).unwrap()),
-        (Kind::Symbols, symbols.into_bytes()),
-        (Kind::Samples, encoder.take().bytes),
-    ] {
-        bytes.extend(Block::encode(kind, &contents).unwrap());
-    }
-    let recording = Recording::from_bytes(Path::new("test"), bytes).unwrap();
+    runs.iter().for_each(|run| run.push_to(&mut written));
+    let recording = Recording::from_bytes(Path::new("test"), written.finish().0).unwrap();
     let resolver = Resolver::from_contents(&recording.contents().unwrap());
     let mut watcher = StallWatcher::default();
-    let profile = Profile::read_with(
-        &recording,
-        Selection::default(),
-        resolver,
-        &Unobserved,
-        &mut watcher,
-    );
-    let profile = profile.unwrap();
+    let all = Selection::default();
+    let profile = Profile::read_with(&recording, all, resolver, &Unobserved, &mut watcher).unwrap();
     let stalls = Stalls::new(&profile, watcher, 10, &OutputBudget::new(u64::MAX)).unwrap();
     (profile, stalls)
 }
@@ -197,8 +156,8 @@ fn waits_beside_stolen_ticks_have_the_other_vcpus_activity() {
         panic!("{:?}", found.waits);
     };
     assert_eq!(
-        (row.kind, row.function.as_str(), row.module.as_str()),
-        (WaitKind::SpinLock, "change_inode", "[kernel]")
+        (row.kind, row.function.as_str()),
+        (WaitKind::SpinLock, "change_inode")
     );
     assert_eq!((row.samples, row.beside_stolen), (5, 3));
     let holder = Running {
@@ -262,14 +221,19 @@ fn a_stretch_has_its_first_stack_and_common_frames() {
         assert_eq!(row.stack, stacks[0]);
         row.common.clone()
     };
-    assert_eq!(said(&[copying, copying]).as_deref(), Some("copy_page"));
-    let common = said(&[copying, clearing, copying]);
-    assert_eq!(common.as_deref(), Some("change_inode"));
-    let common = said(&[clearing, &["do_syscall_64"], copying]);
-    assert_eq!(common.as_deref(), Some("do_syscall_64"));
-    // The same function called elsewhere is another call.
     let elsewhere: &[&str] = &["copy_page", "do_syscall_64", "change_inode"];
-    assert_eq!(said(&[copying, elsewhere]), None);
+    for (stacks, common) in [
+        (&[copying, copying][..], Some("copy_page")),
+        (&[copying, clearing, copying], Some("change_inode")),
+        (
+            &[clearing, &["do_syscall_64"], copying],
+            Some("do_syscall_64"),
+        ),
+        // The same function called elsewhere is another call.
+        (&[copying, elsewhere], None),
+    ] {
+        assert_eq!(said(stacks).as_deref(), common);
+    }
 }
 
 /// A single sample has no length: its row would be 0.000 ms long.
@@ -292,10 +256,8 @@ fn stretches_of_one_sample_are_counted_and_not_listed() {
         .iter()
         .position(|line| line.contains("AT MOST"))
         .unwrap();
-    assert!(
-        lines[at + 1].starts_with("     1.000 ms     3.000 ms"),
-        "{out}"
-    );
+    let row = lines[at + 1];
+    assert!(row.starts_with("     1.000 ms     3.000 ms"), "{out}");
     let others = "  2 with one sample each: how long they took isn't known, at most 6.000 ms";
     assert_eq!(lines[at + 2], others);
     assert!(!out.contains(" 0.000 ms"), "{out}");

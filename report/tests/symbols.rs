@@ -3,14 +3,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::shared::compiled::{BASE, Guest, SLIDE};
+use crate::shared::read::{profile_with, stacks};
 use kvmprof_recording::file::{
     Block, GeneratedCode, GeneratedCodeInfo, KernelInfo, Kind, Recording, Unobserved,
 };
-use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::export::{Format, Source};
-use kvmprof_report::profile::{Profile, Selection, SortBy, folded, functions, lines};
+use kvmprof_report::profile::{Profile, Selection, SortBy, functions, lines};
 use kvmprof_report::symbolize::{CodeAddress, Resolver, Sources, SymbolError};
 
 fn sources(vmlinux: Option<PathBuf>, sysroot: Option<PathBuf>) -> Sources {
@@ -21,10 +22,15 @@ fn sources(vmlinux: Option<PathBuf>, sysroot: Option<PathBuf>) -> Sources {
     }
 }
 
-fn profile(path: &Path, sources: &Sources) -> Result<Profile, SymbolError> {
-    let recording = Recording::open(path).unwrap();
-    let resolver = Resolver::new(&recording.contents().unwrap(), sources)?;
-    Ok(Profile::read(&recording, Selection::default(), resolver, &Unobserved).unwrap())
+/// The profile with the names from the files of the guest.
+fn in_root(guest: &Guest, path: &Path) -> Profile {
+    profile_with(path, &sources(None, Some(guest.root())))
+}
+
+/// Why these sources aren't used for the recording.
+fn refused(path: &Path, sources: &Sources) -> SymbolError {
+    let contents = Recording::open(path).unwrap().contents().unwrap();
+    Resolver::new(&contents, sources).unwrap_err()
 }
 
 fn source(path: &Path, sources: &Sources) -> Source {
@@ -33,13 +39,20 @@ fn source(path: &Path, sources: &Sources) -> Source {
     Source::read(recording, Selection::default(), resolver, None, &Unobserved).unwrap()
 }
 
+/// Runs objcopy for the guest's program, whose output it returns.
+fn objcopy(guest: &Guest, options: &[&str]) -> PathBuf {
+    let output = guest.folder.path().join("copied");
+    let files = [&guest.program_file(), &output];
+    let made = Command::new("objcopy").args(options).args(files).status();
+    assert!(made.unwrap().success());
+    output
+}
+
 fn own_lines(profile: &Profile) -> Vec<(String, u32, u64)> {
     let rows = lines(profile, SortBy::Own).into_iter();
-    rows.filter(|row| row.own > 0)
-        .map(|row| {
-            let file = row.key.file.rsplit('/').next().unwrap().to_owned();
-            (file, row.key.line, row.own)
-        })
+    let file = |path: &str| path.rsplit('/').next().unwrap().to_owned();
+    let rows = rows.filter(|row| row.own > 0);
+    rows.map(|row| (file(&row.key.file), row.key.line, row.own))
         .collect()
 }
 
@@ -51,51 +64,41 @@ fn inner_address(guest: &Guest) -> u64 {
 #[test]
 fn a_program_in_the_sysroot_gives_inlined_functions_and_lines() {
     let guest = Guest::new();
-    let user = [
-        guest.mapped(inner_address(&guest)),
-        guest.mapped(guest.address("main")),
-    ];
-    let binary = guest.info("0badc0de").to_block(&guest.program.functions);
-    let blocks = [guest.mappings(Some(1)).to_block().unwrap(), binary.unwrap()];
-    let path = guest.recording(&[(&[], &user)], &blocks);
+    let user = [inner_address(&guest), guest.address("main")].map(|address| guest.mapped(address));
+    let path = guest.of_program("0badc0de", &[&user]);
 
-    let without = profile(&path, &Sources::default()).unwrap();
-    assert_eq!(
-        folded(&without, &OutputBudget::new(u64::MAX)).unwrap(),
-        ["pid-77;main;outer 1"]
-    );
+    let without = profile_with(&path, &Sources::default());
+    assert_eq!(stacks(&without), ["pid-77;main;outer 1"]);
     assert!(lines(&without, SortBy::Own).is_empty());
 
-    let with = profile(&path, &sources(None, Some(guest.root()))).unwrap();
-    assert_eq!(
-        folded(&with, &OutputBudget::new(u64::MAX)).unwrap(),
-        ["pid-77;main;outer;inner_[i] 1"]
-    );
+    let with = in_root(&guest, &path);
+    assert_eq!(stacks(&with), ["pid-77;main;outer;inner_[i] 1"]);
     assert_eq!(own_lines(&with), [("work.c".to_owned(), 2, 1)]);
     assert!(with.resolver.take_notes().is_empty());
-    let names: Vec<(String, String)> = functions(&with, SortBy::Total)
-        .into_iter()
+    let names = functions(&with, SortBy::Total).into_iter();
+    let mut names: Vec<_> = names
         .map(|function| (function.name, function.module))
         .collect();
-    for name in ["inner", "outer", "main"] {
-        assert!(
-            names.contains(&(name.to_owned(), "work".to_owned())),
-            "{names:?}"
-        );
-    }
+    names.sort();
+    assert_eq!(
+        names,
+        ["inner", "main", "outer"].map(|name| (name.to_owned(), "work".to_owned()))
+    );
 
     let source = source(&path, &sources(None, Some(guest.root())));
-    let mut text = Vec::new();
-    Format::PerfScript.write(&source, &mut text).unwrap();
-    let text = String::from_utf8(text).unwrap();
-    assert!(text.contains(" inner (inlined)\n"), "{text}");
-    assert!(text.contains(" outer+0x8 (work)\n"), "{text}");
-    for format in [Format::Callgrind, Format::Speedscope] {
+    for (format, parts) in [
+        (
+            Format::PerfScript,
+            [" inner (inlined)\n", " outer+0x8 (work)\n"],
+        ),
+        (Format::Callgrind, ["inner", "work.c"]),
+        (Format::Speedscope, ["inner", "work.c"]),
+    ] {
         let mut text = Vec::new();
         format.write(&source, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(
-            text.contains("inner") && text.contains("work.c"),
+            parts.iter().all(|part| text.contains(part)),
             "{format:?}: {text}"
         );
     }
@@ -104,22 +107,15 @@ fn a_program_in_the_sysroot_gives_inlined_functions_and_lines() {
 #[test]
 fn another_build_of_a_program_is_not_used_with_one_warning() {
     let guest = Guest::new();
-    let user = [guest.mapped(inner_address(&guest))];
-    let other = [guest.mapped(guest.address("main"))];
-    let binary = guest.info("ffffffff").to_block(&guest.program.functions);
-    let blocks = [guest.mappings(Some(1)).to_block().unwrap(), binary.unwrap()];
-    let path = guest.recording(&[(&[], &user), (&[], &other)], &blocks);
-    let profile = profile(&path, &sources(None, Some(guest.root()))).unwrap();
-    assert_eq!(
-        folded(&profile, &OutputBudget::new(u64::MAX)).unwrap(),
-        ["pid-77;main 1", "pid-77;outer 1"]
-    );
+    let [inner, main] =
+        [inner_address(&guest), guest.address("main")].map(|address| guest.mapped(address));
+    let path = guest.of_program("ffffffff", &[&[inner], &[main]]);
+    let profile = in_root(&guest, &path);
+    assert_eq!(stacks(&profile), ["pid-77;main 1", "pid-77;outer 1"]);
     let notes = profile.resolver.take_notes();
     assert_eq!(notes.len(), 1, "{notes:?}");
-    assert!(
-        notes[0].ends_with("its build id is 0badc0de, the recorded one ffffffff"),
-        "{notes:?}"
-    );
+    let why = "its build id is 0badc0de, the recorded one ffffffff";
+    assert!(notes[0].ends_with(why), "{notes:?}");
 }
 
 #[test]
@@ -128,47 +124,32 @@ fn a_file_without_a_recorded_build_id_is_not_used() {
     let user = [guest.mapped(inner_address(&guest))];
     let generated = [0x7fff_0000_1010];
     let unknown = [0x7fff_0000_3000];
-    fs::write(
-        guest.root().join("tmp/perf-77.map"),
-        "7fff00001000 20 JS:*fast a.js:3\n",
-    )
-    .unwrap();
+    let map = guest.root().join("tmp/perf-77.map");
+    fs::write(map, "7fff00001000 20 JS:*fast a.js:3\n").unwrap();
     let blocks = [guest.mappings(None).to_block().unwrap()];
-    let stacks: [(&[u64], &[u64]); 3] = [(&[], &user), (&[], &generated), (&[], &unknown)];
-    let path = guest.recording(&stacks, &blocks);
-    let without = profile(&path, &Sources::default()).unwrap();
+    let samples = [&user, &generated, &unknown].map(|user| (&[][..], &user[..]));
+    let path = guest.recording(&samples, &blocks);
     let byte = user[0] - BASE + (guest.program.segments[0].offset & !0xfff);
-    assert_eq!(
-        folded(&without, &OutputBudget::new(u64::MAX)).unwrap(),
-        [
-            "pid-77;0x7fff00001010 1".to_owned(),
-            "pid-77;0x7fff00003000 1".to_owned(),
-            format!("pid-77;work+{byte:#x} 1"),
-        ]
+    let (of_file, of_nothing) = (
+        format!("pid-77;work+{byte:#x} 1"),
+        "pid-77;0x7fff00003000 1",
     );
-    let with = profile(&path, &sources(None, Some(guest.root()))).unwrap();
-    assert_eq!(
-        folded(&with, &OutputBudget::new(u64::MAX)).unwrap(),
-        [
-            "pid-77;0x7fff00003000 1".to_owned(),
-            "pid-77;JS:*fast a.js:3_[j] 1".to_owned(),
-            format!("pid-77;work+{byte:#x} 1"),
-        ]
-    );
+    let without = stacks(&profile_with(&path, &Sources::default()));
+    assert_eq!(without, ["pid-77;0x7fff00001010 1", of_nothing, &of_file]);
+    let with = in_root(&guest, &path);
+    let expected = [of_nothing, "pid-77;JS:*fast a.js:3_[j] 1", &of_file];
+    assert_eq!(stacks(&with), expected);
     let notes = with.resolver.take_notes();
     assert_eq!(notes.len(), 1, "{notes:?}");
-    assert!(
-        notes[0].ends_with(
-            "root/usr/bin/work is not used: nothing in the recording tells whether it is the same build"
-        ),
-        "{notes:?}"
-    );
+    let why = "root/usr/bin/work is not used: nothing in the recording tells whether it is the same build";
+    assert!(notes[0].ends_with(why), "{notes:?}");
     // A process of a container has it in its own root, and for unknown namespaces it isn't found.
     let own = "/proc/77/root/tmp/perf-7.map";
-    for (perf_map, place, is_named) in [
-        (own, own, true),
-        (own, "/tmp/perf-7.map", false),
-        ("", "/tmp/perf-77.map", false),
+    let nameless = "pid-77;0x7fff00001010 1";
+    for (perf_map, place, expected) in [
+        (own, own, "pid-77;fast_[j] 1"),
+        (own, "/tmp/perf-7.map", nameless),
+        ("", "/tmp/perf-77.map", nameless),
     ] {
         let mut mappings = guest.mappings(None);
         mappings.perf_map = perf_map.to_owned();
@@ -177,93 +158,56 @@ fn a_file_without_a_recorded_build_id_is_not_used() {
         let file = root.path().join(&place[1..]);
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(file, "7fff00001000 20 fast\n").unwrap();
-        let profile = profile(&path, &sources(None, Some(root.path().to_owned()))).unwrap();
-        let expected = if is_named {
-            "pid-77;fast_[j] 1"
-        } else {
-            "pid-77;0x7fff00001010 1"
-        };
-        let stacks = folded(&profile, &OutputBudget::new(u64::MAX)).unwrap();
-        assert_eq!(stacks, [expected], "{perf_map:?} {place}");
+        let profile = profile_with(&path, &sources(None, Some(root.path().to_owned())));
+        assert_eq!(stacks(&profile), [expected], "{perf_map:?} {place}");
     }
-    let missing = profile(&path, &sources(None, Some(guest.root().join("none"))));
-    assert!(matches!(missing, Err(SymbolError::Sysroot { .. })));
+    let missing = refused(&path, &sources(None, Some(guest.root().join("none"))));
+    assert!(matches!(missing, SymbolError::Sysroot { .. }));
 }
 
 /// The sample is at 2000.
 #[test]
 fn generated_code_has_the_names_that_its_process_had_written() {
     let guest = Guest::new();
-    fs::write(
-        guest.root().join("tmp/perf-77.map"),
-        "7fff00001000 20 of_host\n",
-    )
-    .unwrap();
+    let map = guest.root().join("tmp/perf-77.map");
+    fs::write(map, "7fff00001000 20 of_host\n").unwrap();
     let code = |pid, begins, (since, until), lines: &str| {
-        let code = GeneratedCode {
-            info: GeneratedCodeInfo {
-                pid,
-                begins,
-                since,
-                until,
-            },
-            lines: lines.to_owned(),
+        let info = GeneratedCodeInfo {
+            pid,
+            begins,
+            since,
+            until,
         };
-        code.to_block().unwrap()
+        let lines = lines.to_owned();
+        GeneratedCode { info, lines }.to_block().unwrap()
     };
-    let (dye, weave) = ("7fff00001000 20 dye\n", "7fff00001000 40 weave\n");
-    let first = code(77, true, (500, 1500), dye);
+    let dye = |pid| code(pid, true, (500, 1500), "7fff00001000 20 dye\n");
+    let weave = |times| code(77, false, times, "7fff00001000 40 weave\n");
+    let another = code(77, true, (1900, 1900), "");
+    let none = "0x7fff00001010";
     for (blocks, on_host, expected) in [
-        (vec![first.clone()], false, "dye_[j]"),
-        (vec![first.clone()], true, "dye_[j]"),
+        (vec![dye(77)], false, "dye_[j]"),
+        (vec![dye(77)], true, "dye_[j]"),
         // The last one that had been written counts.
-        (
-            vec![first.clone(), code(77, false, (1500, 1700), weave)],
-            false,
-            "weave_[j]",
-        ),
+        (vec![dye(77), weave((1500, 1700))], false, "weave_[j]"),
         // Either may have been there.
+        (vec![dye(77), weave((1500, 2000))], false, none),
+        (vec![dye(77), weave((2100, 2200))], false, none),
         (
-            vec![first.clone(), code(77, false, (1500, 2000), weave)],
-            false,
-            "0x7fff00001010",
-        ),
-        (
-            vec![first.clone(), code(77, false, (2100, 2200), weave)],
-            false,
-            "0x7fff00001010",
-        ),
-        (
-            vec![
-                first.clone(),
-                code(77, false, (5_000_002_000, 5_000_002_001), weave),
-            ],
+            vec![dye(77), weave((5_000_002_000, 5_000_002_001))],
             false,
             "dye_[j]",
         ),
         // Another process with the same id, and one with another id.
-        (
-            vec![first.clone(), code(77, true, (1900, 1900), "")],
-            false,
-            "0x7fff00001010",
-        ),
-        (
-            vec![first, code(77, true, (1900, 1900), "")],
-            true,
-            "of_host_[j]",
-        ),
-        (
-            vec![code(78, true, (500, 1500), dye)],
-            false,
-            "0x7fff00001010",
-        ),
+        (vec![dye(77), another.clone()], false, none),
+        (vec![dye(77), another], true, "of_host_[j]"),
+        (vec![dye(78)], false, none),
     ] {
         let blocks = [vec![guest.mappings(None).to_block().unwrap()], blocks].concat();
         let path = guest.recording(&[(&[], &[0x7fff_0000_1010])], &blocks);
         let sysroot = on_host.then(|| guest.root());
-        let profile = profile(&path, &sources(None, sysroot)).unwrap();
-        let stacks = folded(&profile, &OutputBudget::new(u64::MAX)).unwrap();
-        assert_eq!(stacks, [format!("pid-77;{expected} 1")]);
+        let profile = profile_with(&path, &sources(None, sysroot));
+        assert_eq!(stacks(&profile), [format!("pid-77;{expected} 1")]);
     }
 }
 
@@ -283,22 +227,13 @@ fn static_functions_have_their_namespaces() {
         }\n\
         int main() { geo::outer(7); return 0; }\n";
     let guest = Guest::compiled("g++", "work.cc", text, &[]);
-    let blocks = [
-        guest.mappings(Some(1)).to_block().unwrap(),
-        (guest.info("0badc0de"))
-            .to_block(&guest.program.functions)
-            .unwrap(),
-    ];
-    let mut functions = guest.program.functions.iter();
-    let outer = functions.find(|function| function.name == "_ZN3geoL5outerEl");
-    let outer = outer.unwrap();
-    let stacks: Vec<Vec<u64>> = (outer.address..outer.address + outer.length)
-        .map(|address| vec![guest.mapped(address)])
+    let outer = guest.function("_ZN3geoL5outerEl");
+    let samples: Vec<[u64; 1]> = (outer.address..outer.address + outer.length)
+        .map(|address| [guest.mapped(address)])
         .collect();
-    let stacks: Vec<(&[u64], &[u64])> = stacks.iter().map(|user| (&[][..], &**user)).collect();
-    let path = guest.recording(&stacks, &blocks);
-    let profile = profile(&path, &sources(None, Some(guest.root()))).unwrap();
-    let found = folded(&profile, &OutputBudget::new(u64::MAX)).unwrap();
+    let samples: Vec<&[u64]> = samples.iter().map(|user| &user[..]).collect();
+    let path = guest.of_program("0badc0de", &samples);
+    let found = stacks(&in_root(&guest, &path));
     let inlined = "pid-77;geo::outer(long);geo::(anonymous namespace)::inner_[i];\
                    geo::(anonymous namespace)::Box::fill_[i] ";
     assert!(
@@ -313,22 +248,14 @@ fn static_functions_have_their_namespaces() {
 fn packed_debug_information_is_read() {
     let guest = Guest::built(&["-gz=zlib"]);
     let user = [guest.mapped(inner_address(&guest))];
-    let blocks = [
-        guest.mappings(Some(1)).to_block().unwrap(),
-        guest.info("0badc0de").to_block(&[]).unwrap(),
-    ];
-    let path = guest.recording(&[(&[], &user)], &blocks);
-    let profile = profile(&path, &sources(None, Some(guest.root()))).unwrap();
+    let profile = in_root(&guest, &guest.of_program("0badc0de", &[&user]));
     assert_eq!(own_lines(&profile), [("work.c".to_owned(), 2, 1)]);
 }
 
 #[test]
 fn a_damaged_debug_file_is_ignored() {
     let guest = Guest::new();
-    let user = [guest.mapped(inner_address(&guest))];
-    let binary = guest.info("0badc0de").to_block(&guest.program.functions);
-    let blocks = [guest.mappings(Some(1)).to_block().unwrap(), binary.unwrap()];
-    let path = guest.recording(&[(&[], &user)], &blocks);
+    let path = guest.of_program("0badc0de", &[&[guest.mapped(inner_address(&guest))]]);
     let whole = fs::read(guest.program_file()).unwrap();
     // Damages headers, tables and debug information at intervals.
     for step in [3, 7, 61, 199] {
@@ -338,9 +265,7 @@ fn a_damaged_debug_file_is_ignored() {
                 damaged[index] ^= 0x55;
             }
             fs::write(guest.program_file(), damaged).unwrap();
-            let profile = profile(&path, &sources(None, Some(guest.root()))).unwrap();
-            let stacks = folded(&profile, &OutputBudget::new(u64::MAX)).unwrap();
-            assert_eq!(stacks.len(), 1);
+            assert_eq!(stacks(&in_root(&guest, &path)).len(), 1);
         }
     }
 }
@@ -352,14 +277,9 @@ fn a_debug_file_is_found_by_its_build_id() {
     fs::create_dir_all(&folder).unwrap();
     fs::rename(guest.program_file(), folder.join("adc0de.debug")).unwrap();
     let user = [guest.mapped(inner_address(&guest))];
-    let blocks = [
-        guest.mappings(Some(1)).to_block().unwrap(),
-        guest.info("0badc0de").to_block(&[]).unwrap(),
-    ];
-    let path = guest.recording(&[(&[], &user)], &blocks);
-    let profile = profile(&path, &sources(None, Some(guest.root()))).unwrap();
+    let path = guest.recording(&[(&[], &user)], &guest.blocks("0badc0de", &[]));
     assert_eq!(
-        folded(&profile, &OutputBudget::new(u64::MAX)).unwrap(),
+        stacks(&in_root(&guest, &path)),
         ["pid-77;outer;inner_[i] 1"]
     );
 }
@@ -375,28 +295,17 @@ fn the_kernel_s_debug_file_is_used_where_the_kernel_ran() {
         slide: SLIDE,
         ..KernelInfo::default()
     };
-    let blocks = [guest.kallsyms(), info("0badc0de").to_block().unwrap()];
-    let path = guest.recording(&[(&kernel, &[])], &blocks);
     let vmlinux = sources(Some(guest.program_file()), None);
-    let found = profile(&path, &vmlinux).unwrap();
-    assert_eq!(
-        folded(&found, &OutputBudget::new(u64::MAX)).unwrap(),
-        ["pid-77;main_[k];outer_[k];inner_[k] 1"]
-    );
-    assert_eq!(own_lines(&found), [("work.c".to_owned(), 2, 1)]);
-
+    let named = info("0badc0de").to_block().unwrap();
     // Without symbols the slide is the recorded one.
-    let path = guest.recording(&[(&kernel, &[])], &blocks[1..]);
-    let found = profile(&path, &vmlinux).unwrap();
-    assert_eq!(
-        folded(&found, &OutputBudget::new(u64::MAX)).unwrap(),
-        ["pid-77;main_[k];outer_[k];inner_[k] 1"]
-    );
+    for blocks in [&[guest.kallsyms(), named.clone()][..], &[named]] {
+        let path = guest.recording(&[(&kernel, &[])], blocks);
+        let found = profile_with(&path, &vmlinux);
+        assert_eq!(stacks(&found), ["pid-77;main_[k];outer_[k];inner_[k] 1"]);
+        assert_eq!(own_lines(&found), [("work.c".to_owned(), 2, 1)]);
+    }
     let path = guest.recording(&[(&kernel, &[])], &[]);
-    assert!(matches!(
-        profile(&path, &vmlinux),
-        Err(SymbolError::NoSlide(_))
-    ));
+    assert!(matches!(refused(&path, &vmlinux), SymbolError::NoSlide(_)));
 
     // A guest other than Linux runs at its link-time address, and so do its programs.
     let linked = [inner_address(&guest), guest.address("main")];
@@ -404,43 +313,27 @@ fn the_kernel_s_debug_file_is_used_where_the_kernel_ran() {
     let text = line("outer") + &line("main");
     let symbols = Block::encode(Kind::Symbols, text.as_bytes()).unwrap();
     let path = guest.recording(&[(&linked[..1], &linked)], &[symbols]);
-    let found = profile(&path, &vmlinux).unwrap();
-    assert_eq!(
-        folded(&found, &OutputBudget::new(u64::MAX)).unwrap(),
-        ["pid-77;main;outer;inner_[i];outer_[k];inner_[k] 1"]
-    );
+    let both = ["pid-77;main;outer;inner_[i];outer_[k];inner_[k] 1"];
+    assert_eq!(stacks(&profile_with(&path, &vmlinux)), both);
 
     // With --pid-at there are no symbols. A file other than Linux's, which has _stext, gives the same.
     let path = guest.recording(&[(&linked[..1], &linked)], &[]);
-    assert!(matches!(
-        profile(&path, &vmlinux),
-        Err(SymbolError::NoSlide(_))
-    ));
-    let image = guest.folder.path().join("image");
-    let made = std::process::Command::new("objcopy")
-        .args(["--strip-symbol", "_stext"])
-        .args([&guest.program_file(), &image])
-        .status();
-    assert!(made.unwrap().success());
-    let found = profile(&path, &sources(Some(image), None)).unwrap();
+    assert!(matches!(refused(&path, &vmlinux), SymbolError::NoSlide(_)));
+    let image = objcopy(&guest, &["--strip-symbol", "_stext"]);
     assert_eq!(
-        folded(&found, &OutputBudget::new(u64::MAX)).unwrap(),
-        ["pid-77;main;outer;inner_[i];outer_[k];inner_[k] 1"]
+        stacks(&profile_with(&path, &sources(Some(image), None))),
+        both
     );
 
     let other = [guest.kallsyms(), info("12").to_block().unwrap()];
     let path = guest.recording(&[(&kernel, &[])], &other);
-    let error = profile(&path, &vmlinux).unwrap_err().to_string();
-    assert!(
-        error.ends_with(
-            "is not the kernel of the recording: its build id is 0badc0de, the recorded one 12"
-        ),
-        "{error}"
-    );
+    let error = refused(&path, &vmlinux).to_string();
+    let why = "is not the kernel of the recording: its build id is 0badc0de, the recorded one 12";
+    assert!(error.ends_with(why), "{error}");
     let nothing = sources(Some(path.clone()), None);
     assert!(matches!(
-        profile(&path, &nothing),
-        Err(SymbolError::Vmlinux { .. })
+        refused(&path, &nothing),
+        SymbolError::Vmlinux { .. }
     ));
 }
 
@@ -452,7 +345,7 @@ fn pprof_claims_lines_only_if_there_are_some() {
         let file = guest.folder.path().join("out.pb.gz");
         let source = source(&path, &sources(None, root));
         Format::Pprof.write_file(&source, &file).unwrap();
-        let raw = std::process::Command::new("go")
+        let raw = Command::new("go")
             .args(["tool", "pprof", "-raw"])
             .arg(&file)
             .output()
@@ -488,32 +381,20 @@ fn code_is_that_of_the_files_with_the_recorded_build_id() {
     // A kernel that runs at another address than its link-time address.
     let slid = begin.wrapping_add(SLIDE);
     let path = guest.recording(&[(&[slid], &[])], &[guest.kallsyms()]);
-    let kernel = profile(&path, &sources(Some(guest.program_file()), None)).unwrap();
+    let kernel = profile_with(&path, &sources(Some(guest.program_file()), None));
     assert_eq!(code(&kernel, slid, true), expected);
     assert_eq!(code(&kernel, 0xffff_ffff_ffff_f000, true), None);
-    assert_eq!(
-        code(&profile(&path, &Sources::default()).unwrap(), slid, true),
-        None
-    );
+    let without = profile_with(&path, &Sources::default());
+    assert_eq!(code(&without, slid, true), None);
     // A program, and one of another build.
-    for (id, expected) in [("0badc0de", expected.as_ref()), ("12", None)] {
-        let binary = guest.info(id).to_block(&guest.program.functions);
-        let blocks = [guest.mappings(Some(1)).to_block().unwrap(), binary.unwrap()];
-        let path = guest.recording(&[(&[], &[guest.mapped(begin)])], &blocks);
-        let program = profile(&path, &sources(None, Some(guest.root()))).unwrap();
-        assert_eq!(
-            code(&program, guest.mapped(begin), false).as_ref(),
-            expected
-        );
+    for (id, expected) in [("0badc0de", expected), ("12", None)] {
+        let mapped = guest.mapped(begin);
+        let program = in_root(&guest, &guest.of_program(id, &[&[mapped]]));
+        assert_eq!(code(&program, mapped, false), expected);
     }
     // A file with debug information alone has none.
-    let debug = guest.folder.path().join("work.debug");
-    let made = std::process::Command::new("objcopy")
-        .arg("--only-keep-debug")
-        .args([&guest.program_file(), &debug])
-        .status();
-    assert!(made.unwrap().success());
+    let debug = objcopy(&guest, &["--only-keep-debug"]);
     let path = guest.recording(&[(&[slid], &[])], &[guest.kallsyms()]);
-    let kernel = profile(&path, &sources(Some(debug), None)).unwrap();
+    let kernel = profile_with(&path, &sources(Some(debug), None));
     assert_eq!(code(&kernel, slid, true), None);
 }

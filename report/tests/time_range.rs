@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use crate::shared::read::selection;
 use crate::shared::walk;
 use kvmprof_recording::file::{Block, HEADER, Kind, Recording, Unobserved};
 use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::export::{Events, Format, Source};
-use kvmprof_report::profile::{Profile, Selection, SortBy, document, folded};
+use kvmprof_report::profile::{Profile, SortBy, document, folded};
 use kvmprof_report::stalls::{StallWatcher, Stalls};
 use kvmprof_report::symbolize::Resolver;
 
@@ -29,10 +30,7 @@ fn without_times(path: &Path) -> Vec<u8> {
 /// All output of reports and exports for `time`, and the number of bytes unpacked for it.
 fn said(recording: Recording, time: &str) -> (Vec<String>, u64) {
     let resolver = Resolver::from_contents(&recording.contents().unwrap());
-    let selection = Selection {
-        time: time.parse().unwrap(),
-        ..Selection::default()
-    };
+    let selection = selection(&["--time", time]);
     let mut watcher = (StallWatcher::default(), Events::new(None));
     let before = recording.unpacked();
     let profile =
@@ -60,15 +58,7 @@ fn a_time_range_equals_filtering_everything() {
     for seed in 1..5 {
         walk::write(&path, seed, 20_000);
         let old = without_times(&path);
-        for time in [
-            "0:1",
-            "20:20.5",
-            "30.004:30.008",
-            "17:41",
-            "55:",
-            ":3",
-            "1000:",
-        ] {
+        for time in "0:1 20:20.5 30.004:30.008 17:41 55: :3 1000:".split(' ') {
             let (with, _) = said(Recording::open(&path).unwrap(), time);
             let (without, _) = said(Recording::from_bytes(&path, old.clone()).unwrap(), time);
             assert!(with == without, "{time} of {seed}");

@@ -154,11 +154,15 @@ mod tests {
     fn a_program_is_found_on_a_whole_disk() {
         let system = file_system();
         assert_eq!(read(&system, PROGRAM, LIMIT), [contents()]);
-        assert!(read(&system, PROGRAM, 1000).is_empty());
-        assert!(read(&system, "/usr/bin", LIMIT).is_empty());
-        assert!(read(&system, "/usr/bin/other", LIMIT).is_empty());
-        assert!(read(&system[..MEBIBYTE], PROGRAM, LIMIT).is_empty());
-        assert!(read(&[0; 512], PROGRAM, LIMIT).is_empty());
+        for (disk, path, limit) in [
+            (&system[..], PROGRAM, 1000),
+            (&system, "/usr/bin", LIMIT),
+            (&system, "/usr/bin/other", LIMIT),
+            (&system[..MEBIBYTE], PROGRAM, LIMIT),
+            (&[0; 512], PROGRAM, LIMIT),
+        ] {
+            assert!(read(disk, path, limit).is_empty(), "{path}");
+        }
     }
 
     #[test]

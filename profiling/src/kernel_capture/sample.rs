@@ -198,18 +198,12 @@ mod tests {
         let sample = reader.sample(&mut view, at, &record, &[], &mut ticks)?;
         let is_unread = record.value(0).is_none() && has_started(record.mp_state());
         assert_eq!(view.unread_processes, u64::from(is_unread));
-        let has_counter = sample.cpl == 0 && sample.pc != 0;
-        let expected = if has_counter {
-            StackEnd::Unsupported
-        } else {
-            StackEnd::Absent
+        let expected = match sample.cpl == 0 && sample.pc != 0 {
+            true => (1, StackEnd::Unsupported),
+            false => (0, StackEnd::Absent),
         };
-        assert_eq!(
-            sample.stack.frames(),
-            usize::from(has_counter),
-            "{sample:?}"
-        );
-        assert_eq!(sample.stack.kernel_end, expected);
+        let found = (sample.stack.frames(), sample.stack.kernel_end);
+        assert_eq!(found, expected, "{sample:?}");
         Some(sample)
     }
 

@@ -275,10 +275,8 @@ mod tests {
     fn a_setting_completes_when_all_vcpus_have_acknowledged() {
         let (mut clocks, threads) = clocks(3);
         let flush = clocks.set(setting(100));
-        assert!(
-            clocks.is_over(&flush),
-            "threads that don't run need not answer"
-        );
+        let is_over = clocks.is_over(&flush);
+        assert!(is_over, "threads that don't run need not answer");
         for (shared, _) in &threads {
             shared.kicker.attach();
         }
@@ -298,18 +296,16 @@ mod tests {
         let (mut clocks, threads) = clocks(1);
         let requested = || threads[0].0.control.requested().1;
         clocks.set(setting(100));
-        assert!(!clocks.is_paused() && !requested().paused);
-        clocks.pause(true);
-        assert!(clocks.is_paused() && requested().paused);
-        clocks.set(setting(200));
-        let paused = ClockSetting {
-            paused: true,
-            ..setting(200)
-        };
-        assert_eq!(requested(), paused);
-        clocks.pause(false);
-        assert!(!clocks.is_paused());
-        assert_eq!(requested(), setting(200));
+        for paused in [false, true, false] {
+            clocks.pause(paused);
+            assert!(clocks.is_paused() == paused && requested().paused == paused);
+            clocks.set(setting(200));
+            let expected = ClockSetting {
+                paused,
+                ..setting(200)
+            };
+            assert_eq!(requested(), expected);
+        }
     }
 
     #[test]
@@ -334,26 +330,18 @@ mod tests {
     }
 
     #[test]
-    fn a_later_acknowledgement_covers_earlier_requests() {
+    fn a_later_acknowledgement_or_the_end_covers_earlier_requests() {
         let (mut clocks, threads) = clocks(1);
-        threads[0].0.kicker.attach();
+        let shared = &threads[0].0;
+        shared.kicker.attach();
         let first = clocks.set(setting(100));
         let second = clocks.set(setting(0));
-        threads[0]
-            .0
-            .control
-            .acknowledge(threads[0].0.control.requested().0);
+        shared.control.acknowledge(shared.control.requested().0);
         assert!(clocks.is_over(&first) && clocks.is_over(&second));
-    }
-
-    #[test]
-    fn a_vcpu_that_ends_is_not_waited_for() {
-        let (mut clocks, threads) = clocks(1);
-        threads[0].0.kicker.attach();
-        let flush = clocks.set(setting(100));
-        assert!(!clocks.is_over(&flush));
-        threads[0].0.kicker.detach();
-        assert!(clocks.is_over(&flush));
+        let last = clocks.set(setting(100));
+        assert!(!clocks.is_over(&last));
+        shared.kicker.detach();
+        assert!(clocks.is_over(&last));
     }
 
     /// The thread may be stuck in the exit. If it returns, it has as much time as all others.

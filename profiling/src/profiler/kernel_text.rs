@@ -137,18 +137,34 @@ mod tests {
     use kvmprof_introspection_fixtures::linux_guest::LinuxGuest;
     use kvmprof_introspection_fixtures::modules::TestModule;
 
+    /// A guest whose kernel is located.
+    fn located() -> (LinuxGuest, GuestKnowledge) {
+        let guest = LinuxGuest::new(HOT);
+        let knowledge = GuestKnowledge::from_kernel_image(&HOT.file()).unwrap();
+        let linux = knowledge.linux().unwrap();
+        linux.locate(&guest.memory, &guest.user());
+        (guest, knowledge)
+    }
+
+    /// The guest has these modules from now on, by name and number of functions.
+    fn load(guest: &LinuxGuest, knowledge: &GuestKnowledge, modules: &[(&str, u64)]) {
+        let modules = modules
+            .iter()
+            .map(|(name, count)| TestModule::new(name, *count));
+        guest.load(&modules.collect::<Vec<_>>());
+        let linux = knowledge.linux().unwrap();
+        linux.modules().read(linux, &guest.memory);
+    }
+
     #[test]
     fn the_text_has_the_current_modules() {
-        let guest = LinuxGuest::new(HOT);
-        let knowledge = &GuestKnowledge::from_kernel_image(&HOT.file()).unwrap();
-        let linux = knowledge.linux().unwrap();
+        let (guest, knowledge) = &located();
         let mut texts = KernelText::default();
-        assert_eq!(texts.whole(knowledge), None);
-        linux.locate(&guest.memory, &guest.user());
+        let not_located = GuestKnowledge::from_kernel_image(&HOT.file()).unwrap();
+        assert_eq!(texts.whole(&not_located), None);
         let kernel = texts.kernel(knowledge).unwrap();
         assert_eq!(texts.whole(knowledge).as_deref(), Some(&*kernel));
-        guest.load(&[TestModule::new("first", 2), TestModule::new("second", 1)]);
-        linux.modules().read(linux, &guest.memory);
+        load(guest, knowledge, &[("first", 2), ("second", 1)]);
         let whole = texts.whole(knowledge).unwrap();
         let text = std::str::from_utf8(&whole).unwrap();
         assert!(whole.starts_with(&kernel));
@@ -158,8 +174,7 @@ mod tests {
         assert!(text.lines().is_sorted_by_key(|line| &line[..16]));
         // It isn't made again while nothing changes.
         assert!(Arc::ptr_eq(&whole, &texts.whole(knowledge).unwrap()));
-        guest.load(&[TestModule::new("first", 2)]);
-        linux.modules().read(linux, &guest.memory);
+        load(guest, knowledge, &[("first", 2)]);
         let whole = texts.whole(knowledge).unwrap();
         assert!(whole.ends_with(b"_1\t[first]\nffffffffc0402000 ? [end]\t[first]\n"));
         assert!(Arc::ptr_eq(&kernel, &texts.kernel(knowledge).unwrap()));
@@ -168,10 +183,7 @@ mod tests {
     /// A kernel without KASLR is followed by another one at the same addresses.
     #[test]
     fn functions_hold_since_the_kernels_start() {
-        let guest = LinuxGuest::new(HOT);
-        let knowledge = &GuestKnowledge::from_kernel_image(&HOT.file()).unwrap();
-        let linux = knowledge.linux().unwrap();
-        linux.locate(&guest.memory, &guest.user());
+        let (_guest, knowledge) = &located();
         let mut texts = KernelText::default();
         let kernel = texts.kernel(knowledge).unwrap();
         let first = texts.kernel_symbols(knowledge).unwrap();
@@ -198,17 +210,12 @@ mod tests {
 
     #[test]
     fn recordings_have_the_same_texts_of_modules() {
-        let guest = LinuxGuest::new(HOT);
-        let knowledge = &GuestKnowledge::from_kernel_image(&HOT.file()).unwrap();
-        let linux = knowledge.linux().unwrap();
-        linux.locate(&guest.memory, &guest.user());
+        let (guest, knowledge) = &located();
         let mut texts = KernelText::default();
-        guest.load(&[TestModule::new("first", 2)]);
-        linux.modules().read(linux, &guest.memory);
+        load(guest, knowledge, &[("first", 2)]);
         let (first, known) = texts.modules_after(knowledge, 0).unwrap();
         assert!(texts.modules_after(knowledge, known).is_none());
-        guest.load(&[TestModule::new("first", 2), TestModule::new("second", 1)]);
-        linux.modules().read(linux, &guest.memory);
+        load(guest, knowledge, &[("first", 2), ("second", 1)]);
         // Every later caller gets the second text.
         for _ in 0..2 {
             let (same, same_known) = texts.modules_after(knowledge, 0).unwrap();

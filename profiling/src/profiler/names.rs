@@ -122,15 +122,15 @@ impl Names {
 mod tests {
     use std::time::Instant;
 
+    use kvmprof_recording::comm_of;
+
     use super::*;
 
-    fn sample(pid: i32, tid: i32, name: &[u8]) -> Sample {
-        let mut comm = [0; COMM_LENGTH];
-        comm[..name.len()].copy_from_slice(name);
+    fn sample(pid: i32, tid: i32, name: &str) -> Sample {
         Sample {
             pid,
             tid,
-            comm,
+            comm: comm_of(name),
             ..Sample::default()
         }
     }
@@ -138,37 +138,37 @@ mod tests {
     #[test]
     fn the_main_thread_names_the_process() {
         let mut names = Names::default();
-        names.note(&sample(7, 9, b"worker"));
+        names.note(&sample(7, 9, "worker"));
         assert_eq!(names.table(), "7\t9\tworker\n");
-        names.note(&sample(7, 7, b"server"));
-        names.note(&sample(7, 9, b"worker"));
-        names.note(&sample(7, 7, b"renamed"));
+        names.note(&sample(7, 7, "server"));
+        names.note(&sample(7, 9, "worker"));
+        names.note(&sample(7, 7, "renamed"));
         assert_eq!(names.table(), "7\t7\trenamed\n");
     }
 
     #[test]
     fn unnamed_tasks_are_omitted_and_control_bytes_escaped() {
         let mut names = Names::default();
-        names.note(&sample(-1, -1, b"ghost"));
-        names.note(&sample(3, 3, b""));
-        names.note(&sample(4, 4, b"a\n\x1b[b"));
+        names.note(&sample(-1, -1, "ghost"));
+        names.note(&sample(3, 3, ""));
+        names.note(&sample(4, 4, "a\n\x1b[b"));
         assert_eq!(names.table(), "4\t4\ta??[b\n");
     }
 
     #[test]
     fn a_table_is_rebuilt_after_new_names_and_a_delay() {
         let mut names = Names::default();
-        names.note(&sample(7, 7, b"first"));
+        names.note(&sample(7, 7, "first"));
         let first = names.text();
         assert!(first.len() >= names.least_bytes());
         let (past, future) = (Instant::now(), Instant::now() + Duration::from_secs(3600));
         let good_until =
             |names: &mut Names, time| names.table.as_mut().unwrap().text.good_until = time;
         good_until(&mut names, past);
-        names.note(&sample(7, 7, b"first"));
-        names.note(&sample(7, 8, b"another"));
+        names.note(&sample(7, 7, "first"));
+        names.note(&sample(7, 8, "another"));
         assert!(Arc::ptr_eq(&first, &names.text()));
-        names.note(&sample(7, 7, b"second"));
+        names.note(&sample(7, 7, "second"));
         good_until(&mut names, future);
         assert!(Arc::ptr_eq(&first, &names.text()));
         good_until(&mut names, past);
@@ -181,7 +181,7 @@ mod tests {
     fn a_guest_with_endless_pids_fills_no_memory() {
         let mut names = Names::default();
         for pid in 0..100_000 {
-            names.note(&sample(pid, pid, b"fork"));
+            names.note(&sample(pid, pid, "fork"));
         }
         assert_eq!(names.processes.len(), MAX_PROCESSES);
         assert_eq!(names.refused(), 100_000 - MAX_PROCESSES as u64);

@@ -387,10 +387,7 @@ mod tests {
             processes.forget_files();
             assert!(processes.files.len() <= 64 && processes.kept_bytes <= 64_000);
             assert!(processes.kept.contains_key(&next));
-            assert!(
-                processes.kept.contains_key(&0),
-                "its process has been running since"
-            );
+            assert!(processes.kept.contains_key(&0), "its process runs");
         }
         // The thread that reads files may lag: what it has refused isn't due to this limit.
         let forgotten = |processes: &Processes| {

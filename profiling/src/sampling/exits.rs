@@ -286,23 +286,30 @@ mod tests {
             memory.write_slice(code, GuestAddress(RIP)).unwrap();
             exit.instruction(&registers, &memory)
         };
-        // in, mov
-        assert_eq!(at(GuestExit::PortRead, &[0xec]), RIP);
-        assert_eq!(at(GuestExit::MmioRead, &[0x8b, 0x07]), RIP);
-        // out %al, %dx; out %ax, %dx; rex outsl; rep outsb
-        for code in [&[0xee][..], &[0x66, 0xef], &[0x48, 0x6f], &[0xf3, 0x6e]] {
-            assert_eq!(at(GuestExit::PortWrite, code), RIP);
+        use GuestExit::{MmioRead, MmioWrite, PortRead, PortWrite};
+        for (exit, code, expected) in [
+            // in, mov
+            (PortRead, &[0xec][..], RIP),
+            (MmioRead, &[0x8b, 0x07], RIP),
+            // out %al, %dx; out %ax, %dx; rex outsl; rep outsb
+            (PortWrite, &[0xee], RIP),
+            (PortWrite, &[0x66, 0xef], RIP),
+            (PortWrite, &[0x48, 0x6f], RIP),
+            (PortWrite, &[0xf3, 0x6e], RIP),
+            // It has advanced, to a nop, an inc.
+            (PortWrite, &[0x90], RIP - 1),
+            (PortWrite, &[0x48, 0xff, 0xc0], RIP - 1),
+            // mov; stos without rep; then rep stosq, and rep movsb with a segment.
+            (MmioWrite, &[0x89, 0x07], RIP - 1),
+            (MmioWrite, &[0xaa], RIP - 1),
+            (MmioWrite, &[0xf3, 0x48, 0xab], RIP),
+            (MmioWrite, &[0x65, 0xf3, 0xa4], RIP),
+            // Endless prefixes.
+            (PortWrite, &[0x66; 16], RIP - 1),
+        ] {
+            assert_eq!(at(exit, code), expected, "{code:x?}");
         }
-        // It has advanced, to a nop, an inc.
-        assert_eq!(at(GuestExit::PortWrite, &[0x90]), RIP - 1);
-        assert_eq!(at(GuestExit::PortWrite, &[0x48, 0xff, 0xc0]), RIP - 1);
-        // mov; stos without rep; then rep stosq, and rep movsb with a segment.
-        assert_eq!(at(GuestExit::MmioWrite, &[0x89, 0x07]), RIP - 1);
-        assert_eq!(at(GuestExit::MmioWrite, &[0xaa]), RIP - 1);
-        assert_eq!(at(GuestExit::MmioWrite, &[0xf3, 0x48, 0xab]), RIP);
-        assert_eq!(at(GuestExit::MmioWrite, &[0x65, 0xf3, 0xa4]), RIP);
-        // Endless prefixes, and unreadable code.
-        assert_eq!(at(GuestExit::PortWrite, &[0x66; 16]), RIP - 1);
+        // Unreadable code.
         let elsewhere = Registers {
             rip: u64::MAX,
             ..registers

@@ -233,8 +233,7 @@ mod tests {
         let sampled = Ticks {
             vcpu: 3,
             idle: 2,
-            sample: Some(Sample::default()),
-            ..Ticks::default()
+            ..Sample::default().into()
         };
         let sent = RING_ENTRIES + 10;
         for _ in 0..sent {
@@ -267,31 +266,29 @@ mod tests {
             kernel_end: StackEnd::Complete,
             user_end: StackEnd::Absent,
         };
-        let ticks = Ticks {
-            sample: Some(Sample {
-                stack,
-                ..Sample::default()
-            }),
-            ..Ticks::default()
-        };
+        let ticks = Ticks::from(Sample {
+            stack,
+            ..Sample::default()
+        });
         for _ in 0..RING_ENTRIES {
             sender.send(&ticks, &frames);
         }
-        let (mut whole, mut dropped) = (0, 0);
+        let (mut whole, mut all) = (0, 0);
         let mut present = receiver.present();
         while let Some((ticks, handed_over)) = receiver.pop(&mut present, &mut Vec::new()) {
-            let sample = ticks.sample.unwrap();
-            if sample.stack == stack {
-                assert_eq!(handed_over, frames);
-                whole += 1;
-            } else {
-                assert_eq!(sample.stack, stack.dropped());
-                assert!(handed_over.is_empty());
-                dropped += 1;
-            }
+            let (expected, frames) = match handed_over.len() {
+                0 => (stack.dropped(), &[][..]),
+                _ => (stack, &frames[..]),
+            };
+            assert_eq!(
+                (ticks.sample.unwrap().stack, handed_over),
+                (expected, frames)
+            );
+            whole += usize::from(!frames.is_empty());
+            all += 1;
         }
         assert_eq!(whole, RING_FRAMES / frames.len());
-        assert_eq!(whole + dropped, RING_ENTRIES);
+        assert_eq!(all, RING_ENTRIES);
     }
 
     #[test]

@@ -93,54 +93,40 @@ mod tests {
     }
 
     #[test]
-    fn ends_follow_from_sizes() {
-        assert_eq!(text(&[(0x10, 0x10), (0x20, 8)], &[0x40]), "10:0 20:1 28:-");
-        assert_eq!(
-            text(&[(0x10, 8), (0x20, 0x20)], &[0x40]),
-            "10:0 18:- 20:1 40:-"
-        );
+    fn functions_end_where_their_symbols_say() {
+        for (functions, next, expected) in [
+            // Ends follow from sizes.
+            (
+                &[(0x10, 0x10), (0x20, 8)][..],
+                &[0x40][..],
+                "10:0 20:1 28:-",
+            ),
+            (&[(0x10, 8), (0x20, 0x20)], &[0x40], "10:0 18:- 20:1 40:-"),
+            // Without a size the next symbol or the section's end is the end.
+            (
+                &[(0x10, 0), (0x30, 0)],
+                &[0x20, 0x30, 0x40],
+                "10:0 20:- 30:1 40:-",
+            ),
+            (&[(0x10, 0)], &[], "10:0 10:-"),
+            // A label ends with the function around it.
+            (&[(0x10, 0x20), (0x18, 0)], &[0x18, 0x40], "10:0 18:1 30:-"),
+            // Code after a part with a size belongs to the function around it.
+            (&[(0x10, 0x20), (0x18, 4)], &[0x40], "10:0 18:1 1c:0 30:-"),
+            (NESTED, &[0x40], "10:0 14:1 18:2 20:0 30:-"),
+            // Functions that overlap, which no compiler makes.
+            (&[(0x10, 0x10), (0x18, 0x10)], &[0x40], "10:0 18:1 28:-"),
+            // The largest symbol at an address gives the size.
+            (
+                &[(0x10, 0), (0x10, 8), (0x10, 4)],
+                &[0x40],
+                "10:0 10:1 10:2 18:-",
+            ),
+            (&[(u64::MAX - 1, 9)], &[], "fffffffffffffffe:0"),
+        ] {
+            assert_eq!(text(functions, next), expected, "{functions:x?}");
+        }
     }
 
-    #[test]
-    fn without_a_size_the_next_symbol_or_the_sections_end_is_the_end() {
-        assert_eq!(
-            text(&[(0x10, 0), (0x30, 0)], &[0x20, 0x30, 0x40]),
-            "10:0 20:- 30:1 40:-"
-        );
-        assert_eq!(text(&[(0x10, 0)], &[]), "10:0 10:-");
-    }
-
-    #[test]
-    fn a_label_ends_with_the_function_around_it() {
-        assert_eq!(
-            text(&[(0x10, 0x20), (0x18, 0)], &[0x18, 0x40]),
-            "10:0 18:1 30:-"
-        );
-        // Code after a part with a size belongs to the function around it.
-        assert_eq!(
-            text(&[(0x10, 0x20), (0x18, 4)], &[0x40]),
-            "10:0 18:1 1c:0 30:-"
-        );
-        assert_eq!(
-            text(&[(0x10, 0x20), (0x14, 0xc), (0x18, 8)], &[0x40]),
-            "10:0 14:1 18:2 20:0 30:-"
-        );
-        // Functions that overlap, which no compiler makes.
-        assert_eq!(
-            text(&[(0x10, 0x10), (0x18, 0x10)], &[0x40]),
-            "10:0 18:1 28:-"
-        );
-    }
-
-    #[test]
-    fn the_largest_symbol_at_an_address_gives_the_size() {
-        assert_eq!(
-            text(&[(0x10, 0), (0x10, 8), (0x10, 4)], &[0x40]),
-            "10:0 10:1 10:2 18:-"
-        );
-        assert_eq!(
-            text(&[(u64::MAX - 1, 9)], &[]),
-            format!("{:x}:0", u64::MAX - 1)
-        );
-    }
+    const NESTED: &[(u64, u64)] = &[(0x10, 0x20), (0x14, 0xc), (0x18, 8)];
 }

@@ -266,10 +266,8 @@ mod tests {
         put(CHANGES, &[0]);
         put(CHANGES + 1, &SIZES);
         // Earlier versions have addresses and offsets from the table's start in place of offsets.
-        let (is_early, is_first) = (
-            !(0xffff_fff0..=0xffff_fff1).contains(&magic),
-            magic == 0xffff_fffb,
-        );
+        let is_early = !(0xffff_fff0..=0xffff_fff1).contains(&magic);
+        let is_first = magic == 0xffff_fffb;
         let base = if is_first { 0 } else { INDEX };
         let index = if is_first { 16 } else { INDEX };
         let entries = [ENTRY - base, ENTRY + 0x40 - base];
@@ -281,10 +279,8 @@ mod tests {
                 }
                 put(index + 8 * place, &(number as u64).to_le_bytes());
             } else {
-                put(
-                    index + 4 * place,
-                    &u32::try_from(number).unwrap().to_le_bytes(),
-                );
+                let number = u32::try_from(number).unwrap();
+                put(index + 4 * place, &number.to_le_bytes());
             }
         }
         let part = |offset: usize, base: usize| {
@@ -307,20 +303,20 @@ mod tests {
             let [work, exit] = functions.as_slice() else {
                 panic!("{magic:x}: {functions:?}");
             };
-            let place = |function: &GoFunction<'_>| (function.begin - TEXT, function.end - TEXT);
-            assert_eq!(
-                (place(work), work.name),
-                ((0, 32), &b"main.work"[..]),
-                "{magic:x}"
-            );
-            assert_eq!(work.caller, GoCaller::AboveFrame, "{magic:x}");
-            assert_eq!((place(exit), exit.name), ((32, 48), &b"runtime.goexit"[..]));
-            assert_eq!(exit.caller, GoCaller::Outermost, "{magic:x}");
+            for (function, bounds, name, caller) in [
+                (work, (0, 32), &b"main.work"[..], GoCaller::AboveFrame),
+                (exit, (32, 48), b"runtime.goexit", GoCaller::Outermost),
+            ] {
+                assert_eq!((function.begin - TEXT, function.end - TEXT), bounds);
+                assert_eq!(
+                    (function.name, function.caller),
+                    (name, caller),
+                    "{magic:x}"
+                );
+            }
             let size = |offset| frame_size(work.sizes, work.begin, work.begin + offset);
-            assert_eq!(
-                [0, 3, 4, 9, 10, 31].map(size),
-                [0, 0, 8, 8, 24, 24].map(Some)
-            );
+            let sizes = [0, 3, 4, 9, 10, 31].map(size);
+            assert_eq!(sizes, [0, 0, 8, 8, 24, 24].map(Some));
             assert_eq!(size(32), None);
             assert_eq!(length_of_sizes(work.sizes), Some(SIZES.len()));
         }
@@ -354,10 +350,9 @@ mod tests {
     fn damaged_tables_give_what_is_right() {
         let whole = table(0xffff_fff1);
         for length in 0..whole.len() {
-            let Some(table) = GoTable::parse(&whole[..length]) else {
-                continue;
-            };
-            assert!(table.functions().count() <= 2);
+            if let Some(table) = GoTable::parse(&whole[..length]) {
+                assert!(table.functions().count() <= 2);
+            }
         }
         let mut many = whole.clone();
         many[8..16].copy_from_slice(&u64::MAX.to_le_bytes());

@@ -90,14 +90,18 @@ impl Budget {
 mod tests {
     use super::*;
 
-    #[test]
-    fn short_entries_are_charged_with_their_overhead() {
-        let block = |kind, contents: &str| Block {
+    fn block(kind: Kind, contents: Vec<u8>) -> Block {
+        Block {
             kind: Some(kind),
-            contents: contents.repeat(1 << 20).into_bytes(),
+            contents,
             length: 0,
             offset: 0,
-        };
+        }
+    }
+
+    #[test]
+    fn short_entries_are_charged_with_their_overhead() {
+        let block = |kind, contents: &str| block(kind, contents.repeat(1 << 20).into_bytes());
         let kept = |block: &Block| {
             let mut budget = Budget::default();
             (0..100).take_while(|_| budget.take(block)).count()
@@ -110,12 +114,7 @@ mod tests {
 
     #[test]
     fn kept_blocks_are_limited() {
-        let block = |kind, length| Block {
-            kind: Some(kind),
-            contents: vec![0; length],
-            length: 0,
-            offset: 0,
-        };
+        let block = |kind, length| block(kind, vec![0; length]);
         let mut budget = Budget::default();
         let symbols = block(Kind::Symbols, 1);
         for _ in 0..MAX_SYMBOLS / LEAST_SYMBOLS {

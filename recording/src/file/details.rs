@@ -172,19 +172,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::COMM_LENGTH;
+    use crate::comm_of;
 
     fn samples() -> impl Strategy<Value = Vec<Sample>> {
-        let owner = (any::<(i32, i32)>(), 0..9_u8, any::<Option<u16>>());
-        let owner = owner.prop_map(|((pid, tid), length, vcpu)| {
-            let mut comm = [0; COMM_LENGTH];
-            comm[..usize::from(length)].fill(b'n');
-            LockOwner {
-                pid,
-                tid,
-                comm,
-                vcpu,
-            }
+        let owner = (any::<(i32, i32)>(), 0..9_usize, any::<Option<u16>>());
+        let owner = owner.prop_map(|((pid, tid), length, vcpu)| LockOwner {
+            pid,
+            tid,
+            comm: comm_of(&"n".repeat(length)),
+            vcpu,
         });
         let lock = (any::<u64>(), prop::option::of(owner));
         let lock = lock.prop_map(|(address, owner)| LockWait { address, owner });

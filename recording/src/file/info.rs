@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::SampleBlock;
+use super::{Block, Kind, SampleBlock};
 use crate::{SamplingEvent, StackParts, Ticks};
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +44,11 @@ pub struct RecordingInfo {
 }
 
 impl RecordingInfo {
+    /// The block for it. `None` when it would be too long.
+    pub fn to_block(&self) -> Option<Vec<u8>> {
+        Block::encode(Kind::Info, &serde_json::to_vec(self).ok()?)
+    }
+
     /// What makes a tick, in words: `100 Hz`, or `sampled: every exit`.
     pub fn rate(&self) -> String {
         match self.event {
@@ -78,6 +83,11 @@ pub struct Account {
 }
 
 impl Account {
+    /// The block for it. `None` when it would be too long.
+    pub fn to_block(&self) -> Option<Vec<u8>> {
+        Block::encode(Kind::End, &serde_json::to_vec(self).ok()?)
+    }
+
     /// Adds `ticks`. Counts saturate.
     pub fn enter(&mut self, ticks: &Ticks) {
         self.add(&SampleBlock {

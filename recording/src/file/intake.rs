@@ -266,12 +266,7 @@ mod tests {
             let (mut sum, mut read) = (Account::default(), Vec::new());
             for block in &blocks {
                 decode_samples(&block.bytes, |ticks, _| {
-                    sum.ticks += ticks.total();
-                    sum.samples += u64::from(ticks.sample.is_some());
-                    sum.idle += ticks.idle;
-                    sum.stolen += ticks.stolen;
-                    sum.lost += ticks.lost;
-                    sum.ungathered += ticks.ungathered;
+                    sum.enter(ticks);
                     read.extend(ticks.sample.map(|sample| (sample.vcpu, sample.pid)));
                 }).unwrap();
             }
@@ -285,12 +280,10 @@ mod tests {
             };
             prop_assert_eq!(sum.ungathered, all.iter().map(of_others).sum::<u64>());
             if !lost_room {
-                let wanted = all.iter().filter_map(|ticks| ticks.sample);
-                let wanted: Vec<_> = wanted
-                    .filter(|sample| wants(sample.pid))
-                    .map(|sample| (sample.vcpu, sample.pid))
-                    .collect();
-                prop_assert_eq!(read, wanted);
+                let samples = all.iter().filter_map(|ticks| ticks.sample);
+                let wanted = samples.filter(|sample| wants(sample.pid));
+                let wanted = wanted.map(|sample| (sample.vcpu, sample.pid));
+                prop_assert_eq!(read, wanted.collect::<Vec<_>>());
             }
         }
     }
@@ -306,10 +299,7 @@ mod tests {
     #[test]
     fn consecutive_other_ticks_take_one_entry() {
         let mut intake = Intake::new(&[7]);
-        let other = Ticks {
-            sample: Some(Sample::default()),
-            ..Ticks::default()
-        };
+        let other = Sample::default().into();
         for _ in 0..10_000 {
             assert!(intake.feed(&other, &[]).is_none());
         }

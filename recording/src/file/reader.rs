@@ -99,18 +99,14 @@ mod tests {
     use crate::file::{Account, Piece, RecordingInfo, header};
 
     fn recording() -> Vec<u8> {
-        let info = serde_json::to_vec(&RecordingInfo::default()).unwrap();
-        let account = serde_json::to_vec(&Account::default()).unwrap();
-        let mut bytes = header().to_vec();
-        for (kind, contents) in [
-            (Kind::Info, info.as_slice()),
-            (Kind::Symbols, b"1000 T f\n"),
-            (Kind::Samples, &[1, 2, 3]),
-            (Kind::End, &account),
-        ] {
-            bytes.extend(Block::encode(kind, contents).unwrap());
-        }
-        bytes
+        let blocks = [
+            Some(header().to_vec()),
+            RecordingInfo::default().to_block(),
+            Block::encode(Kind::Symbols, b"1000 T f\n"),
+            Block::encode(Kind::Samples, &[1, 2, 3]),
+            Account::default().to_block(),
+        ];
+        blocks.into_iter().flatten().flatten().collect()
     }
 
     fn read(
@@ -121,10 +117,9 @@ mod tests {
         let mut all = Vec::new();
         for bytes in bytes.chunks(length) {
             reader.push(bytes);
-            loop {
-                match reader.next_block() {
-                    Ok(Some(block)) => all.push(block),
-                    Ok(None) => break,
+            while let Some(block) = reader.next_block().transpose() {
+                match block {
+                    Ok(block) => all.push(block),
                     Err(error) => return (all, Err(error)),
                 }
             }

@@ -258,16 +258,9 @@ mod tests {
 
     fn tasks() -> impl Strategy<Value = Vec<(Task, u8)>> {
         let state = prop::sample::select(TaskState::ALL.to_vec());
-        let task = (
-            (0..5_i32, any::<i32>(), any::<[u8; 3]>(), state),
-            (
-                any::<bool>(),
-                any::<u16>(),
-                any::<u64>(),
-                any::<Option<u64>>(),
-            ),
-            0..6_u8,
-        );
+        let rest = any::<(bool, u16, u64, Option<u64>)>();
+        let names = (0..5_i32, any::<i32>(), any::<[u8; 3]>(), state);
+        let task = (names, rest, 0..6_u8);
         let task = task.prop_map(|((pid, tid, name, state), rest, kind)| {
             let (is_on_vcpu, vcpu, switches, run_delay) = rest;
             let mut comm = [0; COMM_LENGTH];
@@ -303,12 +296,13 @@ mod tests {
                 1 => TaskStack::Absent,
                 2 => TaskStack::Changed,
                 count => {
-                    let base = 0xffff_ffff_8100_0000 + u64::from(*count);
+                    let count = u64::from(*count);
+                    let base = 0xffff_ffff_8100_0000 + count;
                     look.frames
-                        .extend((0..u64::from(*count)).map(|frame| base + frame * 77));
+                        .extend((0..count).map(|frame| base + frame * 77));
                     TaskStack::Known {
                         first,
-                        count: *count,
+                        count: *kind,
                         scheduler: 2,
                         end: StackEnd::Complete,
                     }
@@ -347,17 +341,12 @@ mod tests {
 
     #[test]
     fn only_selected_processes_are_kept() {
-        let task = |pid| {
-            (
-                Task {
-                    pid,
-                    ..Task::default()
-                },
-                0,
-            )
-        };
+        let tasks = [1, 2, 1].map(|pid| Task {
+            pid,
+            ..Task::default()
+        });
         let mut encoder = TasksEncoder::default();
-        encoder.push(&look(7, &[task(1), task(2), task(1)]), |pid| pid == 2);
+        encoder.push(&look(7, &tasks.map(|task| (task, 0))), |pid| pid == 2);
         let mut pids = Vec::new();
         decode(&encoder.take(), |look| {
             pids.extend(look.tasks.iter().map(|task| task.pid))
@@ -373,11 +362,8 @@ mod tests {
         assert_eq!(decode(&bytes, |_| {}), None);
         let thread = [record::THREAD, 2, 2, 1, b'a'];
         let task = |stack| {
-            [
-                &thread[..],
-                &[record::LOOK, 0, 0, 0, 1, 1, 0, b'S', 0, 0, 5, stack],
-            ]
-            .concat()
+            let look = [record::LOOK, 0, 0, 0, 1, 1, 0, b'S', 0, 0, 5, stack];
+            [&thread[..], &look].concat()
         };
         assert_eq!(decode(&task(2), |_| {}), Some(()));
         assert_eq!(decode(&task(3), |_| {}), None);

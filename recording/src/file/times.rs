@@ -150,15 +150,13 @@ mod tests {
 
     #[test]
     fn times_follow_from_the_ticks() {
-        let sampled = |vcpu, lost, time| Ticks {
-            vcpu,
+        let sampled = |lost, time| Ticks {
             lost,
-            sample: Some(Sample {
-                vcpu,
+            ..Ticks::from(Sample {
+                vcpu: 1,
                 time,
                 ..Sample::default()
-            }),
-            ..Ticks::default()
+            })
         };
         let idle = |vcpu, idle| Ticks {
             vcpu,
@@ -167,9 +165,9 @@ mod tests {
         };
         let mut encoder = TimesEncoder::default();
         for ticks in [
-            sampled(1, 2, 500),
-            sampled(1, 0, 900),
-            sampled(1, 1, 700),
+            sampled(2, 500),
+            sampled(0, 900),
+            sampled(1, 700),
             idle(1, 4),
             idle(0, 9),
         ] {

@@ -132,26 +132,15 @@ mod tests {
     }
 
     #[test]
-    fn names_and_stacks_round_trip() {
-        let mut comm = [0; COMM_LENGTH];
-        comm[..6].copy_from_slice(b"weaver");
+    fn whole_names_round_trip_and_wrong_ones_are_refused() {
         let whole = [b'x'; COMM_LENGTH];
-        let frames = [0xffff_ffff_8100_0010, 0x1000, u64::MAX, 0];
         let mut bytes = Vec::new();
-        push_comm(&mut bytes, &comm);
         push_comm(&mut bytes, &whole);
-        push_frames(&mut bytes, &frames);
-        let mut numbers = Numbers(&bytes);
-        assert_eq!(numbers.comm(), Some(comm));
-        assert_eq!(numbers.comm(), Some(whole));
-        let mut read = Vec::new();
-        assert_eq!(numbers.frames(4, &mut read), Some(()));
-        assert_eq!(read, frames);
-        assert!(numbers.is_empty());
+        assert_eq!(Numbers(&bytes).comm(), Some(whole));
         // Longer than a name can be, and truncated.
         assert_eq!(Numbers(&[17; 18]).comm(), None);
         assert_eq!(Numbers(&[3, b'a']).comm(), None);
-        assert_eq!(Numbers(&[2]).frames(2, &mut read), None);
+        assert_eq!(Numbers(&[2]).frames(2, &mut Vec::new()), None);
     }
 
     #[test]

@@ -248,51 +248,36 @@ mod tests {
         (name.to_owned(), time, bounds)
     }
 
+    /// Samples of thread 1 at these times.
+    fn thread(seen: &[(u64, &str)]) -> Vec<BootSample> {
+        seen.iter().map(|(time, name)| at(*time, 1, name)).collect()
+    }
+
     #[test]
     fn a_call_takes_from_halfway_before_it_to_halfway_after_it() {
-        let seen = [
-            at(0, 1, ""),
-            at(10, 1, "one"),
-            at(20, 1, "one"),
-            at(30, 1, "two"),
-            at(40, 1, ""),
-        ];
+        let seen = [(0, ""), (10, "one"), (20, "one"), (30, "two"), (40, "")];
         let expected = [named("one", 20, (10, 30)), named("two", 10, (0, 20))];
-        assert_eq!(times(&seen), expected);
+        assert_eq!(times(&thread(&seen)), expected);
     }
 
     /// Eight ticks were lost.
     #[test]
     fn unsampled_time_widens_the_bounds() {
-        let seen = [
-            at(0, 1, ""),
-            at(10, 1, "one"),
-            at(20, 1, "one"),
-            at(110, 1, "two"),
-            at(120, 1, ""),
-        ];
+        let seen = [(0, ""), (10, "one"), (20, "one"), (110, "two"), (120, "")];
         let expected = [named("one", 60, (10, 110)), named("two", 50, (0, 100))];
-        assert_eq!(times(&seen), expected);
+        assert_eq!(times(&thread(&seen)), expected);
         let levels = Levels::from_symbols(["__initcall__kmod_m__1_1_two6"].into_iter());
         // It is unknown to which initcall "one" belongs.
-        assert_eq!(longest_unseen(&seen, &levels), 110);
+        assert_eq!(longest_unseen(&thread(&seen), &levels), 110);
     }
 
     /// Between two samples that are in none, and after one that is in one.
     #[test]
     fn an_initcall_may_have_run_in_any_unsampled_time() {
         let levels = Levels::from_symbols(["__initcall__kmod_m__1_1_one6"].into_iter());
-        let mut seen = vec![
-            at(100, 1, ""),
-            at(140, 1, ""),
-            at(150, 1, "one"),
-            at(250, 1, "one"),
-            at(260, 1, ""),
-            // Init, and another thread.
-            at(960, 1, ""),
-            at(970, 7, ""),
-            at(1970, 7, ""),
-        ];
+        let mut seen = thread(&[(100, ""), (140, ""), (150, "one"), (250, "one"), (260, "")]);
+        // Init, and another thread.
+        seen.extend([at(960, 1, ""), at(970, 7, ""), at(1970, 7, "")]);
         assert_eq!(longest_unseen(&seen, &levels), 40);
         seen[4].time = 300;
         assert_eq!(longest_unseen(&seen, &levels), 50);
@@ -302,18 +287,18 @@ mod tests {
     #[test]
     fn the_target_of_a_tail_call_may_belong_to_the_initcall() {
         let seen = [
-            at(0, 1, ""),
-            at(10, 1, "one"),
-            at(20, 1, "helper"),
-            at(30, 1, "helper"),
-            at(40, 1, "two"),
+            (0, ""),
+            (10, "one"),
+            (20, "helper"),
+            (30, "helper"),
+            (40, "two"),
         ];
         let expected = [
             named("one", 10, (0, 40)),
             named("helper", 20, (10, 30)),
             named("two", 10, (0, 2970)),
         ];
-        assert_eq!(times(&seen), expected);
+        assert_eq!(times(&thread(&seen)), expected);
     }
 
     #[test]
@@ -327,30 +312,18 @@ mod tests {
             vcpu: 1,
             ..idle.clone()
         };
-        let seen = |waiting: BootSample| {
-            [
-                at(100, 1, "one"),
-                at(1100, 1, "one"),
-                waiting,
-                at(2100, 1, "two"),
-                at(2110, 1, ""),
-            ]
-        };
-        let expected = |one, two| {
-            [
-                named("one", one, (1000, 2100)),
-                named("two", two, (0, 1010)),
-            ]
-        };
-        // It was halted from 1110 to 1900.
-        assert_eq!(times(&seen(idle)), expected(1905, 105));
-        // The activity in all of that time is unknown.
-        assert_eq!(times(&seen(on_another)), expected(1505, 505));
-        let thread = BootSample {
-            time: 2000,
-            ..at(2000, 7, "")
-        };
-        assert_eq!(times(&seen(thread)), expected(1955, 55));
+        for (waiting, one, two) in [
+            // It was halted from 1110 to 1900.
+            (idle, 1905, 105),
+            // The activity in all of that time is unknown.
+            (on_another, 1505, 505),
+            (at(2000, 7, ""), 1955, 55),
+        ] {
+            let mut seen = thread(&[(100, "one"), (1100, "one"), (2100, "two"), (2110, "")]);
+            seen.insert(2, waiting);
+            let one = named("one", one, (1000, 2100));
+            assert_eq!(times(&seen), [one, named("two", two, (0, 1010))]);
+        }
     }
 
     /// The second call has slept all the time, and its vCPU was halted, or ran another thread, except for its first and last instructions.
@@ -401,14 +374,10 @@ mod tests {
     /// They would be 10^12 steps if each searched the rest.
     #[test]
     fn a_million_visits_take_a_million_steps() {
-        let seen = (0..1_000_000).map(|number: u32| {
-            let name = if number.is_multiple_of(2) {
-                "helper"
-            } else {
-                "other helper"
-            };
-            at(number.into(), 1, name)
-        });
+        let names = ["helper", "other helper"].into_iter().cycle();
+        let seen = (0..1_000_000)
+            .zip(names)
+            .map(|(time, name)| at(time, 1, name));
         let seen: Vec<BootSample> = seen.collect();
         let calls = calls(&seen, &Levels::default(), 1, 1_000_000);
         let samples = calls.iter().map(|call| call.samples);
@@ -417,13 +386,9 @@ mod tests {
 
     #[test]
     fn calls_are_by_thread() {
-        let seen = [
-            at(100, 1, "one"),
-            at(105, 2, "other"),
-            at(110, 1, "one"),
-            at(115, 2, "other"),
-            at(120, 1, "one"),
-        ];
+        let mut seen = thread(&[(100, "one"), (110, "one"), (120, "one")]);
+        seen.insert(1, at(105, 2, "other"));
+        seen.insert(3, at(115, 2, "other"));
         let expected = [named("one", 30, (20, 3000)), named("other", 20, (10, 3000))];
         assert_eq!(times(&seen), expected);
     }

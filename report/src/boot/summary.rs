@@ -304,15 +304,11 @@ mod tests {
     #[test]
     fn unsampled_initcalls_took_no_time() {
         let summary = summary(&[boot(&[("one", 4), ("two", 10)]), boot(&[("two", 12)])]);
-        let rows = summary
-            .calls
-            .iter()
-            .map(|row| (row.name.as_str(), row.time.mean_ns));
-        let rows: Vec<_> = rows.collect();
-        assert_eq!(rows, [("two", 11.0), ("one", 2.0)]);
-        let bounds: Vec<_> = summary.calls.iter().map(|row| row.bounds_ns).collect();
+        let rows = summary.calls.iter();
+        let rows = rows.map(|row| (row.name.as_str(), row.time.mean_ns, row.bounds_ns.unwrap()));
         // The second boot may have had an unsampled initcall of 3 ns.
-        assert_eq!(bounds, [Some((10, 12)), Some((2, 3))]);
+        let expected = [("two", 11.0, (10, 12)), ("one", 2.0, (2, 3))];
+        assert_eq!(rows.collect::<Vec<_>>(), expected);
         assert_eq!(summary.whole.mean_ns, 13.0);
         assert_eq!(summary.phases[2].time.mean_ns, 13.0);
     }
@@ -320,15 +316,9 @@ mod tests {
     /// Times that an artificial recording claims.
     #[test]
     fn any_times_are_accepted() {
-        let boots = [
-            boot(&[("one", u64::MAX / 2)]),
-            boot(&[("one", u64::MAX / 2)]),
-        ];
-        let boots = boots.map(|mut boot| {
-            boot.calls[0].at_most_ns = u64::MAX;
-            boot
-        });
-        let summary = summary(&boots);
+        let mut boot = boot(&[("one", u64::MAX / 2)]);
+        boot.calls[0].at_most_ns = u64::MAX;
+        let summary = summary(&[boot.clone(), boot]);
         assert_eq!(summary.calls[0].bounds_ns.unwrap().1, u64::MAX);
         let (_, calls) = compare(&summary, &summary);
         assert_eq!(calls[0].comparison.p, Some(1.0));
@@ -353,11 +343,8 @@ mod tests {
     fn a_slower_call_is_found_among_others() {
         let boots = |slow: u64| {
             let boots = [0, 1, 2].map(|more| {
-                boot(&[
-                    ("slow", slow + more),
-                    ("same", 500 + 7 * more),
-                    ("other", 90 - more),
-                ])
+                let (same, other) = (("same", 500 + 7 * more), ("other", 90 - more));
+                boot(&[("slow", slow + more), same, other])
             });
             summary(&boots)
         };

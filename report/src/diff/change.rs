@@ -197,12 +197,22 @@ mod tests {
         ("f".to_owned(), "[kernel]".to_owned(), true)
     }
 
+    fn ticks(ticks: u64, blocks: [u64; 16]) -> FunctionTicks {
+        FunctionTicks { ticks, blocks }
+    }
+
+    /// All ticks of 16 blocks.
+    fn all(all: FunctionTicks) -> Ticks {
+        Ticks {
+            blocks: 16,
+            all,
+            ..Ticks::default()
+        }
+    }
+
     /// Ticks of a function, and all ticks, at unknown times.
     fn untimed(samples: [u64; 2], wholes: [u64; 2]) -> ([FunctionTicks; 2], [Ticks; 2]) {
-        let found = |ticks| FunctionTicks {
-            ticks,
-            ..FunctionTicks::default()
-        };
+        let found = |count| ticks(count, [0; 16]);
         let all = wholes.map(|whole| Ticks {
             all: found(whole),
             ..Ticks::default()
@@ -242,11 +252,8 @@ mod tests {
 
     #[test]
     fn a_probability_of_5_in_100_has_an_interval_that_ends_at_0() {
-        for (samples, wholes) in [
-            ([48, 56], [80, 70]),
-            ([0, 9], [90, 110]),
-            ([3, 1], [7, 900]),
-        ] {
+        let usual = ([48, 56], [80, 70]);
+        for (samples, wholes) in [usual, ([0, 9], [90, 110]), ([3, 1], [7, 900])] {
             let p = probability(samples, wholes);
             // For one comparison, the interval of 95 % agrees.
             let Change { low, high, .. } = change(samples, wholes);
@@ -261,31 +268,18 @@ mod tests {
     /// Ten stretches of 50 ticks are worth ten ticks, and 500 ticks that are spread evenly are 500.
     #[test]
     fn consecutive_ticks_are_one_observation() {
-        let mut stretches = FunctionTicks {
-            ticks: 500,
-            ..FunctionTicks::default()
-        };
-        let mut even = stretches;
-        for block in 0..10 {
-            stretches.blocks[block] = 50;
-            even.blocks[block] = 50;
-        }
+        let mut stretches = ticks(500, [0; 16]);
+        stretches.blocks[..10].fill(50);
         // Of 16 blocks in which there could have been one, six have none.
-        let all = Ticks {
-            blocks: 16,
-            all: FunctionTicks {
-                ticks: 8000,
-                blocks: [500; 16],
-            },
-            ..Ticks::default()
-        };
+        let all = all(ticks(8000, [500; 16]));
         let worth = EffectiveTicks::of([stretches; 2], [&all; 2]);
         let (part, whole) = worth.sides[0];
         assert!((20.0..30.0).contains(&part), "{worth:?}");
         assert!((whole / part - 16.0).abs() < 1e-9);
-        even.blocks = [
-            32, 31, 31, 32, 31, 31, 32, 31, 31, 31, 31, 31, 31, 31, 31, 32,
-        ];
+        let mut even = ticks(500, [31; 16]);
+        for block in [0, 3, 6, 15] {
+            even.blocks[block] = 32;
+        }
         let worth = EffectiveTicks::of([even; 2], [&all; 2]);
         assert_eq!(worth.sides[0], (500.0, 8000.0));
         assert_eq!(worth.freedom, 30.0);
@@ -294,26 +288,12 @@ mod tests {
     /// They weren't kept, or belong to a stack that is too rare to be distinguished.
     #[test]
     fn ticks_of_unknown_time_may_be_one_stretch() {
-        let found = FunctionTicks {
-            ticks: 100,
-            ..FunctionTicks::default()
-        };
-        let all = Ticks {
-            blocks: 16,
-            all: FunctionTicks {
-                ticks: 1600,
-                blocks: [100; 16],
-            },
-            ..Ticks::default()
-        };
+        let found = ticks(100, [0; 16]);
+        let all = all(ticks(1600, [100; 16]));
         let worth = EffectiveTicks::of([found; 2], [&all; 2]);
         assert!(worth.sides[0].0 < 1.0, "{worth:?}");
         // The effective number isn't the number of ticks.
-        let half = FunctionTicks {
-            ticks: 800,
-            ..found
-        };
-        let change = Change::new(key(), [half; 2], [&all; 2]);
+        let change = Change::new(key(), [ticks(800, [0; 16]); 2], [&all; 2]);
         assert_eq!((change.before, change.samples), (0.5, [800, 800]));
     }
 }

@@ -199,8 +199,6 @@ fn add_legend(svg: &mut Markup, left: usize, label: &str, fill: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::budget::OutputBudget;
-    use crate::model::testing::profile;
 
     fn drawn(graph: &Graph, lines: &[&str]) -> String {
         let lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
@@ -216,10 +214,8 @@ mod tests {
         let svg = drawn(&graph, &["<script>x</script>\x1b-7;a\"'&b 3"]);
         assert!(svg.contains("&lt;script&gt;x&lt;/script&gt;�-7"), "{svg}");
         assert_eq!(svg.matches("<script").count(), 1);
-        assert!(
-            svg.chars()
-                .all(|c| c == '\n' || c == '\t' || !c.is_control())
-        );
+        let is_text = |letter: char| "\n\t".contains(letter) || !letter.is_control();
+        assert!(svg.chars().all(is_text));
     }
 
     #[test]
@@ -263,9 +259,19 @@ mod tests {
 
     #[test]
     fn the_background_is_plain_and_can_be_dark() {
-        let svg = drawn(&Graph::default(), &["p-7;f 2"]);
-        assert_eq!(svg.matches("stop-color=\"#ffffff\"").count(), 2, "{svg}");
-        assert_eq!(svg.matches("(prefers-color-scheme:dark)").count(), 1);
+        for icicle in [false, true] {
+            let graph = Graph {
+                icicle,
+                ..Graph::default()
+            };
+            let svg = drawn(&graph, &["p-7;f 2"]);
+            assert_eq!(svg.matches("stop-color=\"#ffffff\"").count(), 2, "{svg}");
+            assert_eq!(svg.matches("(prefers-color-scheme:dark)").count(), 1);
+            assert_eq!(svg.matches("<pattern id=").count(), MODES.len());
+            assert_eq!(svg.matches(SUBTITLE_ON_THE_RIGHT).count(), 1);
+        }
+        let css = include_str!("../html/script/palette.css");
+        assert!(css.contains("--torn: #57606a;") && TORN_COLOR == "rgb(87,96,106)");
     }
 
     #[test]
@@ -303,45 +309,6 @@ mod tests {
             "{width}: {last}"
         );
         assert!(style.contains("#subtitle { transform:translateY(-15px) }"));
-    }
-
-    /// The first of the attributes of the frame called `name`.
-    fn fill<'a>(svg: &'a str, name: &str) -> &'a str {
-        let title = format!("<title>{name} (");
-        let (_, frame) = svg
-            .split_once(&title)
-            .unwrap_or_else(|| panic!("{name}: {svg}"));
-        let (_, fill) = frame.split_once("fill=\"").unwrap();
-        fill.split_once('"').unwrap().0
-    }
-
-    #[test]
-    fn interrupt_and_torn_frames_have_marks() {
-        let profile = profile(&[]);
-        let lines = marked(&profile, &[], &OutputBudget::new(u64::MAX)).unwrap();
-        assert_eq!(lines.len(), 4);
-        for icicle in [false, true] {
-            let graph = Graph {
-                icicle,
-                ..Graph::default()
-            };
-            let svg = String::from_utf8(graph.draw(&lines).unwrap()).unwrap();
-            assert!(
-                !svg.contains(MARKS) && !svg.contains("[cut short]"),
-                "{svg}"
-            );
-            // The outermost frame of the truncated stack, and that of the process in an interrupt.
-            assert_eq!(fill(&svg, "0x50"), "url(#cut-user)");
-            assert_eq!(fill(&svg, "0x40"), "rgb(140,194,245)");
-            assert_eq!(fill(&svg, "copy"), "rgb(244,164,96)");
-            assert_eq!(fill(&svg, "[halted]"), "rgb(207,214,221)");
-            let (_, other) = svg.split_once("<title>other-8 (").unwrap();
-            assert_eq!(fill(other, "entry"), "rgb(227,161,218)");
-            assert_eq!(svg.matches("<pattern id=").count(), MODES.len());
-            assert_eq!(svg.matches(SUBTITLE_ON_THE_RIGHT).count(), 1);
-        }
-        let css = include_str!("../html/script/palette.css");
-        assert!(css.contains("--torn: #57606a;") && TORN_COLOR == "rgb(87,96,106)");
     }
 
     #[test]

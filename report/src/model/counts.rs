@@ -328,10 +328,7 @@ mod tests {
                 comm: [b'a'; COMM_LENGTH],
                 ..Sample::default()
             };
-            let ticks = Ticks {
-                sample: Some(sample),
-                ..Ticks::default()
-            };
+            let ticks = sample.into();
             counts.take(&Selected {
                 spread: selector.spread(&ticks),
                 sample: Some(sample),
@@ -406,10 +403,9 @@ mod tests {
     fn stacks_of_one_node_are_one() {
         let counts = counts([(1, 7, 4), (2, 7, 5), (3, 8, 5), (9, 7, 4)].into_iter());
         let cells = Merged::new(&two_threads(), vec![counts], 100, |_, _| 1, 2).cells;
-        let found: Vec<(u16, u32, u32)> = cells
+        let found = cells
             .iter()
-            .map(|(bin, cell, count)| (*bin, cell.stack, *count))
-            .collect();
-        assert_eq!(found, [(0, 1, 2), (0, 1, 1), (1, 1, 1)]);
+            .map(|(bin, cell, count)| (*bin, cell.stack, *count));
+        assert_eq!(found.collect::<Vec<_>>(), [(0, 1, 2), (0, 1, 1), (1, 1, 1)]);
     }
 }

@@ -33,8 +33,6 @@ pub use namer::Namer;
 pub use names::ProcessNames;
 pub use pattern::{NotAPattern, Pattern};
 pub(crate) use profile::outermost_of_guest;
-#[cfg(test)]
-pub(crate) use profile::testing;
 pub use profile::{Process, Profile, Selected, StackSum, Thread, Watcher};
 pub use selection::{Label, NotALabel, NotATimeRange, Selection, TimeRange};
 pub use selector::{Selector, Spread};

@@ -39,27 +39,27 @@ impl ProcessNames {
 
 #[cfg(test)]
 mod tests {
+    use kvmprof_recording::comm_of;
+
     use super::*;
 
     #[test]
     fn the_main_thread_names_the_process_sampled_or_not() {
         let mut names = ProcessNames::default();
-        let note = |names: &mut ProcessNames, tid, name: &[u8]| {
-            let mut comm = [0; COMM_LENGTH];
-            comm[..name.len()].copy_from_slice(name);
+        let note = |names: &mut ProcessNames, tid, name| {
             names.note(&Sample {
                 pid: 7,
                 tid,
-                comm,
+                comm: comm_of(name),
                 ..Sample::default()
             });
         };
         assert_eq!(names.text(None), "");
-        note(&mut names, 9, b"worker");
+        note(&mut names, 9, "worker");
         assert_eq!(names.text(None), "worker");
         assert_eq!(names.text(Some("server\x1b")), "server\u{fffd}");
-        note(&mut names, 7, b"renamed");
-        note(&mut names, 9, b"worker");
+        note(&mut names, 7, "renamed");
+        note(&mut names, 9, "worker");
         assert_eq!(names.text(Some("server")), "renamed");
     }
 }

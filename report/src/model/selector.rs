@@ -237,39 +237,28 @@ mod tests {
     use super::*;
     use crate::model::TimeRange;
 
-    const INFO: RecordingInfo = RecordingInfo {
-        program: String::new(),
-        kernel: String::new(),
-        vcpus: 1,
-        hz: 100_000_000,
-        event: None,
-        tasks: None,
-        clock: String::new(),
-        jitter: false,
-        memory_bytes: 0,
-        began_ns: 0,
-        began_monotonic_ns: 100,
-        stacks: kvmprof_recording::StackParts {
-            kernel: false,
-            user: false,
-        },
-        pids: Vec::new(),
-    };
+    fn selector(selection: &Selection) -> Selector {
+        let info = RecordingInfo {
+            hz: 100_000_000,
+            began_monotonic_ns: 100,
+            ..RecordingInfo::default()
+        };
+        Selector::new(&info, selection)
+    }
 
     fn sampled(time: u64) -> Ticks {
         Ticks {
             idle: 3,
-            sample: Some(Sample {
+            ..Ticks::from(Sample {
                 time,
                 ..Sample::default()
-            }),
-            ..Ticks::default()
+            })
         }
     }
 
     #[test]
     fn ticks_without_a_sample_lie_between_those_with_one() {
-        let mut selector = Selector::new(&INFO, &Selection::default());
+        let mut selector = selector(&Selection::default());
         let idle = Ticks {
             idle: u64::MAX,
             ..Ticks::default()
@@ -289,7 +278,7 @@ mod tests {
             },
             ..Selection::default()
         };
-        let mut selector = Selector::new(&INFO, &selection);
+        let mut selector = selector(&selection);
         // Idle at 110, 120, 130; a sample at 140.
         let (first, begin) = selector.select(&sampled(140));
         assert_eq!((first.idle, first.sample.is_some(), begin), (2, true, 120));

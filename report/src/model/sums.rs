@@ -362,8 +362,7 @@ mod tests {
             };
             let ticks = Ticks {
                 idle: u64::MAX / 4,
-                sample: Some(sample),
-                ..Ticks::default()
+                ..sample.into()
             };
             let frames: Vec<u64> = (0..100).map(|frame| number << 8 | frame).collect();
             sums.add(&ticks, &frames, ProcessState::default());
@@ -385,19 +384,18 @@ mod tests {
         let sample = (-1..6_i32, 0..4_usize, prop::collection::vec(0..3_u64, 0..3));
         let gap = (0..2_u16, 0..3_u64, 0..3_u64, 0..3_u64);
         (gap, prop::option::of(sample)).prop_map(|((vcpu, idle, stolen, lost), sample)| {
-            let (sample, frames) = sample
-                .map(|(pid, mode, frames)| {
-                    let sample = Sample {
-                        vcpu,
-                        pid,
-                        tid: pid,
-                        mode: Mode::ALL[mode],
-                        comm: [b'a'; COMM_LENGTH],
-                        ..Sample::default()
-                    };
-                    (sample, frames)
-                })
-                .unzip();
+            let sample = sample.map(|(pid, mode, frames)| {
+                let sample = Sample {
+                    vcpu,
+                    pid,
+                    tid: pid,
+                    mode: Mode::ALL[mode],
+                    comm: [b'a'; COMM_LENGTH],
+                    ..Sample::default()
+                };
+                (sample, frames)
+            });
+            let (sample, frames) = sample.unzip();
             let ticks = Ticks {
                 vcpu,
                 idle,

@@ -88,22 +88,3 @@ pub fn without_mark(name: &str) -> &str {
 pub fn plain(name: &str) -> String {
     name.replace([';', '\n'], ":")
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::testing::profile;
-
-    #[test]
-    fn stacks_are_folded_under_their_processes() {
-        assert_eq!(
-            folded(&profile(&[]), &OutputBudget::new(1 << 20)).unwrap(),
-            [
-                "[idle];[halted] 2",
-                "main:one-7;0x40 1",
-                "main:one-7;[cut short];0x50;entry_[k];entry_[k];copy_[k] 2",
-                "other-8;entry_[k] 1",
-            ]
-        );
-    }
-}

@@ -7,7 +7,7 @@ use kvmprof_recording::file::{
     BinaryFunction, BinaryInfo, Block, Kind, Mapping, ProcessLabels, ProcessMappings, Segment,
 };
 use kvmprof_recording::{
-    COMM_LENGTH, IDLE_PID, MAX_STACK_FRAMES, Mode, Sample, StackEnd, StackSummary,
+    COMM_LENGTH, IDLE_PID, MAX_STACK_FRAMES, Mode, Sample, StackEnd, StackSummary, comm_of,
 };
 
 use super::{Row, RowsError};
@@ -108,7 +108,7 @@ impl Names {
             tid,
             cpl: if row.mode == Mode::User { 3 } else { 0 },
             mode: row.mode,
-            comm: comm(row.thread),
+            comm: comm_of(row.thread),
             address_space: tables(pid),
             stack: summary(kernel, functions.len() - kernel, is_cut),
             ..Sample::default()
@@ -310,15 +310,6 @@ fn is_kernel(module: &str) -> bool {
 /// The address of the page tables of a process.
 fn tables(pid: i32) -> u64 {
     (u64::from(pid.unsigned_abs()) + 1) * TABLES
-}
-
-/// A thread's name, cut to the length of a comm.
-fn comm(name: &str) -> [u8; COMM_LENGTH] {
-    let mut comm = [0; COMM_LENGTH];
-    let mut ends = (0..COMM_LENGTH.min(name.len() + 1)).rev();
-    let end = ends.find(|end| name.is_char_boundary(*end)).unwrap_or(0);
-    comm[..end].copy_from_slice(&name.as_bytes()[..end]);
-    comm
 }
 
 fn summary(kernel: usize, user: usize, is_cut: bool) -> StackSummary {

@@ -15,9 +15,33 @@ const INFO: fn() -> RecordingInfo = || RecordingInfo {
     ..RecordingInfo::default()
 };
 
+type Names = &'static [&'static str];
+
 /// Rows of all kinds: a kernel module under a program, misleading names, halted vCPUs, no stack.
 fn rows() -> Vec<Row<'static>> {
-    let row = |process, thread, mode, functions, modules, ticks| Row {
+    use Mode::{Idle, Interrupt, Kernel, User};
+    let none: (Names, Names) = (&[], &[]);
+    let work: (Names, Names) = (&["work", "main"], &["prog", "prog"]);
+    let read: (Names, Names) = (
+        &["ext4_read", "<T as X>::go", "read", "main"],
+        &["[ext4]", "[kernel]", "libc.so.6", "prog"],
+    );
+    // Another function of the same name.
+    let main: (Names, Names) = (&["main", "0x7f00"], &["other", "[anon]"]);
+    let halt: (Names, Names) = (&["halt", "do_idle"], &["[kernel]", "[kernel]"]);
+    let handle: (Names, Names) = (&["handle", "work"], &["[kernel]", "prog"]);
+    let rows = [
+        ("db", "db", User, work, 5),
+        ("db", "a thread whose name is long", User, work, 2),
+        ("db", "db", Kernel, read, 7),
+        ("web;\u{1f980}", "w", User, main, 3),
+        ("idle", "idle", Idle, none, 11),
+        ("idle", "idle", Idle, halt, 4),
+        ("db", "db", Interrupt, handle, 6),
+        ("other", "other", User, none, 9),
+        ("other", "other", Kernel, none, 8),
+    ];
+    let row = |(process, thread, mode, (functions, modules), ticks)| Row {
         process,
         thread,
         mode,
@@ -26,60 +50,7 @@ fn rows() -> Vec<Row<'static>> {
         labels: &[],
         ticks,
     };
-    vec![
-        row(
-            "db",
-            "db",
-            Mode::User,
-            &["work", "main"] as &[_],
-            &["prog", "prog"] as &[_],
-            5,
-        ),
-        row(
-            "db",
-            "a thread whose name is long",
-            Mode::User,
-            &["work", "main"],
-            &["prog", "prog"],
-            2,
-        ),
-        row(
-            "db",
-            "db",
-            Mode::Kernel,
-            &["ext4_read", "<T as X>::go", "read", "main"],
-            &["[ext4]", "[kernel]", "libc.so.6", "prog"],
-            7,
-        ),
-        // Another function of the same name.
-        row(
-            "web;\u{1f980}",
-            "w",
-            Mode::User,
-            &["main", "0x7f00"],
-            &["other", "[anon]"],
-            3,
-        ),
-        row("idle", "idle", Mode::Idle, &[], &[], 11),
-        row(
-            "idle",
-            "idle",
-            Mode::Idle,
-            &["halt", "do_idle"],
-            &["[kernel]", "[kernel]"],
-            4,
-        ),
-        row(
-            "db",
-            "db",
-            Mode::Interrupt,
-            &["handle", "work"],
-            &["[kernel]", "prog"],
-            6,
-        ),
-        row("other", "other", Mode::User, &[], &[], 9),
-        row("other", "other", Mode::Kernel, &[], &[], 8),
-    ]
+    rows.map(row).into()
 }
 
 fn profile() -> Profile {
@@ -124,21 +95,19 @@ fn rows_are_drawn_under_their_names() {
             "web:🦀-3;0x7f00;main 3",
         ]
     );
-    assert_eq!(
-        marked(&profile, &[], &OutputBudget::new(1 << 20))
-            .unwrap()
-            .len(),
-        8
-    );
-    let functions: BTreeMap<(String, String), u64> = functions(&profile, SortBy::Own)
-        .into_iter()
-        .map(|function| ((function.name, function.module), function.own))
-        .collect();
-    let own = |name: &str, module: &str| functions[&(name.to_owned(), module.to_owned())];
-    assert_eq!(own("ext4_read", "[ext4]"), 7);
-    assert_eq!(own("main", "other"), 3);
-    assert_eq!(own("main", "prog"), 0);
-    assert_eq!(own("0x7f00", "[anon]"), 0);
+    let marked = marked(&profile, &[], &OutputBudget::new(1 << 20)).unwrap();
+    assert_eq!(marked.len(), 8);
+    let functions = functions(&profile, SortBy::Own);
+    for (name, module, own) in [
+        ("ext4_read", "[ext4]", 7),
+        ("main", "other", 3),
+        ("main", "prog", 0),
+        ("0x7f00", "[anon]", 0),
+    ] {
+        let mut functions = functions.iter();
+        let found = functions.find(|row| (&*row.name, &*row.module) == (name, module));
+        assert_eq!(found.unwrap().own, own, "{name}");
+    }
 }
 
 #[test]
@@ -162,10 +131,7 @@ fn a_recording_of_rows_agrees_with_the_profile() {
     let read = recording.read(|ticks, _| times.extend(ticks.sample.map(|sample| sample.time)));
     read.unwrap();
     assert!(times.is_sorted() && times.len() == 88);
-    assert_eq!(
-        times.iter().filter(|time| **time < 15_000_000_000).count(),
-        44
-    );
+    assert_eq!(times.partition_point(|time| *time < 15_000_000_000), 44);
     assert!(times[0] >= 5_000_000_000 && times[87] < 25_000_000_000);
 }
 
@@ -219,8 +185,8 @@ fn deep_stacks_and_damaged_rows_cause_no_panic() {
             mode,
             functions: &names,
             modules: &[],
-            labels: &[],
             ticks: 1,
+            ..rows()[0]
         };
         sums.add(&row).unwrap();
     }
@@ -240,11 +206,12 @@ fn labelled() -> Vec<Row<'static>> {
         (&[], 8),
     ];
     let labelled = sets.into_iter().flat_map(|(labels, ticks)| {
-        [own, idle].map(|row| Row {
+        let with = |row| Row {
             labels,
             ticks,
             ..row
-        })
+        };
+        [own, idle].map(with)
     });
     let halted = Row {
         labels: &[("zone", "north")],
@@ -253,10 +220,17 @@ fn labelled() -> Vec<Row<'static>> {
     labelled.chain([halted]).collect()
 }
 
-fn by_value(profile: &Profile, key: &str, mode: Mode) -> BTreeMap<String, u64> {
+/// The values with ticks in this mode, by name.
+fn by_value(profile: &Profile, key: &str, mode: Mode) -> Vec<(String, u64)> {
     let rows = by_label(profile, key).into_iter();
     let rows = rows.map(|row| (row.shown_value().to_owned(), row.modes[mode.index()]));
-    rows.filter(|(_, ticks)| *ticks > 0).collect()
+    let mut rows: Vec<_> = rows.filter(|(_, ticks)| *ticks > 0).collect();
+    rows.sort();
+    rows
+}
+
+fn owned((value, ticks): (&str, u64)) -> (String, u64) {
+    (value.to_owned(), ticks)
 }
 
 #[test]
@@ -270,29 +244,20 @@ fn rows_have_the_labels_of_their_processes() {
     let (bytes, account) = writer.finish().unwrap();
     assert_eq!(account.ticks, 41);
     let recording = Recording::from_bytes(Path::new("rows"), bytes).unwrap();
-    let (profile, read) = (
-        sums.into_profile(&INFO()),
-        Profile::from_recording(&recording, &[]).unwrap(),
-    );
-    let counts = |values: &[(&str, u64)]| -> BTreeMap<String, u64> {
-        let values = values.iter();
-        values
-            .map(|(value, ticks)| ((*value).to_owned(), *ticks))
-            .collect()
-    };
+    let profile = sums.into_profile(&INFO());
+    let read = Profile::from_recording(&recording, &[]).unwrap();
     for profile in [&profile, &read] {
-        let zones = counts(&[("north", 3), ("so\u{fffd}uth", 4), ("[none]", 8)]);
-        assert_eq!(by_value(profile, "zone", Mode::User), zones);
-        let users = counts(&[("0", 5), ("1000", 2), ("[none]", 8)]);
-        assert_eq!(by_value(profile, "user", Mode::User), users);
+        let zones = [("[none]", 8), ("north", 3), ("so\u{fffd}uth", 4)];
+        assert_eq!(by_value(profile, "zone", Mode::User), zones.map(owned));
+        let users = [("0", 5), ("1000", 2), ("[none]", 8)];
+        assert_eq!(by_value(profile, "user", Mode::User), users.map(owned));
         assert_eq!(profile.samples(), 41);
     }
     // Halted vCPUs have no process.
-    assert_eq!(by_value(&profile, "zone", Mode::Idle)["[none]"], 8 + 11);
-    assert_eq!(
-        by_value(&read, "zone", Mode::Idle),
-        counts(&[("[none]", 15 + 11)])
-    );
+    let halted = owned(("[none]", 8 + 11));
+    assert!(by_value(&profile, "zone", Mode::Idle).contains(&halted));
+    let halted = owned(("[none]", 15 + 11));
+    assert_eq!(by_value(&read, "zone", Mode::Idle), [halted]);
     let pids = |profile: &Profile| {
         let named = |process: &&Process| process.name == "db";
         profile.processes.values().filter(named).count()
@@ -300,11 +265,8 @@ fn rows_have_the_labels_of_their_processes() {
     // Labels belong to a process in a recording.
     assert_eq!((pids(&profile), pids(&read)), (1, 4));
     let lines = marked(&profile, &["user".to_owned()], &OutputBudget::new(1 << 20)).unwrap();
-    assert!(
-        lines
-            .iter()
-            .any(|line| line.starts_with("user=1000") && line.ends_with("work 2"))
-    );
+    let is_it = |line: &String| line.starts_with("user=1000") && line.ends_with("work 2");
+    assert!(lines.iter().any(is_it), "{lines:?}");
 }
 
 #[test]

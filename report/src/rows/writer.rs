@@ -59,8 +59,7 @@ impl<W: Write> RowsWriter<W> {
             random: 0,
             ticks: 0,
         };
-        let json = serde_json::to_vec(info).unwrap_or_default();
-        writer.put(Block::encode(Kind::Info, &json))?;
+        writer.put(info.to_block())?;
         if let Some(kernel) = kernel {
             writer.put(kernel.to_block())?;
         }
@@ -128,11 +127,10 @@ impl<W: Write> RowsWriter<W> {
             let into = u64::try_from(into).unwrap_or_default();
             let ticks = Ticks {
                 idle: idle_before(number + 1) - idle_before(number),
-                sample: Some(Sample {
+                ..Ticks::from(Sample {
                     time: stretch.begin.saturating_add(into),
                     ..*sample
-                }),
-                ..Ticks::default()
+                })
             };
             self.push(&ticks, frames)?;
         }
@@ -171,8 +169,7 @@ impl<W: Write> RowsWriter<W> {
         }
         let names = self.names.blocks()?;
         self.out.write_all(&names)?;
-        let json = serde_json::to_vec(&self.account).unwrap_or_default();
-        self.put(Block::encode(Kind::End, &json))?;
+        self.put(self.account.to_block())?;
         self.out.flush()?;
         Ok((self.out, self.account))
     }

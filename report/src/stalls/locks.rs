@@ -175,18 +175,16 @@ fn row(kind: WaitKind, address: u64, sum: Sum) -> LockRow {
 #[cfg(test)]
 mod tests {
     use kvmprof_recording::file::RecordingInfo;
-    use kvmprof_recording::{LockWait, Ticks};
+    use kvmprof_recording::{LockWait, Ticks, comm_of};
 
     use super::*;
     use crate::profile::{Selected, Selection, Selector};
 
     fn waiting(time: u64, address: u64, tid: i32, vcpu: Option<u16>) -> Sample {
-        let mut comm = [0; 16];
-        comm[..3].copy_from_slice(b"a\x1bb");
         let owner = LockOwner {
             pid: 7,
             tid,
-            comm,
+            comm: comm_of("a\x1bb"),
             vcpu,
         };
         Sample {
@@ -209,15 +207,14 @@ mod tests {
         let mut stolen = StolenTicks::new(0);
         // vCPU 1 loses what is between 10 and 14 ms.
         for (time, count) in [(10, 0), (14, 3)] {
-            let ticks = Ticks {
+            let sample = Sample {
+                time: time * 1_000_000,
                 vcpu: 1,
+                ..Sample::default()
+            };
+            let ticks = Ticks {
                 stolen: count,
-                sample: Some(Sample {
-                    time: time * 1_000_000,
-                    vcpu: 1,
-                    ..Sample::default()
-                }),
-                ..Ticks::default()
+                ..sample.into()
             };
             stolen.take(&Selected {
                 spread: selector.spread(&ticks),

@@ -186,24 +186,18 @@ mod tests {
     fn last_seen(ungathered: u64) -> Vec<(LastSeen, u64)> {
         let mut selector = Selector::new(&RecordingInfo::default(), &Selection::default());
         let mut stolen = StolenTicks::new(0);
-        let sample = |time| {
-            Some(Sample {
+        let tick = |time| {
+            Ticks::from(Sample {
                 time,
                 ..Sample::default()
             })
         };
-        for ticks in [
-            Ticks {
-                sample: sample(1_000_000),
-                ..Ticks::default()
-            },
-            Ticks {
-                ungathered,
-                stolen: 3,
-                sample: sample(9_000_000),
-                ..Ticks::default()
-            },
-        ] {
+        let later = Ticks {
+            ungathered,
+            stolen: 3,
+            ..tick(9_000_000)
+        };
+        for ticks in [tick(1_000_000), later] {
             stolen.take(&Selected {
                 spread: selector.spread(&ticks),
                 sample: ticks.sample,

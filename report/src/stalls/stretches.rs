@@ -202,15 +202,22 @@ mod tests {
 
     /// A tick `number` periods after the start.
     fn sample(number: u64, tid: i32, ipl: u8) -> Ticks {
-        Ticks {
-            sample: Some(Sample {
-                time: number * PERIOD,
-                tid,
-                ipl,
-                ..Sample::default()
-            }),
-            ..Ticks::default()
-        }
+        let sample = Sample {
+            time: number * PERIOD,
+            tid,
+            ipl,
+            ..Sample::default()
+        };
+        sample.into()
+    }
+
+    /// A tick of thread 7 with interrupts on, and with interrupts off.
+    fn on(number: u64) -> Ticks {
+        sample(number, 7, 0)
+    }
+
+    fn off(number: u64) -> Ticks {
+        sample(number, 7, IPL_MASKED)
     }
 
     fn rows(ticks: &[Ticks]) -> Vec<StretchRow> {
@@ -259,41 +266,33 @@ mod tests {
     fn a_stretch_lasts_until_interrupts_are_on() {
         let stolen = Ticks {
             stolen: 2,
-            ..sample(6, 7, IPL_MASKED)
+            ..off(6)
         };
-        let ticks = [
-            sample(1, 7, 0),
-            sample(2, 7, IPL_MASKED),
-            sample(3, 7, IPL_MASKED),
-            stolen,
-            sample(7, 7, 0),
-            sample(8, 7, IPL_MASKED),
-        ];
+        let ticks = [on(1), off(2), off(3), stolen, on(7), off(8)];
         assert_eq!(lengths(&ticks), [(4, 6, 2), (0, 2, 0)]);
     }
 
     #[test]
     fn preemption_has_its_own_stretches() {
-        let sample = |number, preemption, mode| Ticks {
-            sample: Some(Sample {
+        let ticks = [
+            (1, Preemption::On, Mode::Kernel),
+            (2, Preemption::Off, Mode::Kernel),
+            (3, Preemption::Off, Mode::Interrupt),
+            (4, Preemption::Unknown, Mode::Kernel),
+            (5, Preemption::Off, Mode::Idle),
+            (6, Preemption::Off, Mode::Kernel),
+        ];
+        let ticks = ticks.map(|(number, preemption, mode)| {
+            let sample = Sample {
                 preemption,
                 mode,
-                ..sample(number, 7, IPL_MASKED).sample.unwrap()
-            }),
-            ..Ticks::default()
-        };
-        let ticks = [
-            sample(1, Preemption::On, Mode::Kernel),
-            sample(2, Preemption::Off, Mode::Kernel),
-            sample(3, Preemption::Off, Mode::Interrupt),
-            sample(4, Preemption::Unknown, Mode::Kernel),
-            sample(5, Preemption::Off, Mode::Idle),
-            sample(6, Preemption::Off, Mode::Kernel),
-        ];
+                ..off(number).sample.unwrap()
+            };
+            sample.into()
+        });
         let rows = rows_of(Switch::Preemption, &ticks);
-        let lengths = rows
-            .iter()
-            .map(|row| (row.seen_ns / PERIOD, row.at_most_ns / PERIOD));
+        let length = |row: &StretchRow| (row.seen_ns / PERIOD, row.at_most_ns / PERIOD);
+        let lengths = rows.iter().map(length);
         assert_eq!(lengths.collect::<Vec<_>>(), [(1, 3), (0, 2)]);
     }
 
@@ -303,12 +302,7 @@ mod tests {
             idle: 3,
             ..sample(6, 8, IPL_MASKED)
         };
-        let ticks = [
-            sample(1, 7, IPL_MASKED),
-            sample(2, 8, IPL_MASKED),
-            halted,
-            sample(7, 8, 0),
-        ];
+        let ticks = [off(1), sample(2, 8, IPL_MASKED), halted, sample(7, 8, 0)];
         assert_eq!(lengths(&ticks), [(0, 5, 0), (0, 2, 0), (0, 2, 0)]);
     }
 
@@ -318,18 +312,9 @@ mod tests {
         let behind_others = |stolen| Ticks {
             ungathered: 4 - stolen,
             stolen,
-            ..sample(8, 7, IPL_MASKED)
+            ..off(8)
         };
-        let ticks = |stolen| {
-            [
-                sample(1, 7, 0),
-                sample(2, 7, IPL_MASKED),
-                sample(3, 7, IPL_MASKED),
-                behind_others(stolen),
-                sample(9, 7, IPL_MASKED),
-                sample(10, 7, 0),
-            ]
-        };
+        let ticks = |stolen| [on(1), off(2), off(3), behind_others(stolen), off(9), on(10)];
         assert_eq!(lengths(&ticks(0)), [(1, 7, 0), (1, 3, 0)]);
         // The others may have run first: interrupts were off during all stolen ticks.
         assert_eq!(lengths(&ticks(3)), [(1, 7, 0), (1, 6, 0)]);
@@ -340,17 +325,9 @@ mod tests {
             ..Ticks::default()
         };
         let [on, first, second, _, fourth, end] = ticks(0);
-        let third = sample(8, 7, IPL_MASKED);
-        let ticks = [
-            on,
-            first,
-            second,
-            apart(1, 0),
-            apart(0, 3),
-            third,
-            fourth,
-            end,
-        ];
+        let third = off(8);
+        let (one, three) = (apart(1, 0), apart(0, 3));
+        let ticks = [on, first, second, one, three, third, fourth, end];
         assert_eq!(lengths(&ticks), [(1, 7, 0), (1, 6, 0)]);
     }
 
@@ -361,18 +338,11 @@ mod tests {
             time: "3.6:".parse().unwrap(),
             ..Selection::default()
         };
-        let ticks = [
-            sample(10, 7, 0),
-            sample(3590, 7, IPL_MASKED),
-            sample(3603, 7, IPL_MASKED),
-            sample(3604, 7, IPL_MASKED),
-            sample(3605, 7, 0),
-        ];
+        let ticks = [on(10), off(3590), off(3603), off(3604), on(3605)];
         let rows = selected_rows(Switch::Interrupts, &selection, &ticks);
-        let times = rows
-            .iter()
-            .map(|row| [row.begin_ns, row.seen_ns, row.at_most_ns].map(|ns| ns / PERIOD));
-        assert_eq!(times.collect::<Vec<_>>(), [[3603, 1, 5]]);
+        let times = |row: &StretchRow| [row.begin_ns, row.seen_ns, row.at_most_ns];
+        let times: Vec<_> = rows.iter().map(times).collect();
+        assert_eq!(times, [[3603, 1, 5].map(|number| number * PERIOD)]);
     }
 
     /// The end of a halt is known by the grid of ticks; samples with jitter may precede it.
@@ -382,12 +352,7 @@ mod tests {
             idle: 5,
             ..Ticks::default()
         };
-        let ticks = [
-            sample(1, 7, 0),
-            halted,
-            sample(4, 7, IPL_MASKED),
-            sample(5, 7, 0),
-        ];
+        let ticks = [on(1), halted, off(4), on(5)];
         let rows = rows(&ticks);
         assert_eq!((rows[0].seen_ns, rows[0].at_most_ns), (0, 2 * PERIOD));
     }

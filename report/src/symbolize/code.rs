@@ -160,6 +160,23 @@ mod tests {
         }
     }
 
+    /// A file with segments of these offsets, addresses and lengths.
+    fn binary(id: u32, segments: &[(u64, u64, u64)], functions: &str) -> Binary {
+        let segment = |(offset, address, length)| Segment {
+            offset,
+            address,
+            length,
+        };
+        Binary {
+            info: BinaryInfo {
+                id,
+                segments: segments.iter().copied().map(segment).collect(),
+                ..BinaryInfo::default()
+            },
+            functions: functions.to_owned(),
+        }
+    }
+
     /// Two files, of which one is mapped in two pieces.
     fn resolver() -> (Resolver, MappingSet) {
         let mut resolver = Resolver::default();
@@ -177,31 +194,10 @@ mod tests {
             ],
             ..ProcessMappings::default()
         });
-        for (id, functions) in [
-            (
-                1,
-                "401000 20 weave\n401020 20 _ZN6Weaver4spinEv\n401040 8 x\n403f00 800 card\n",
-            ),
-            (2, "100 40 weave\n"),
-        ] {
-            let segment = |offset, address| Segment {
-                offset,
-                address,
-                length: 0x1000,
-            };
-            let segments = match id {
-                1 => vec![segment(0x1000, 0x40_1000), segment(0x3000, 0x40_3000)],
-                _ => vec![segment(0, 0)],
-            };
-            resolver.add_file(Binary {
-                info: BinaryInfo {
-                    id,
-                    segments,
-                    ..BinaryInfo::default()
-                },
-                functions: functions.to_owned(),
-            });
-        }
+        let weaver = "401000 20 weave\n401020 20 _ZN6Weaver4spinEv\n401040 8 x\n403f00 800 card\n";
+        let segments = [(0x1000, 0x40_1000, 0x1000), (0x3000, 0x40_3000, 0x1000)];
+        resolver.add_file(binary(1, &segments, weaver));
+        resolver.add_file(binary(2, &[(0, 0, 0x1000)], "100 40 weave\n"));
         let set = resolver.tables().spaces.at(SPACE, 7, u64::MAX);
         (resolver, set)
     }
@@ -209,7 +205,7 @@ mod tests {
     fn found(code: &[Code]) -> Vec<(u64, u64, &str)> {
         let found = code.iter();
         found
-            .map(|code| (code.begin, code.end, code.file.as_str()))
+            .map(|code| (code.begin, code.end, &*code.file))
             .collect()
     }
 
@@ -217,21 +213,19 @@ mod tests {
     fn functions_are_found_where_they_are_mapped() {
         let (resolver, set) = resolver();
         let called = |name| resolver.functions_called(set, name);
-        assert_eq!(
-            found(&called("weave")),
-            [
-                (0x5000_1000, 0x5000_1020, "/bin/weaver"),
-                (0x7000_0100, 0x7000_0140, "/lib/libc.so")
-            ]
-        );
-        for name in ["Weaver::spin()", "_ZN6Weaver4spinEv"] {
-            let expected = [(0x5000_1020, 0x5000_1040, "/bin/weaver")];
+        let weaver = |begin, end| (begin, end, "/bin/weaver");
+        let libc = (0x7000_0100, 0x7000_0140, "/lib/libc.so");
+        let spin = weaver(0x5000_1020, 0x5000_1040);
+        for (name, expected) in [
+            ("weave", &[weaver(0x5000_1000, 0x5000_1020), libc][..]),
+            ("Weaver::spin()", &[spin]),
+            ("_ZN6Weaver4spinEv", &[spin]),
+            // It can't extend beyond what is mapped.
+            ("card", &[weaver(0x5000_3f00, 0x5000_4000)]),
+            ("dye", &[]),
+        ] {
             assert_eq!(found(&called(name)), expected, "{name}");
         }
-        // It can't extend beyond what is mapped.
-        let expected = [(0x5000_3f00, 0x5000_4000, "/bin/weaver")];
-        assert_eq!(found(&called("card")), expected);
-        assert_eq!(called("dye"), []);
     }
 
     #[test]
@@ -244,18 +238,7 @@ mod tests {
         assert_eq!(linked(&resolver, 0x1000), Some(0x1000));
         assert_eq!(linked(&resolver, 0x4000_0010), Some(0x4000_0010));
         // The segment begins in the middle of a page, and is mapped from that page's start.
-        resolver.add_file(Binary {
-            info: BinaryInfo {
-                id: 2,
-                segments: vec![Segment {
-                    offset: 0x5f0,
-                    address: 0x15f0,
-                    length: 0x100,
-                }],
-                ..BinaryInfo::default()
-            },
-            functions: String::new(),
-        });
+        resolver.add_file(binary(2, &[(0x5f0, 0x15f0, 0x100)], ""));
         assert_eq!(linked(&resolver, 0x7000_0000), Some(0x1000));
         assert_eq!(linked(&resolver, 0x7000_0600), Some(0x1600));
         assert_eq!(linked(&resolver, 0x7000_1000), None);
@@ -265,16 +248,11 @@ mod tests {
     fn files_reach_from_their_first_to_their_last_mapping() {
         let (resolver, set) = resolver();
         let files = resolver.files_in(set);
-        assert!(
-            files[0].is_of("weaver") && files[0].is_of("/bin/weaver") && !files[0].is_of("/bin")
-        );
-        assert_eq!(
-            found(&files),
-            [
-                (0x5000_1000, 0x5000_4000, "/bin/weaver"),
-                (0x7000_0000, 0x7000_2000, "/lib/libc.so")
-            ]
-        );
+        let is_of = ["weaver", "/bin/weaver", "/bin"].map(|name| files[0].is_of(name));
+        assert_eq!(is_of, [true, true, false]);
+        let weaver = (0x5000_1000, 0x5000_4000, "/bin/weaver");
+        let libc = (0x7000_0000, 0x7000_2000, "/lib/libc.so");
+        assert_eq!(found(&files), [weaver, libc]);
     }
 
     #[test]

@@ -329,10 +329,8 @@ mod tests {
             mappings(0x4000, 7, 150, "c"),
         ]);
         let file = |space, pid, time| {
-            let set = spaces.at(space, pid, time);
-            spaces
-                .find(set, 0x1fff)
-                .map(|mapping| mapping.file.as_str())
+            let found = spaces.find(spaces.at(space, pid, time), 0x1fff);
+            found.map(|mapping| mapping.file.as_str())
         };
         assert_eq!(file(0x2000, 7, 150), Some("a"));
         assert_eq!(file(0x3000, 7, 200), Some("b"), "the other half under KPTI");
@@ -378,11 +376,8 @@ mod tests {
         // A late recorder has those of one.
         let late = Spaces::new(&both[..1]);
         assert_eq!(file(&late, 0x3000, 8), None);
-        assert_eq!(
-            file(&late, 0x3000, 7).as_deref(),
-            Some("first"),
-            "under KPTI"
-        );
+        let under_kpti = file(&late, 0x3000, 7);
+        assert_eq!(under_kpti.as_deref(), Some("first"));
         // Earlier recordings have them in one place.
         let earlier = Spaces::new(&[both[0].clone(), mappings(0x2000, 8, 110, "second")]);
         assert_eq!(file(&earlier, 0x2000, 7).as_deref(), Some("first"));

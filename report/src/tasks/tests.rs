@@ -4,7 +4,7 @@ use std::path::Path;
 
 use kvmprof_recording::file::{Block, Kind, Recording, RecordingInfo, TasksEncoder, header};
 use kvmprof_recording::tasks::{Task, TaskLook, TaskStack, TaskState};
-use kvmprof_recording::{COMM_LENGTH, StackEnd};
+use kvmprof_recording::{StackEnd, comm_of};
 
 use super::*;
 use crate::graph::Graph;
@@ -17,12 +17,10 @@ const SYMBOLS: &str = "ffffffff81000000 T __schedule\nffffffff81001000 T pipe_re
 const SECOND: u64 = 1_000_000_000;
 
 fn task(tid: i32, state: TaskState, switches: u64) -> Task {
-    let mut comm = [0; COMM_LENGTH];
-    comm[..4].copy_from_slice(if tid == 1 { b"init" } else { b"a;b\x1b" });
     Task {
         pid: tid,
         tid,
-        comm,
+        comm: comm_of(if tid == 1 { "init" } else { "a;b\x1b" }),
         state,
         switches,
         run_delay: Some(switches * 1000),
@@ -54,93 +52,70 @@ fn look(time: u64, tasks: &[(Task, &[u64])]) -> TaskLook {
     look
 }
 
-/// The sums of a recording of all processes.
-fn sums(selection: &Selection) -> (TaskSums, Resolver) {
-    sums_of(&[], selection)
-}
-
-/// Three looks: one task reads a pipe all the time, another one runs, waits for its vCPU, and waits for a disk. They
-/// are those of a recording of `pids`, or of all processes if there are none.
-fn sums_of(pids: &[i32], selection: &Selection) -> (TaskSums, Resolver) {
+/// Three looks: one task reads a pipe all the time, another one runs, waits for its vCPU, and waits for a disk.
+fn looks() -> [TaskLook; 3] {
     let reader = (task(1, TaskState::Sleeping, 5), &[8, 0x1008, 0x2008][..]);
     let running = Task {
         is_on_vcpu: true,
         ..task(2, TaskState::Runnable, 7)
     };
-    let looks = [
+    let waiting = task(2, TaskState::Runnable, 8);
+    let on_disk = task(2, TaskState::Uninterruptible, 10);
+    [
         look(SECOND, &[reader, (running, &[])]),
-        look(
-            2 * SECOND,
-            &[reader, (task(2, TaskState::Runnable, 8), &[9])],
-        ),
-        look(
-            3 * SECOND,
-            &[
-                reader,
-                (task(2, TaskState::Uninterruptible, 10), &[9, 0x3008]),
-            ],
-        ),
-    ];
-    let info = RecordingInfo {
-        vcpus: 2,
-        pids: pids.to_vec(),
-        ..RecordingInfo::default()
-    };
-    read(info, SYMBOLS, &looks, selection)
+        look(2 * SECOND, &[reader, (waiting, &[9])]),
+        look(3 * SECOND, &[reader, (on_disk, &[9, 0x3008])]),
+    ]
 }
 
-/// The sums of a recording of all processes, with so many vCPUs and these looks.
-fn sums_of_looks(vcpus: u32, looks: &[TaskLook]) -> (TaskSums, Resolver) {
-    sums_of_symbols(SYMBOLS, vcpus, looks)
+/// The sums of these looks in a recording of all processes, with two vCPUs.
+fn sums(looks: &[TaskLook]) -> (TaskSums, Resolver) {
+    read(&[], SYMBOLS, looks, &Selection::default())
 }
 
-fn sums_of_symbols(symbols: &str, vcpus: u32, looks: &[TaskLook]) -> (TaskSums, Resolver) {
-    let info = RecordingInfo {
-        vcpus,
-        ..RecordingInfo::default()
-    };
-    read(info, symbols, looks, &Selection::default())
-}
-
+/// The sums of a recording of `pids`, or of all processes if there are none.
 fn read(
-    info: RecordingInfo,
+    pids: &[i32],
     symbols: &str,
     looks: &[TaskLook],
     selection: &Selection,
 ) -> (TaskSums, Resolver) {
     let mut encoder = TasksEncoder::default();
     for look in looks {
-        encoder.push(look, |pid| info.pids.is_empty() || info.pids.contains(&pid));
+        encoder.push(look, |pid| pids.is_empty() || pids.contains(&pid));
     }
     let info = RecordingInfo {
+        vcpus: 2,
         tasks: Some(10),
-        ..info
+        pids: pids.to_vec(),
+        ..RecordingInfo::default()
     };
-    let mut bytes = header().to_vec();
-    for (kind, contents) in [
-        (Kind::Info, serde_json::to_vec(&info).unwrap()),
-        (Kind::Symbols, symbols.into()),
-        (Kind::Tasks, encoder.take()),
-    ] {
-        bytes.extend(Block::encode(kind, &contents).unwrap());
-    }
+    let symbols = Block::encode(Kind::Symbols, symbols.as_bytes()).unwrap();
+    let looks = Block::encode(Kind::Tasks, &encoder.take()).unwrap();
+    let bytes = [&header()[..], &info.to_block().unwrap(), &symbols, &looks].concat();
     let recording = Recording::from_bytes(Path::new("test"), bytes).unwrap();
     let contents = recording.contents().unwrap();
     let sums = TaskSums::read(&recording, &contents, selection, &Unobserved).unwrap();
     (sums, Resolver::from_contents(&contents))
 }
 
+/// What is printed of them, with so many rows.
+fn printed(sums: &TaskSums, resolver: &Resolver, top: usize) -> String {
+    let mut text = Vec::new();
+    print(sums, resolver, top, &mut text).unwrap();
+    String::from_utf8(text).unwrap()
+}
+
 #[test]
 fn tasks_are_counted_by_state_vcpu_and_function() {
-    let (sums, resolver) = sums(&Selection::default());
+    let (sums, resolver) = sums(&looks());
     assert_eq!((sums.looks, sums.complete, sums.on_vcpu), (3, 3, 1));
     assert_eq!((sums.duration, sums.longest), (15_000, 5000));
-    let states: Vec<_> = sums
+    let states = sums
         .states
         .iter()
-        .map(|(state, seen)| (state.letter(), *seen))
-        .collect();
-    assert_eq!(states, [('R', 1), ('S', 3), ('D', 1)]);
+        .map(|(state, seen)| (state.letter(), *seen));
+    assert_eq!(states.collect::<Vec<_>>(), [('R', 1), ('S', 3), ('D', 1)]);
     let queues: Vec<_> = sums.vcpus.values().copied().collect();
     let queue = |waiting, free, free_while_waiting, delay| VcpuQueue {
         waiting,
@@ -152,32 +127,19 @@ fn tasks_are_counted_by_state_vcpu_and_function() {
     };
     assert_eq!(queues, [queue(1, 2, 1, 3000), queue(0, 3, 1, 0)]);
     let rows = wait_rows(&sums, &resolver);
-    let seen: Vec<_> = (rows.iter())
-        .map(|row| {
-            (
-                row.state.letter(),
-                row.functions.join(" "),
-                row.seen,
-                row.longest / SECOND,
-            )
-        })
-        .collect();
-    let expected = [
-        ('S', "pipe_read vfs_read", 3, 2),
-        ('R', "", 1, 0),
-        ('D', "io_wait", 1, 0),
-    ];
-    assert_eq!(
-        seen,
-        expected.map(|(state, name, seen, longest)| (state, name.to_owned(), seen, longest))
-    );
+    let seen = rows.iter().map(|row| {
+        let (state, functions) = (row.state.letter(), row.functions.join(" "));
+        format!("{state} {functions} {} {}", row.seen, row.longest / SECOND)
+    });
+    let expected = ["S pipe_read vfs_read 3 2", "R  1 0", "D io_wait 1 0"];
+    assert_eq!(seen.collect::<Vec<_>>(), expected);
     let delays: Vec<u64> = sums.delays.values().copied().collect();
     assert_eq!(delays, [0, 3000]);
 }
 
 #[test]
 fn the_flame_graph_is_of_waits_by_process_and_state() {
-    let (sums, resolver) = sums(&Selection::default());
+    let (sums, resolver) = sums(&looks());
     assert_eq!(
         folded(&sums, &resolver, &OutputBudget::new(1 << 20)).unwrap(),
         [
@@ -198,7 +160,7 @@ fn the_picture_has_torn_edges_and_groups() {
         }
     }
     let whole = (task(1, TaskState::Sleeping, 6), &[8, 0x2008, 0x1008][..]);
-    let (sums, resolver) = sums_of_looks(2, &[cut, look(2 * SECOND, &[whole])]);
+    let (sums, resolver) = sums(&[cut, look(2 * SECOND, &[whole])]);
     let lines = folded(&sums, &resolver, &OutputBudget::new(1 << 20)).unwrap();
     assert_eq!(
         lines,
@@ -210,14 +172,9 @@ fn the_picture_has_torn_edges_and_groups() {
     let svg = Graph::default().draw(&lines).unwrap();
     let svg = String::from_utf8(svg).unwrap();
     let colour = |title: &str| {
-        let (_, rest) = svg.split_once(&format!("<title>{title}")).unwrap();
-        rest.split_once("fill=\"")
-            .unwrap()
-            .1
-            .split('"')
-            .next()
-            .unwrap()
-            .to_owned()
+        let (_, frame) = svg.split_once(&format!("<title>{title}")).unwrap();
+        let (_, fill) = frame.split_once("fill=\"").unwrap();
+        fill.split_once('"').unwrap().0
     };
     assert_eq!(colour("pipe_read ("), "url(#cut-kernel)");
     assert_eq!(colour("sleeping ("), colour("init-1 ("));
@@ -231,46 +188,36 @@ fn the_flame_graph_ends_where_its_budget_does() {
     let all: Vec<(Task, &[u64])> = (1..=500)
         .map(|tid| (task(tid, TaskState::Sleeping, 5), &stack[..]))
         .collect();
-    let symbols = format!(
-        "{BASE:x} T {}\n{:x} T _end\n",
-        "x".repeat(4000),
-        BASE + 0x4000
-    );
-    let (sums, resolver) = sums_of_symbols(&symbols, 2, &[look(SECOND, &all)]);
+    let (name, end) = ("x".repeat(4000), BASE + 0x4000);
+    let symbols = format!("{BASE:x} T {name}\n{end:x} T _end\n");
+    let looks = [look(SECOND, &all)];
+    let (sums, resolver) = read(&[], &symbols, &looks, &Selection::default());
     // 500 stacks of 59 names would be 118 MB.
     let budget = 8 << 20;
-    assert_eq!(
-        folded(&sums, &resolver, &OutputBudget::new(budget)),
-        Err(TooMuch(budget))
-    );
+    let refused = folded(&sums, &resolver, &OutputBudget::new(budget));
+    assert_eq!(refused, Err(TooMuch(budget)));
     // All of one stack: its names are stored once.
     let rows = wait_rows(&sums, &resolver);
     let [row] = &rows[..] else {
         panic!("{} rows", rows.len());
     };
     assert_eq!((row.tasks, row.functions.len()), (500, 59));
-    assert!(
-        row.functions
-            .iter()
-            .all(|name| Arc::ptr_eq(name, &row.functions[0]))
-    );
+    let is_first = |name| Arc::ptr_eq(name, &row.functions[0]);
+    assert!(row.functions.iter().all(is_first));
 }
 
 /// A task that calls execve(2) stays the same: it hasn't run since, and its delay continues.
 #[test]
 fn a_renamed_task_is_the_same_task() {
-    let renamed = |time, switches, name: &[u8]| {
-        let mut task = task(3, TaskState::Sleeping, switches);
-        task.comm = [0; COMM_LENGTH];
-        task.comm[..name.len()].copy_from_slice(name);
+    let renamed = |(time, switches, name)| {
+        let task = Task {
+            comm: comm_of(name),
+            ..task(3, TaskState::Sleeping, switches)
+        };
         look(time * SECOND, &[(task, &[8, 0x1008])])
     };
-    let looks = [
-        renamed(1, 5, b"sh"),
-        renamed(4, 5, b"true"),
-        renamed(6, 7, b"true"),
-    ];
-    let (sums, resolver) = sums_of_looks(1, &looks);
+    let looks = [(1, 5, "sh"), (4, 5, "true"), (6, 7, "true")].map(renamed);
+    let (sums, resolver) = sums(&looks);
     let rows = wait_rows(&sums, &resolver);
     let [row] = &rows[..] else {
         panic!("{rows:?}");
@@ -287,7 +234,7 @@ fn a_renamed_task_is_the_same_task() {
 /// Run delays count for a task's last vCPU, and from look to look: a task with another one's ids starts again.
 #[test]
 fn run_delays_are_also_by_vcpu() {
-    let delayed = |time, vcpu, run_delay| {
+    let delayed = |(time, vcpu, run_delay)| {
         let task = Task {
             vcpu,
             run_delay: Some(run_delay),
@@ -295,15 +242,15 @@ fn run_delays_are_also_by_vcpu() {
         };
         look(time * SECOND, &[(task, &[])])
     };
+    // The fourth look is at another task, which has waited for 40 ns so far.
     let looks = [
-        delayed(1, 0, 1000),
-        delayed(2, 0, 1500),
-        delayed(3, 1, 1700),
-        // Another task, which has waited for 40 ns so far.
-        delayed(4, 1, 40),
-        delayed(5, 1, 50),
+        (1, 0, 1000),
+        (2, 0, 1500),
+        (3, 1, 1700),
+        (4, 1, 40),
+        (5, 1, 50),
     ];
-    let (sums, resolver) = sums_of_looks(2, &looks);
+    let (sums, resolver) = sums(&looks.map(delayed));
     let delays: Vec<u64> = sums.vcpus.values().map(|queue| queue.delay).collect();
     assert_eq!(delays, [500, 210]);
     assert_eq!(sums.delays.values().copied().collect::<Vec<_>>(), [710]);
@@ -338,21 +285,19 @@ fn tasks_that_wait_while_a_vcpu_is_free_are_marked() {
         // Both are.
         look(4 * SECOND, &[waits(2, 1)]),
     ];
-    let (sums, resolver) = sums_of_looks(2, &looks);
+    let (sums, resolver) = sums(&looks);
     let found: Vec<_> = (sums.free_waits.iter())
         .map(|((thread, vcpu), wait)| (thread.tid, *vcpu, wait.looks, wait.own))
         .collect();
     assert_eq!(found, [(2, 0, 2, 0), (2, 1, 1, 1), (3, 1, 1, 1)]);
-    let mut text = Vec::new();
-    print(&sums, &resolver, 2, &mut text).unwrap();
-    let text = String::from_utf8(text).unwrap();
+    let text = printed(&sums, &resolver, 2);
     let (_, table) = text.split_once("WAITED WHILE A VCPU WAS FREE").unwrap();
-    let rows: Vec<Vec<&str>> = (table.lines().skip(1))
-        .map(|line| line.split_whitespace().collect())
-        .collect();
-    assert_eq!(rows[0], ["2", "0", "0", "2", "a;b\u{fffd}"], "{text}");
-    assert_eq!(rows[1], ["1", "1", "1", "2", "a;b\u{fffd}"], "{text}");
-    assert_eq!(rows[2].join(" "), "... and 1 more", "{text}");
+    let words = table.split_whitespace().skip_while(|word| *word != "2");
+    let rows = "2 0 0 2 a;b\u{fffd} 1 1 1 2 a;b\u{fffd} ... and 1 more";
+    assert!(
+        words.collect::<Vec<_>>().join(" ").starts_with(rows),
+        "{text}"
+    );
     let document = document(&sums, &resolver, 1, &OutputBudget::new(1 << 20)).unwrap();
     assert_eq!(document["waits_while_free"].as_array().unwrap().len(), 3);
     assert_eq!(document["waits_while_free"][0]["looks_own_free"], 0);
@@ -361,10 +306,8 @@ fn tasks_that_wait_while_a_vcpu_is_free_are_marked() {
 
 #[test]
 fn the_tables_and_the_document_have_the_same_numbers() {
-    let (sums, resolver) = sums(&Selection::default());
-    let mut text = Vec::new();
-    print(&sums, &resolver, 2, &mut text).unwrap();
-    let text = String::from_utf8(text).unwrap();
+    let (sums, resolver) = sums(&looks());
+    let text = printed(&sums, &resolver, 2);
     for line in [
         "3 looks at the guest's tasks, 0 of them without some; a vCPU stood still for 0.005 ms each, 0.005 ms at most",
         "  S sleeping                3        1.0",
@@ -389,7 +332,7 @@ fn only_what_is_selected_counts() {
         time: "1.5:2.5".parse().unwrap(),
         ..Selection::default()
     };
-    let (sums, _) = sums(&selection);
+    let (sums, _) = read(&[], SYMBOLS, &looks(), &selection);
     assert_eq!((sums.looks, sums.waits.len()), (1, 1));
     assert_eq!(sums.states.get(&TaskState::Runnable), Some(&1));
 }
@@ -400,12 +343,11 @@ fn a_selection_of_processes_has_no_vcpu_table() {
         pids: vec![2],
         ..Selection::default()
     };
-    for (sums, resolver) in [sums(&selection), sums_of(&[2], &Selection::default())] {
+    for (pids, selection) in [(&[][..], selection), (&[2], Selection::default())] {
+        let (sums, resolver) = read(pids, SYMBOLS, &looks(), &selection);
         assert_eq!((sums.looks, sums.on_vcpu), (3, 1));
         assert!(sums.vcpus.is_empty());
-        let mut text = Vec::new();
-        print(&sums, &resolver, 2, &mut text).unwrap();
-        let text = String::from_utf8(text).unwrap();
+        let text = printed(&sums, &resolver, 2);
         assert!(!text.contains("FREE WHILE A TASK WAITS"), "{text}");
         let document = document(&sums, &resolver, 1, &OutputBudget::new(1 << 20)).unwrap();
         assert_eq!(document["vcpus"].as_array().map(Vec::len), Some(0));

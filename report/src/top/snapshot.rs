@@ -283,48 +283,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn functions_belong_to_the_kernel_or_a_process() {
+    fn stacks_of_a_function_are_those_with_it() {
         let snapshot = snapshot();
-        let mut rows: Vec<_> = snapshot
-            .functions
-            .iter()
-            .map(|row| {
-                (
-                    row.function.name.to_string(),
-                    row.process.as_str(),
-                    row.own,
-                    row.total,
-                )
-            })
-            .collect();
-        rows.sort_unstable();
-        let rows: Vec<_> = rows
-            .iter()
-            .map(|(label, process, own, total)| (label.as_str(), *process, *own, *total))
-            .collect();
-        assert_eq!(
-            rows,
-            [
-                ("0x400100", "weaver", 10, 10),
-                ("0x400100", "worker", 60, 60),
-                ("0x400200", "worker", 0, 30),
-                ("[halted]", "", 50, 50),
-                ("copy_page", "", 30, 30),
-                ("do_syscall", "", 0, 30),
-                ("handle_irq", "", 10, 10),
-            ]
-        );
-    }
-
-    #[test]
-    fn stacks_are_those_of_the_target() {
-        let snapshot = snapshot();
-        let of_process: Vec<_> = snapshot
-            .stacks(&Target::Process(7))
-            .iter()
-            .map(|row| (row.ticks, row.frames.len()))
-            .collect();
-        assert_eq!(of_process, [(60, 1), (30, 3), (10, 1)]);
         let target = Target::Function(FunctionId {
             pid: None,
             name: "do_syscall".into(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackSummary, Ticks};
+use kvmprof_recording::{Mode, Sample, StackEnd, StackSummary, Ticks, comm_of};
 
 use super::{Model, Snapshot};
 use kvmprof_recording::file::{Account, Block, Kind, RecordingInfo, SamplesEncoder, header};
@@ -18,40 +18,37 @@ pub fn stream() -> Stream {
     }
 }
 
+/// The begin of a recording of two vCPUs.
+fn beginning(kernel: &str, symbols: &str) -> Vec<u8> {
+    let info = RecordingInfo {
+        kernel: kernel.to_owned(),
+        vcpus: 2,
+        hz: 100,
+        ..RecordingInfo::default()
+    };
+    let symbols = Block::encode(Kind::Symbols, symbols.as_bytes()).unwrap();
+    [&header()[..], &info.to_block().unwrap(), &symbols].concat()
+}
+
 impl Stream {
     pub fn begin(&self) -> Vec<u8> {
-        let info = RecordingInfo {
-            kernel: "vmlinuz-6.1".to_owned(),
-            vcpus: 2,
-            hz: 100,
-            ..RecordingInfo::default()
-        };
-        let info = serde_json::to_vec(&info).unwrap();
-        let symbols = b"1000 T do_syscall\n2000 t copy_page\n3000 t handle_irq\n";
-        [
-            header().to_vec(),
-            Block::encode(Kind::Info, &info).unwrap(),
-            Block::encode(Kind::Symbols, symbols).unwrap(),
-        ]
-        .concat()
+        let symbols = "1000 T do_syscall\n2000 t copy_page\n3000 t handle_irq\n";
+        beginning("vmlinuz-6.1", symbols)
     }
 
     pub fn samples(&mut self, all: &[(Ticks, Vec<u64>)]) -> Vec<u8> {
         for (ticks, frames) in all {
             self.encoder.push(ticks, frames);
         }
-        Block::encode(Kind::Samples, &self.encoder.take().bytes).unwrap()
+        self.encoder.take().to_blocks().unwrap()
     }
 
     pub fn end(&self) -> Vec<u8> {
-        let account = serde_json::to_vec(&Account::default()).unwrap();
-        Block::encode(Kind::End, &account).unwrap()
+        Account::default().to_block().unwrap()
     }
 }
 
 fn sample(pid: i32, name: &str, mode: Mode, vcpu: u16, frames: &[u64]) -> (Ticks, Vec<u64>) {
-    let mut comm = [0; COMM_LENGTH];
-    comm[..name.len()].copy_from_slice(name.as_bytes());
     let kernel = frames.iter().filter(|frame| **frame < 0x10_0000).count();
     let stack = StackSummary {
         kernel: u16::try_from(kernel).unwrap(),
@@ -63,19 +60,14 @@ fn sample(pid: i32, name: &str, mode: Mode, vcpu: u16, frames: &[u64]) -> (Ticks
     let sample = Sample {
         pid,
         tid: pid,
-        comm,
+        comm: comm_of(name),
         mode,
         vcpu,
         pc: frames[0],
         stack,
         ..Sample::default()
     };
-    let ticks = Ticks {
-        vcpu,
-        sample: Some(sample),
-        ..Ticks::default()
-    };
-    (ticks, frames.to_vec())
+    (sample.into(), frames.to_vec())
 }
 
 /// A tick in the kernel.
@@ -118,28 +110,11 @@ pub const HOSTILE: [char; 5] = ['\x1b', '\u{9b}', '\u{202e}', '\u{200b}', '\u{20
 /// A guest whose kernel, functions and process have hostile names.
 pub fn hostile_model() -> Model {
     let evil: String = HOSTILE.iter().flat_map(|evil| ['a', *evil]).collect();
-    let info = RecordingInfo {
-        kernel: format!("vmlinuz-{evil}"),
-        vcpus: 2,
-        hz: 100,
-        ..RecordingInfo::default()
-    };
-    let info = serde_json::to_vec(&info).unwrap();
     let symbols = format!("1000 T do_{evil}\n2000 t copy_{evil}\n");
     // As much as fits into its 16 bytes: three of them.
-    let (tick, frames) = sample(
-        7,
-        "n\x1b[2J\u{202e}\u{200b}",
-        Mode::Kernel,
-        0,
-        &[0x2004, 0x1008],
-    );
-    let bytes = [
-        header().to_vec(),
-        Block::encode(Kind::Info, &info).unwrap(),
-        Block::encode(Kind::Symbols, symbols.as_bytes()).unwrap(),
-        stream().samples(&[(tick, frames)]),
-    ];
+    let name = "n\x1b[2J\u{202e}\u{200b}";
+    let samples = stream().samples(&[sample(7, name, Mode::Kernel, 0, &[0x2004, 0x1008])]);
+    let bytes = [beginning(&format!("vmlinuz-{evil}"), &symbols), samples];
     let mut model = Model::new(Duration::from_secs(10), Duration::ZERO);
     model.feed(&bytes.concat(), Duration::from_secs(1)).unwrap();
     model

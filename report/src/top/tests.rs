@@ -3,6 +3,8 @@
 #[path = "../../tests/shared/data.rs"]
 mod data;
 
+use std::time::Duration;
+
 use kvmprof_recording::file::ProcessLabels;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -82,23 +84,21 @@ fn values_of_a_label_are_a_table_of_their_own() {
     let [seven, eight] = [7, 8].map(|pid| super::testing::process(pid, &[0x2004, 0x1008]));
     let samples = stream.samples(&[seven.clone(), seven, eight]);
     let bytes = [stream.begin(), labels.to_block().unwrap(), samples].concat();
-    let second = std::time::Duration::from_secs(1);
-    let mut model = Model::new(second, std::time::Duration::ZERO).with_label(Some("user".into()));
+    let second = Duration::from_secs(1);
+    let mut model = Model::new(second, Duration::ZERO).with_label(Some("user".into()));
     model.feed(&bytes, second).unwrap();
     let snapshot = model.snapshot();
     let mut out = Vec::new();
     print(&snapshot, 20, &mut out).unwrap();
     let out = String::from_utf8(out).unwrap();
     let (_, table) = out.split_once("USER                       TICKS").unwrap();
-    let lines = table.lines().skip(1).take(2);
-    let lines: Vec<String> = lines.map(|line| line.chars().take(40).collect()).collect();
-    assert_eq!(
-        lines,
-        [
-            "1000\u{fffd}                          2  66.7 %",
-            "[none]                         1  33.3 %"
-        ]
-    );
+    let mut lines = table.lines().skip(1);
+    for row in [
+        "1000\u{fffd}                          2  66.7 %",
+        "[none]                         1  33.3 %",
+    ] {
+        assert!(lines.next().unwrap().starts_with(row), "{out}");
+    }
     let mut view = View::default();
     for code in [KeyCode::Tab, KeyCode::Tab, KeyCode::Down, KeyCode::Enter] {
         view.key(KeyEvent::from(code), &snapshot);
@@ -106,21 +106,16 @@ fn values_of_a_label_are_a_table_of_their_own() {
     let target = view.target.clone().unwrap();
     assert_eq!(target, Target::Label(None));
     assert_eq!(super::view::title(&target, &snapshot), "user=[none]");
-    let pids: Vec<i32> = (snapshot.stacks(&target).iter())
-        .map(|row| row.pid)
-        .collect();
-    assert_eq!(pids, [8]);
+    let stacks = snapshot.stacks(&target);
+    assert!(stacks.len() == 1 && stacks[0].pid == 8);
 }
 
 #[test]
 fn colours_are_used_only_where_they_may() {
     let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
     let has_colour = |terminal: &Terminal<TestBackend>| {
-        let buffer = terminal.backend().buffer();
-        buffer
-            .content
-            .iter()
-            .any(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset)
+        let mut cells = terminal.backend().buffer().content.iter();
+        cells.any(|cell| [cell.fg, cell.bg] != [Color::Reset; 2])
     };
     let plain = screen(&mut terminal, &view(&[]), false);
     assert!(!has_colour(&terminal));
@@ -148,7 +143,7 @@ fn any_size_can_be_drawn_and_a_resize_clears_the_screen() {
 
 #[test]
 fn there_is_a_screen_before_the_first_ticks() {
-    let empty = Model::new(std::time::Duration::from_secs(1), std::time::Duration::ZERO);
+    let empty = Model::new(Duration::from_secs(1), Duration::ZERO);
     let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
     for keys in [vec![], vec![KeyCode::Tab, KeyCode::Enter, KeyCode::End]] {
         let mut view = view(&keys);
@@ -158,17 +153,15 @@ fn there_is_a_screen_before_the_first_ticks() {
             .unwrap();
     }
     let mut model = model();
-    model.advance(std::time::Duration::from_secs(100));
+    model.advance(Duration::from_secs(100));
     let snapshot = model.snapshot();
     assert_eq!(super::lines::rate(&snapshot), "no ticks in the window");
 }
 
 #[test]
 fn high_losses_are_shown_with_the_rate() {
-    let mut model = Model::new(
-        std::time::Duration::from_secs(10),
-        std::time::Duration::ZERO,
-    );
+    let second = Duration::from_secs(1);
+    let mut model = Model::new(10 * second, Duration::ZERO);
     let mut stream = super::testing::stream();
     let gap = kvmprof_recording::Ticks {
         stolen: 90,
@@ -176,9 +169,7 @@ fn high_losses_are_shown_with_the_rate() {
         ..kvmprof_recording::Ticks::default()
     };
     let bytes = [stream.begin(), stream.samples(&[(gap, Vec::new())])].concat();
-    model
-        .feed(&bytes, std::time::Duration::from_secs(1))
-        .unwrap();
+    model.feed(&bytes, second).unwrap();
     let rate = super::lines::rate(&model.snapshot());
     assert!(rate.ends_with(": shares mislead"), "{rate}");
     assert!(!super::lines::rate(&snapshot()).contains("mislead"));

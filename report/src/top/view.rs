@@ -323,11 +323,8 @@ mod tests {
 
     fn press(view: &mut View, snapshot: &Snapshot, keys: &[KeyCode]) {
         for code in keys {
-            assert_eq!(
-                view.key(KeyEvent::from(*code), snapshot),
-                Action::Continue,
-                "{code:?}"
-            );
+            let action = view.key(KeyEvent::from(*code), snapshot);
+            assert_eq!(action, Action::Continue, "{code:?}");
         }
     }
 
@@ -362,7 +359,7 @@ mod tests {
         press(
             &mut view,
             &snapshot,
-            &"/WEq".chars().map(KeyCode::Char).collect::<Vec<_>>(),
+            &['/', 'W', 'E', 'q'].map(KeyCode::Char),
         );
         assert_eq!(pids(&view, &snapshot), [0_i32; 0]);
         press(&mut view, &snapshot, &[KeyCode::Backspace, KeyCode::Enter]);
@@ -377,11 +374,7 @@ mod tests {
     #[test]
     fn the_selected_row_stays_selected_when_rows_move() {
         let (mut view, snapshot) = (View::default(), snapshot());
-        press(
-            &mut view,
-            &snapshot,
-            &[KeyCode::Down, KeyCode::Down, KeyCode::Down],
-        );
+        press(&mut view, &snapshot, &[KeyCode::Down; 3]);
         assert_eq!(view.cursor(&snapshot), 2);
         let mut later = snapshot.clone();
         later.processes[2].modes[0] = 1000;
@@ -403,10 +396,8 @@ mod tests {
         assert_eq!(view.target, None);
         let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
         assert_eq!(view.key(control_c, &snapshot), Action::Quit);
-        assert_eq!(
-            view.key(KeyEvent::from(KeyCode::Char('q')), &snapshot),
-            Action::Quit
-        );
+        let quit = KeyEvent::from(KeyCode::Char('q'));
+        assert_eq!(view.key(quit, &snapshot), Action::Quit);
     }
 
     #[test]

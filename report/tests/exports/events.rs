@@ -1,11 +1,9 @@
 //! Recordings with an event as source of ticks: no format converts them to time.
 
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use clap::ValueEnum;
-use flate2::read::GzDecoder;
 use kvmprof_recording::file::{Recording, RecordingInfo};
 use kvmprof_report::export::{Format, Source};
 use kvmprof_report::graph::account;
@@ -14,9 +12,10 @@ use kvmprof_report::profile::Profile;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::export;
 use super::readers::run;
 use super::recording::{info, ticks, write};
+use super::totals::numbers;
+use super::{export, unpacked};
 
 /// A recording of every twentieth MMIO write.
 fn recording() -> (TempDir, PathBuf) {
@@ -32,17 +31,6 @@ fn recording() -> (TempDir, PathBuf) {
     write(&info, &sampled.collect::<Vec<_>>())
 }
 
-fn samples(path: &Path) -> u64 {
-    let contents = Recording::open(path).unwrap().read(|_, _| {}).unwrap();
-    contents.account.samples
-}
-
-/// The numbers of a JSON array.
-fn sum(numbers: &Value) -> u64 {
-    let numbers = numbers.as_array().unwrap().iter();
-    numbers.map(|number| number.as_u64().unwrap()).sum()
-}
-
 #[test]
 fn no_format_converts_events_to_time() {
     let (_folder, path) = recording();
@@ -50,11 +38,9 @@ fn no_format_converts_events_to_time() {
         if *format == Format::PerfData {
             continue;
         }
-        let out = export(&path, &[], *format);
-        let mut text = out.clone();
+        let mut text = export(&path, &[], *format);
         if *format == Format::Pprof {
-            text.clear();
-            GzDecoder::new(&*out).read_to_end(&mut text).unwrap();
+            text = unpacked(&text);
         }
         let text = String::from_utf8_lossy(&text);
         for wrong in ["nanoseconds", "cpu-clock", " Hz"] {
@@ -69,28 +55,40 @@ fn no_format_converts_events_to_time() {
 #[test]
 fn formats_with_weights_have_the_number_of_events() {
     let (_folder, path) = recording();
-    let events = samples(&path) * 20;
-    let speedscope: Value =
-        serde_json::from_slice(&export(&path, &[], Format::Speedscope)).unwrap();
-    let profiles = speedscope["profiles"].as_array().unwrap();
-    let weights = profiles.iter().map(|profile| {
-        assert_eq!(profile["unit"], "none");
-        assert!(profile["name"].as_str().unwrap().ends_with(": mmio-write"));
-        sum(&profile["weights"])
-    });
-    assert_eq!(weights.sum::<u64>(), events);
+    let samples = Recording::open(&path)
+        .unwrap()
+        .read(|_, _| {})
+        .unwrap()
+        .account
+        .samples;
+    let json = |format| serde_json::from_slice::<Value>(&export(&path, &[], format)).unwrap();
+    let speedscope = json(Format::Speedscope);
+    let weights = speedscope["profiles"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|profile| {
+            assert_eq!(profile["unit"], "none");
+            assert!(profile["name"].as_str().unwrap().ends_with(": mmio-write"));
+            numbers(&profile["weights"]).iter().sum::<u64>()
+        });
+    assert_eq!(weights.sum::<u64>(), samples * 20);
     let script = String::from_utf8(export(&path, &[], Format::PerfScript)).unwrap();
     let heads = script
         .lines()
         .filter(|line| line.ends_with(" mmio-write: "));
     assert!(heads.clone().all(|line| line.contains(" 20 mmio-write")));
-    assert_eq!(heads.count() as u64, samples(&path));
-    let firefox: Value = serde_json::from_slice(&export(&path, &[], Format::Firefox)).unwrap();
-    let threads = firefox["threads"].as_array().unwrap();
-    for thread in threads {
-        let deltas = thread["samples"]["threadCPUDelta"].as_array().unwrap();
+    assert_eq!(heads.count() as u64, samples);
+    for thread in json(Format::Firefox)["threads"].as_array().unwrap() {
+        let deltas = numbers(&thread["samples"]["threadCPUDelta"]);
         assert!(deltas.iter().all(|delta| *delta == 0), "{deltas:?}");
     }
+}
+
+/// The total by another program, of events of this name.
+fn assert_counted(text: &str, name: &str, total: &str) {
+    let total = format!("{total}{}", 20 * ticks(1).len());
+    assert!(text.contains(name) && text.contains(&total), "{text}");
 }
 
 #[test]
@@ -98,12 +96,9 @@ fn go_tool_pprof_counts_events() {
     let (folder, path) = recording();
     let file = folder.path().join("exported.pb.gz");
     std::fs::write(&file, export(&path, &[], Format::Pprof)).unwrap();
-    let text = run(Command::new("go")
-        .args(["tool", "pprof", "-top"])
-        .arg(&file));
-    assert!(text.contains("Type: mmio-write"), "{text}");
-    let total = format!("Total samples = {}", samples(&path) * 20);
-    assert!(text.contains(&total), "{total}: {text}");
+    let mut pprof = Command::new("go");
+    let text = run(pprof.args(["tool", "pprof", "-top"]).arg(&file));
+    assert_counted(&text, "Type: mmio-write", "Total samples = ");
 }
 
 #[test]
@@ -114,20 +109,19 @@ fn perf_counts_events_by_name() {
     Format::PerfData.write_file(&source, &file).unwrap();
     let perf = |command| {
         let mut perf = Command::new("perf");
-        run(perf
-            .args([command, "-i"])
-            .arg(&file)
-            .env("HOME", folder.path()))
+        let perf = perf.args([command, "-i"]).arg(&file);
+        run(perf.env("HOME", folder.path()))
     };
-    let report = perf("report");
-    assert!(report.contains("of event 'mmio-write'"), "{report}");
-    let total = format!("Event count (approx.): {}", samples(&path) * 20);
-    assert!(report.contains(&total), "{total}: {report}");
+    assert_counted(
+        &perf("report"),
+        "of event 'mmio-write'",
+        "Event count (approx.): ",
+    );
     let script = perf("script");
     let heads = script
         .lines()
         .filter(|line| line.contains(" 20 mmio-write:"));
-    assert_eq!(heads.count() as u64, samples(&path), "{script}");
+    assert_eq!(heads.count(), ticks(1).len(), "{script}");
 }
 
 #[test]

@@ -1,60 +1,42 @@
 //! Compares each format with a golden file.
 
-use std::io::Read;
+use std::path::Path;
 
 use clap::ValueEnum;
-use flate2::read::GzDecoder;
 use kvmprof_recording::Ticks;
 use kvmprof_report::export::Format;
+use serde_json::Value;
 
-use super::export;
 use super::recording::{info, recording, write};
+use super::{export, unpacked};
 use crate::shared::data::check;
 
-#[test]
-fn folded() {
-    let (_folder, path) = recording(1);
-    check("export.folded", &export(&path, &[], Format::Folded));
+/// The export without compression, and JSON on many lines.
+fn readable(path: &Path, format: Format) -> Vec<u8> {
+    let export = export(path, &[], format);
+    match format {
+        Format::Pprof => unpacked(&export),
+        Format::Firefox => {
+            let document: Value = serde_json::from_slice(&export).unwrap();
+            serde_json::to_vec_pretty(&document).unwrap()
+        }
+        _ => export,
+    }
 }
 
 #[test]
-fn perf_script() {
+fn formats_are_as_expected() {
     let (_folder, path) = recording(1);
-    check("export.perf", &export(&path, &[], Format::PerfScript));
-}
-
-#[test]
-fn speedscope() {
-    let (_folder, path) = recording(1);
-    let document = export(&path, &[], Format::Speedscope);
-    serde_json::from_slice::<serde_json::Value>(&document).unwrap();
-    check("export.speedscope.json", &document);
-}
-
-#[test]
-fn pprof() {
-    let (_folder, path) = recording(1);
-    let mut message = Vec::new();
-    let packed = export(&path, &[], Format::Pprof);
-    GzDecoder::new(packed.as_slice())
-        .read_to_end(&mut message)
-        .unwrap();
-    check("export.pprof", &message);
-}
-
-#[test]
-fn firefox() {
-    let (_folder, path) = recording(1);
-    let document = export(&path, &[], Format::Firefox);
-    let document: serde_json::Value = serde_json::from_slice(&document).unwrap();
-    let text = serde_json::to_vec_pretty(&document).unwrap();
-    check("export.firefox.json", &text);
-}
-
-#[test]
-fn callgrind() {
-    let (_folder, path) = recording(1);
-    check("export.callgrind", &export(&path, &[], Format::Callgrind));
+    for (format, file) in [
+        (Format::Folded, "export.folded"),
+        (Format::PerfScript, "export.perf"),
+        (Format::Speedscope, "export.speedscope.json"),
+        (Format::Pprof, "export.pprof"),
+        (Format::Firefox, "export.firefox.json"),
+        (Format::Callgrind, "export.callgrind"),
+    ] {
+        check(file, &readable(&path, format));
+    }
 }
 
 /// No sample tells the guest's name for process 0 here.
@@ -67,29 +49,19 @@ fn halted_vcpus_alone_have_one_name() {
     let (_folder, path) = write(&info(), &[(ticks, Vec::new())]);
     let formats = Format::value_variants().iter();
     for format in formats.filter(|format| **format != Format::PerfData) {
-        let mut text = export(&path, &[], *format);
-        if *format == Format::Pprof {
-            let packed = std::mem::take(&mut text);
-            GzDecoder::new(packed.as_slice())
-                .read_to_end(&mut text)
-                .unwrap();
-        }
-        let text = String::from_utf8_lossy(&text);
+        let export = readable(&path, *format);
+        let text = String::from_utf8_lossy(&export);
         assert!(text.contains("[idle]"), "{format:?}: {text}");
         assert!(!text.contains("pid-0"), "{format:?}: {text}");
     }
-    let folded = export(&path, &[], Format::Folded);
-    assert_eq!(folded, b"[idle];[halted] 5\n");
+    assert_eq!(readable(&path, Format::Folded), b"[idle];[halted] 5\n");
 }
 
 #[test]
 fn processes_can_be_chosen() {
     let (_folder, path) = recording(1);
     let text = String::from_utf8(export(&path, &[230], Format::PerfScript)).unwrap();
-    let heads: Vec<&str> = text
-        .lines()
-        .filter(|line| line.contains("cpu-clock"))
-        .collect();
-    assert_eq!(heads.len(), 20);
-    assert!(heads.iter().all(|line| line.contains("  230/230")));
+    let heads = text.lines().filter(|line| line.contains("cpu-clock"));
+    assert!(heads.clone().all(|line| line.contains("  230/230")));
+    assert_eq!(heads.count(), 20);
 }

@@ -4,11 +4,12 @@ use std::fs::OpenOptions;
 use std::io::Write;
 
 use kvmprof_recording::file::{Block, Kind};
-use kvmprof_recording::{HOST_FRAMES, Mode, Sample, StackEnd, StackSummary, Ticks};
+use kvmprof_recording::{HOST_FRAMES, Mode, Sample, StackEnd, StackSummary};
 use kvmprof_report::export::Format;
 
 use super::export;
 use super::recording::{info, write};
+use crate::shared::recordings::stack_of;
 
 const FUNCTIONS: &str = "fe00000000000002 t kvm_vcpu_ioctl\t[host:kvm]\n\
                          fe00000000000003 t main\t[host:qemu-system-x86_64]\n";
@@ -28,33 +29,30 @@ fn exported(user_end: StackEnd, format: Format) -> String {
         tid: 230,
         mode: Mode::Kernel,
         stack: StackSummary {
-            kernel: 1,
-            user: 1,
             host: 2,
-            kernel_end: StackEnd::Complete,
-            user_end,
+            ..stack_of(1, 1, user_end)
         },
         ..Sample::default()
     };
-    let ticks = Ticks {
-        sample: Some(sample),
-        ..Ticks::default()
-    };
-    let (_folder, path) = write(&info(), &[(ticks, FRAMES.to_vec())]);
+    let (_folder, path) = write(&info(), &[(sample.into(), FRAMES.to_vec())]);
     let block = Block::encode(Kind::Symbols, FUNCTIONS.as_bytes()).unwrap();
     let mut file = OpenOptions::new().append(true).open(&path).unwrap();
     file.write_all(&block).unwrap();
     String::from_utf8(export(&path, &[], format)).unwrap()
 }
 
+/// The frames of the folded stack, outermost first.
+fn folded(user_end: StackEnd) -> Vec<String> {
+    let folded = exported(user_end, Format::Folded);
+    let line = folded.lines().find(|line| line.contains("main")).unwrap();
+    line.split(';').map(str::to_owned).collect()
+}
+
 #[test]
 fn host_frames_have_no_guest_callers() {
-    let folded = exported(StackEnd::Complete, Format::Folded);
-    let line = folded.lines().find(|line| line.contains("main")).unwrap();
-    let (frames, _) = line.rsplit_once(' ').unwrap();
-    let frames: Vec<&str> = frames.split(';').collect();
-    assert_eq!(frames.len(), 5, "{line}");
-    assert_eq!(frames[1..3], ["main_[k]", "kvm_vcpu_ioctl_[k]"], "{line}");
+    let frames = folded(StackEnd::Complete);
+    assert_eq!(frames.len(), 5, "{frames:?}");
+    assert_eq!(frames[1..3], ["main_[k]", "kvm_vcpu_ioctl_[k]"]);
 }
 
 /// The truncation mark is between the guest's outermost frame and the host's.
@@ -67,18 +65,12 @@ fn a_guests_stack_that_is_cut_short_is_marked_where_it_ends() {
         found.unwrap_or_else(|| panic!("no {name} in {text}"))
     };
     assert_eq!(frames.len(), 5, "{text}");
-    assert_eq!(place("cut short"), 2, "{text}");
-    assert_eq!(
-        (place("kvm_vcpu_ioctl+0x0 ([host:kvm])"), place("main+0x0")),
-        (3, 4),
-        "{text}"
-    );
-    let folded = exported(StackEnd::Truncated, Format::Folded);
-    let line = folded.lines().find(|line| line.contains("main")).unwrap();
-    let frames: Vec<&str> = line.split(';').collect();
+    let places = ["cut short", "kvm_vcpu_ioctl+0x0 ([host:kvm])", "main+0x0"].map(place);
+    assert_eq!(places, [2, 3, 4], "{text}");
+    let frames = folded(StackEnd::Truncated);
     let expected = ["main_[k]", "kvm_vcpu_ioctl_[k]", "[cut short]"];
-    assert_eq!(frames[1..4], expected, "{line}");
-    assert_eq!(frames.len(), 6, "{line}");
+    assert_eq!(frames[1..4], expected);
+    assert_eq!(frames.len(), 6, "{frames:?}");
     for format in [Format::PerfScript, Format::Folded] {
         let whole = exported(StackEnd::Complete, format);
         assert!(!whole.contains("cut short"), "{whole}");

@@ -11,13 +11,8 @@ use super::recording::{info, write};
 
 /// Numbers, often extreme ones.
 fn number() -> impl Strategy<Value = u64> {
-    prop_oneof![
-        Just(0),
-        Just(1),
-        Just(u64::MAX),
-        Just(0xffff_ffff_8100_0742),
-        any::<u64>()
-    ]
+    let usual = prop::sample::select(vec![0, 1, u64::MAX, 0xffff_ffff_8100_0742]);
+    prop_oneof![4 => usual, 1 => any::<u64>()]
 }
 
 fn id() -> impl Strategy<Value = i32> {
@@ -25,13 +20,8 @@ fn id() -> impl Strategy<Value = i32> {
 }
 
 fn sample() -> impl Strategy<Value = (Sample, Vec<u64>)> {
-    let mode = prop::sample::select(vec![Mode::User, Mode::Kernel, Mode::Interrupt, Mode::Idle]);
-    let end = prop::sample::select(vec![
-        StackEnd::Absent,
-        StackEnd::Complete,
-        StackEnd::Truncated,
-        StackEnd::Dropped,
-    ]);
+    let mode = prop::sample::select(&Mode::ALL);
+    let end = prop::sample::select(&StackEnd::ALL);
     let frames = prop::collection::vec(number(), 0..6);
     let who = (id(), id(), any::<[u8; 16]>(), 0..3_u16);
     (who, number(), mode, end, frames, 0..6_u16).prop_map(
@@ -62,23 +52,21 @@ fn sample() -> impl Strategy<Value = (Sample, Vec<u64>)> {
 }
 
 fn ticks() -> impl Strategy<Value = (Ticks, Vec<u64>)> {
-    (
-        prop::option::of(sample()),
-        [number(), number(), number(), number()],
-    )
-        .prop_map(|(sample, [idle, stolen, lost, ungathered])| {
-            let (sample, frames) = sample.unzip();
-            let ticks = Ticks {
-                vcpu: sample.map_or(1, |sample: Sample| sample.vcpu),
-                // The encoder sums them.
-                idle: idle >> 8,
-                stolen: stolen >> 8,
-                lost: lost >> 8,
-                ungathered: ungathered >> 8,
-                sample,
-            };
-            (ticks, frames.unwrap_or_default())
-        })
+    // The encoder sums them.
+    let counts = [(); 4].map(|()| number().prop_map(|number| number >> 8));
+    let sample = prop::option::of(sample());
+    (sample, counts).prop_map(|(sample, [idle, stolen, lost, ungathered])| {
+        let (sample, frames) = sample.unzip();
+        let ticks = Ticks {
+            vcpu: sample.map_or(1, |sample: Sample| sample.vcpu),
+            idle,
+            stolen,
+            lost,
+            ungathered,
+            sample,
+        };
+        (ticks, frames.unwrap_or_default())
+    })
 }
 
 proptest! {

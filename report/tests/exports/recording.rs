@@ -6,8 +6,10 @@ use kvmprof_recording::file::{
     BinaryFunction, BinaryInfo, Block, KernelInfo, Kind, Mapping, ProcessMappings, RecordingInfo,
     SamplesEncoder, Segment, header,
 };
-use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackParts, StackSummary, Ticks};
+use kvmprof_recording::{Mode, Sample, StackEnd, StackParts, Ticks, comm_of};
 use tempfile::TempDir;
+
+use crate::shared::recordings::stack_of;
 
 const SYMBOLS: &str = "\
 ffffffff81000000 T _text
@@ -59,92 +61,63 @@ const READ: &[u64] = &[
     0xffff_ffff_8100_0111,
 ];
 
+/// By vCPU, thread, mode, and the share.
+const fn kind(vcpu: u16, thread: (i32, i32, &'static str), mode: Mode, share: u32) -> SampleKind {
+    SampleKind {
+        vcpu,
+        thread,
+        mode,
+        kernel: &[],
+        user: &[],
+        user_end: StackEnd::Absent,
+        share,
+    }
+}
+
 const KINDREDS: [SampleKind; 8] = [
     SampleKind {
-        vcpu: 0,
-        thread: (101, 101, "server"),
-        mode: Mode::Kernel,
         kernel: READ,
         user: &[0x40_1234, 0x40_1100, 0x40_1000],
         user_end: StackEnd::Complete,
-        share: 13,
+        ..kind(0, (101, 101, "server"), Mode::Kernel, 13)
     },
     SampleKind {
-        vcpu: 1,
-        thread: (101, 102, "server worker"),
-        mode: Mode::Kernel,
         kernel: READ,
         user: &[0x40_1234, 0x40_1500],
         user_end: StackEnd::Truncated,
-        share: 8,
+        ..kind(1, (101, 102, "server worker"), Mode::Kernel, 8)
     },
     SampleKind {
-        vcpu: 1,
-        thread: (101, 101, "server"),
-        mode: Mode::User,
-        kernel: &[],
         user: &[0x40_1300, 0x40_1100, 0x40_1300, 0x40_1100, 0x40_1000],
         user_end: StackEnd::Complete,
-        share: 11,
+        ..kind(1, (101, 101, "server"), Mode::User, 11)
     },
     SampleKind {
-        vcpu: 0,
-        thread: (230, 230, "batch"),
-        mode: Mode::User,
-        kernel: &[],
         user: &[0x40_2080, 0x40_2000],
         user_end: StackEnd::Broken,
-        share: 17,
+        ..kind(0, (230, 230, "batch"), Mode::User, 17)
     },
     SampleKind {
-        vcpu: 0,
-        thread: (230, 230, "batch"),
-        mode: Mode::Interrupt,
         kernel: &[0xffff_ffff_8100_0b10, 0xffff_ffff_8100_0910],
         user: &[0x40_2080, 0x40_2000],
         user_end: StackEnd::Complete,
-        share: 3,
+        ..kind(0, (230, 230, "batch"), Mode::Interrupt, 3)
     },
     SampleKind {
-        vcpu: 1,
-        thread: (-1, -1, ""),
-        mode: Mode::Kernel,
         kernel: &[0xffff_ffff_c000_0f20],
-        user: &[],
-        user_end: StackEnd::Absent,
-        share: 5,
+        ..kind(1, (-1, -1, ""), Mode::Kernel, 5)
     },
     SampleKind {
-        vcpu: 1,
-        thread: (0, 0, "swapper/1"),
-        mode: Mode::Idle,
         kernel: &[0xffff_ffff_8100_0d04],
-        user: &[],
-        user_end: StackEnd::Absent,
-        share: 2,
+        ..kind(1, (0, 0, "swapper/1"), Mode::Idle, 2)
     },
-    SampleKind {
-        vcpu: 0,
-        thread: (231, 231, "a;b \"c\"\u{7f}"),
-        mode: Mode::User,
-        kernel: &[],
-        user: &[],
-        user_end: StackEnd::Absent,
-        share: 1,
-    },
+    kind(0, (231, 231, "a;b \"c\"\u{7f}"), Mode::User, 1),
 ];
 
 impl SampleKind {
     fn sample(&self, time: u64) -> (Sample, Vec<u64>) {
         let frames = [self.kernel, self.user].concat();
         let (pid, tid, name) = self.thread;
-        let mut comm = [0; COMM_LENGTH];
-        comm[..name.len()].copy_from_slice(name.as_bytes());
-        let kernel_end = if self.kernel.is_empty() {
-            StackEnd::Absent
-        } else {
-            StackEnd::Complete
-        };
         let sample = Sample {
             time,
             pc: frames.first().copied().unwrap_or(0x7f00_1234_5678),
@@ -153,17 +126,10 @@ impl SampleKind {
             process_group: -1,
             vcpu: self.vcpu,
             cpl: if self.mode == Mode::User { 3 } else { 0 },
-            ipl: 0,
             mode: self.mode,
-            comm,
+            comm: comm_of(name),
             address_space: 0x1000 * u64::from(pid.unsigned_abs()),
-            stack: StackSummary {
-                kernel: u16::try_from(self.kernel.len()).unwrap(),
-                user: u16::try_from(self.user.len()).unwrap(),
-                host: 0,
-                kernel_end,
-                user_end: self.user_end,
-            },
+            stack: stack_of(self.kernel.len(), self.user.len(), self.user_end),
             ..Sample::default()
         };
         (sample, frames)
@@ -183,11 +149,9 @@ pub fn ticks(rounds: u64) -> Vec<(Ticks, Vec<u64>)> {
                 *time += (1 + idle + stolen) * PERIOD;
                 let (sample, frames) = kind.sample(*time);
                 let ticks = Ticks {
-                    vcpu: kind.vcpu,
                     idle,
                     stolen,
-                    sample: Some(sample),
-                    ..Ticks::default()
+                    ..sample.into()
                 };
                 all.push((ticks, frames));
             }
@@ -271,9 +235,8 @@ pub fn recording(rounds: u64) -> (TempDir, PathBuf) {
 pub fn write(info: &RecordingInfo, all: &[(Ticks, Vec<u64>)]) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("test.kvmprof");
-    let mut bytes = header().to_vec();
+    let mut bytes = [&header()[..], &info.to_block().unwrap()].concat();
     let mut add = |kind, contents: &[u8]| bytes.extend(Block::encode(kind, contents).unwrap());
-    add(Kind::Info, &serde_json::to_vec(info).unwrap());
     let mut encoder = SamplesEncoder::default();
     for (ticks, frames) in all {
         encoder.push(ticks, frames);

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use kvmprof_recording::file::{Block, Kind, RecordingInfo, header};
+use kvmprof_recording::file::{Block, KernelInfo, Kind, RecordingInfo, header};
 use tempfile::TempDir;
 
 /// Bytes that no packer makes smaller, so that the rest of a file may unpack to more.
@@ -23,15 +23,14 @@ fn ballast(length: usize) -> Vec<u8> {
 pub fn recording(blocks: &[(Kind, Vec<u8>)], length: usize) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("bomb");
-    let info = serde_json::to_vec(&RecordingInfo::default()).unwrap();
-    let digits: String = ballast(length / 2)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    let kernel = format!("{{\"release\":\"{digits}\"}}");
+    let digits = ballast(length / 2);
+    let kernel = KernelInfo {
+        release: digits.iter().map(|byte| format!("{byte:02x}")).collect(),
+        ..KernelInfo::default()
+    };
     let mut bytes = header().to_vec();
-    bytes.extend(Block::encode(Kind::Info, &info).unwrap());
-    bytes.extend(Block::encode(Kind::Kernel, kernel.as_bytes()).unwrap());
+    bytes.extend(RecordingInfo::default().to_block().unwrap());
+    bytes.extend(kernel.to_block().unwrap());
     for (kind, contents) in blocks {
         bytes.extend(Block::encode(*kind, contents).unwrap());
     }

@@ -29,28 +29,17 @@ pub fn write(path: &Path, slow: u64, quick: u64, user: u64) {
     let first = (1, b"swapper/0".as_slice());
     let init = (1, b"init".as_slice());
     let nobody = (-1, b"".as_slice());
-    let mut add = |count, process, mode, kernel: &[u64], user: &[u64]| {
-        written.samples(count, process, mode, (kernel, user));
+    for (count, process, kernel) in [
+        (5, nobody, &[0x10_0000][..]),
+        (10, swapper, &[START]),
+        (slow, first, &[SLOW, CALLER, FIRST_THREAD]),
+        (1, first, &[CALLER, FIRST_THREAD]),
+        (quick, first, &[QUICK, CALLER, FIRST_THREAD]),
+        (3, first, &[FIRST_THREAD]),
+    ] {
+        written.samples(count, process, Mode::Kernel, (kernel, &[]));
         written.end_block();
-    };
-    add(5, nobody, Mode::Kernel, &[0x10_0000], &[]);
-    add(10, swapper, Mode::Kernel, &[START], &[]);
-    add(
-        slow,
-        first,
-        Mode::Kernel,
-        &[SLOW, CALLER, FIRST_THREAD],
-        &[],
-    );
-    add(1, first, Mode::Kernel, &[CALLER, FIRST_THREAD], &[]);
-    add(
-        quick,
-        first,
-        Mode::Kernel,
-        &[QUICK, CALLER, FIRST_THREAD],
-        &[],
-    );
-    add(3, first, Mode::Kernel, &[FIRST_THREAD], &[]);
-    add(user, init, Mode::User, &[], &[0x40_1000]);
+    }
+    written.samples(user, init, Mode::User, (&[], &[0x40_1000]));
     written.write(path);
 }

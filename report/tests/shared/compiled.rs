@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use kvmprof_recording::elf::{self, ParsedBinary};
-use kvmprof_recording::file::{
-    BinaryInfo, Block, Kind, Mapping, ProcessMappings, RecordingInfo, SamplesEncoder, header,
-};
-use kvmprof_recording::{Mode, Sample, StackEnd, StackSummary, Ticks};
+use kvmprof_recording::file::{BinaryFunction, BinaryInfo, Block, Kind, Mapping, ProcessMappings};
+use kvmprof_recording::{Mode, Sample, StackEnd};
 use tempfile::TempDir;
+
+use super::recordings::{Written, stack_of};
 
 /// `inner` is inlined into `outer`. Its body is line 2.
 pub const SOURCE: &str = "\
@@ -76,11 +76,25 @@ impl Guest {
 
     /// The address of a function in the file.
     pub fn address(&self, name: &str) -> u64 {
+        self.function(name).address
+    }
+
+    pub fn function(&self, name: &str) -> &BinaryFunction {
         let mut functions = self.program.functions.iter();
-        functions
-            .find(|function| function.name == name)
-            .unwrap()
-            .address
+        functions.find(|function| function.name == name).unwrap()
+    }
+
+    /// The blocks of the program's mappings, and of its file with this build id and these functions.
+    pub fn blocks(&self, build_id: &str, functions: &[BinaryFunction]) -> [Vec<u8>; 2] {
+        let binary = self.info(build_id).to_block(functions);
+        [self.mappings(Some(1)).to_block().unwrap(), binary.unwrap()]
+    }
+
+    /// A recording of one sample of each of these stacks in user mode, and of the program with all of its functions.
+    pub fn of_program(&self, build_id: &str, stacks: &[&[u64]]) -> PathBuf {
+        let stacks: Vec<(&[u64], &[u64])> = stacks.iter().map(|user| (&[][..], *user)).collect();
+        let blocks = self.blocks(build_id, &self.program.functions);
+        self.recording(&stacks, &blocks)
     }
 
     /// The run-time address of the file's address `address`.
@@ -124,7 +138,8 @@ impl Guest {
 
     /// A recording of one sample for each of `stacks`: kernel frames, user frames.
     pub fn recording(&self, stacks: &[(&[u64], &[u64])], blocks: &[Vec<u8>]) -> PathBuf {
-        let mut encoder = SamplesEncoder::default();
+        let mut written = Written::with_symbols("");
+        written.info = Default::default();
         for (kernel, user) in stacks {
             let frames = [*kernel, *user].concat();
             let sample = Sample {
@@ -133,32 +148,14 @@ impl Guest {
                 pid: 77,
                 tid: 77,
                 address_space: 0x9000,
-                mode: if kernel.is_empty() {
-                    Mode::User
-                } else {
-                    Mode::Kernel
-                },
-                stack: StackSummary {
-                    kernel: u16::try_from(kernel.len()).unwrap(),
-                    user: u16::try_from(user.len()).unwrap(),
-                    host: 0,
-                    kernel_end: StackEnd::Complete,
-                    user_end: StackEnd::Complete,
-                },
+                mode: Mode::ALL[usize::from(!kernel.is_empty())],
+                stack: stack_of(kernel.len(), user.len(), StackEnd::Complete),
                 ..Sample::default()
             };
-            let ticks = Ticks {
-                sample: Some(sample),
-                ..Ticks::default()
-            };
-            encoder.push(&ticks, &frames);
+            written.push(&sample.into(), &frames);
         }
         let path = self.folder.path().join("recording");
-        let info = serde_json::to_vec(&RecordingInfo::default()).unwrap();
-        let mut bytes = header().to_vec();
-        bytes.extend(Block::encode(Kind::Info, &info).unwrap());
-        bytes.extend(Block::encode(Kind::Samples, &encoder.take().bytes).unwrap());
-        bytes.extend(blocks.concat());
+        let bytes = [written.finish().0, blocks.concat()].concat();
         fs::write(&path, bytes).unwrap();
         path
     }
@@ -170,16 +167,10 @@ impl Guest {
         // Before the first function of the program's code.
         let segment = self.program.segments[0];
         let nameless = [BASE + (segment.offset & 0xfff)];
-        let functions: Vec<_> = (self.program.functions.iter())
-            .filter(|function| ["outer", "main"].contains(&function.name.as_str()))
-            .cloned()
-            .collect();
-        let binary = self.info("0badc0de").to_block(&functions);
-        let blocks = [self.mappings(Some(1)).to_block().unwrap(), binary.unwrap()];
-        (
-            self.recording(&[(&[], &user), (&[], &nameless)], &blocks),
-            user,
-        )
+        let functions = ["outer", "main"].map(|name| self.function(name).clone());
+        let blocks = self.blocks("0badc0de", &functions);
+        let path = self.recording(&[(&[], &user), (&[], &nameless)], &blocks);
+        (path, user)
     }
 
     pub fn kallsyms(&self) -> Vec<u8> {

@@ -1,5 +1,6 @@
 //! Recordings for tests, written like the recorder's.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+#![allow(dead_code, reason = "each test uses a part")]
 
 use std::path::Path;
 
@@ -13,8 +14,24 @@ const BEGAN: u64 = 5_000_000_000;
 /// Time between two ticks, in ns.
 const PERIOD: u64 = 1_000_000;
 
+/// The properties of a stack with so many frames in the kernel and in user mode, which ends in user mode this way if it has such a part.
+pub fn stack_of(kernel: usize, user: usize, user_end: StackEnd) -> StackSummary {
+    let end = |frames, end| match frames {
+        0 => StackEnd::Absent,
+        _ => end,
+    };
+    StackSummary {
+        kernel: kernel.try_into().unwrap(),
+        user: user.try_into().unwrap(),
+        host: 0,
+        kernel_end: end(kernel, StackEnd::Complete),
+        user_end: end(user, user_end),
+    }
+}
+
 /// A recording that is being written.
 pub struct Written {
+    pub info: RecordingInfo,
     encoder: SamplesEncoder,
     blocks: Vec<SampleBlock>,
     account: Account,
@@ -26,97 +43,6 @@ pub struct Written {
 impl Written {
     /// A recording with these symbols of the kernel, in the form of `/proc/kallsyms`.
     pub fn with_symbols(symbols: &str) -> Self {
-        Self {
-            encoder: SamplesEncoder::default(),
-            blocks: Vec::new(),
-            account: Account::default(),
-            symbols: symbols.to_owned(),
-            time: BEGAN,
-            user_end: StackEnd::Complete,
-        }
-    }
-
-    /// The end of the user part of the stacks added from now on, if they have one.
-    #[allow(dead_code, reason = "most tests have whole stacks")]
-    pub fn user_parts_end(&mut self, end: StackEnd) {
-        self.user_end = end;
-    }
-
-    /// Adds `count` samples of process `pid` in `mode`, a tick apart. Their stack has these frames in the kernel and in
-    /// user mode.
-    pub fn samples(
-        &mut self,
-        count: u64,
-        (pid, name): (i32, &[u8]),
-        mode: Mode,
-        (kernel, user): (&[u64], &[u64]),
-    ) {
-        let frames = [kernel, user].concat();
-        let mut comm = [0; COMM_LENGTH];
-        comm[..name.len()].copy_from_slice(name);
-        let end = |frames: &[u64], end| match frames {
-            [] => StackEnd::Absent,
-            _ => end,
-        };
-        let user_end = self.user_end;
-        for _ in 0..count {
-            self.time += PERIOD;
-            let sample = Sample {
-                time: self.time,
-                pid,
-                tid: pid,
-                comm,
-                mode,
-                pc: frames[0],
-                stack: StackSummary {
-                    kernel: u16::try_from(kernel.len()).unwrap(),
-                    user: u16::try_from(user.len()).unwrap(),
-                    host: 0,
-                    kernel_end: end(kernel, StackEnd::Complete),
-                    user_end: end(user, user_end),
-                },
-                ..Sample::default()
-            };
-            let ticks = Ticks {
-                sample: Some(sample),
-                ..Ticks::default()
-            };
-            self.encoder.push(&ticks, &frames);
-        }
-        self.account.samples += count;
-        self.account.ticks += count;
-    }
-
-    /// Ticks without a sample.
-    #[allow(dead_code, reason = "some tests have none")]
-    pub fn gap(&mut self, idle: u64, stolen: u64, lost: u64) {
-        let ticks = Ticks {
-            idle,
-            stolen,
-            lost,
-            ..Ticks::default()
-        };
-        self.encoder.push(&ticks, &[]);
-        self.account.idle += idle;
-        self.account.stolen += stolen;
-        self.account.lost += lost;
-        self.account.ticks += idle + stolen + lost;
-        self.time += PERIOD * (idle + stolen + lost);
-    }
-
-    /// Begins another block.
-    pub fn end_block(&mut self) {
-        self.blocks.push(self.encoder.take());
-    }
-
-    /// Closes it and writes it to `path`.
-    pub fn write(self, path: &Path) {
-        self.write_blocks(path);
-    }
-
-    /// The same, and returns the blocks in the order of the file.
-    pub fn write_blocks(mut self, path: &Path) -> Vec<WrittenBlock> {
-        self.end_block();
         let info = RecordingInfo {
             program: "0.1.0".to_owned(),
             kernel: "bzImage".to_owned(),
@@ -133,29 +59,102 @@ impl Written {
             },
             ..RecordingInfo::default()
         };
+        Self {
+            info,
+            encoder: SamplesEncoder::default(),
+            blocks: Vec::new(),
+            account: Account::default(),
+            symbols: symbols.to_owned(),
+            time: BEGAN,
+            user_end: StackEnd::Complete,
+        }
+    }
+
+    /// The end of the user part of the stacks added from now on, if they have one.
+    pub fn user_parts_end(&mut self, end: StackEnd) {
+        self.user_end = end;
+    }
+
+    /// Adds `count` samples of process `pid` in `mode`, a tick apart. Their stack has these frames in the kernel and in
+    /// user mode.
+    pub fn samples(
+        &mut self,
+        count: u64,
+        (pid, name): (i32, &[u8]),
+        mode: Mode,
+        (kernel, user): (&[u64], &[u64]),
+    ) {
+        let frames = [kernel, user].concat();
+        let mut comm = [0; COMM_LENGTH];
+        comm[..name.len()].copy_from_slice(name);
+        for _ in 0..count {
+            self.time += PERIOD;
+            let sample = Sample {
+                time: self.time,
+                pid,
+                tid: pid,
+                comm,
+                mode,
+                pc: frames[0],
+                stack: stack_of(kernel.len(), user.len(), self.user_end),
+                ..Sample::default()
+            };
+            self.push(&sample.into(), &frames);
+        }
+    }
+
+    /// Adds ticks of any time.
+    pub fn push(&mut self, ticks: &Ticks, frames: &[u64]) {
+        self.encoder.push(ticks, frames);
+        self.account.enter(ticks);
+    }
+
+    /// Ticks without a sample.
+    pub fn gap(&mut self, idle: u64, stolen: u64, lost: u64) {
+        let ticks = Ticks {
+            idle,
+            stolen,
+            lost,
+            ..Ticks::default()
+        };
+        self.push(&ticks, &[]);
+        self.time += PERIOD * ticks.total();
+    }
+
+    /// Begins another block.
+    pub fn end_block(&mut self) {
+        self.blocks.push(self.encoder.take());
+    }
+
+    /// Closes it and writes it to `path`.
+    pub fn write(self, path: &Path) {
+        std::fs::write(path, self.finish().0).unwrap();
+    }
+
+    /// Closes it: the file's bytes, and its blocks in their order.
+    pub fn finish(mut self) -> (Vec<u8>, Vec<WrittenBlock>) {
+        self.end_block();
         let mut bytes = header().to_vec();
         let mut written = Vec::new();
-        let mut add = |kind, contents: &[u8], samples| {
-            bytes.extend(Block::encode(kind, contents).unwrap());
+        let mut add = |block: Option<Vec<u8>>, samples| {
+            bytes.extend(block.unwrap());
             written.push(WrittenBlock {
                 end: bytes.len(),
                 samples,
             });
         };
-        add(Kind::Info, &serde_json::to_vec(&info).unwrap(), 0);
-        add(Kind::Symbols, self.symbols.as_bytes(), 0);
+        add(self.info.to_block(), 0);
+        add(Block::encode(Kind::Symbols, self.symbols.as_bytes()), 0);
         for block in self.blocks {
-            add(Kind::Samples, &block.bytes, block.samples);
+            add(Block::encode(Kind::Samples, &block.bytes), block.samples);
         }
-        add(Kind::End, &serde_json::to_vec(&self.account).unwrap(), 0);
-        std::fs::write(path, bytes).unwrap();
-        written
+        add(self.account.to_block(), 0);
+        (bytes, written)
     }
 }
 
 /// A block of a recording.
 #[derive(Clone, Copy, Debug)]
-#[allow(dead_code, reason = "most tests only look at whole recordings")]
 pub struct WrittenBlock {
     /// The offset of its end in the file, in bytes.
     pub end: usize,
@@ -164,7 +163,6 @@ pub struct WrittenBlock {
 }
 
 /// The symbols of [`ordinary`] recordings.
-#[allow(dead_code, reason = "some tests write their own")]
 const SYMBOLS: &str = "\
 ffffffff81000000 T entry_SYSCALL_64
 ffffffff81001000 T ksys_read
@@ -174,7 +172,6 @@ ffffffff81004000 T _end
 ";
 
 /// A recording with two processes; `copying` samples of one are in copy_page.
-#[allow(dead_code, reason = "some tests write their own")]
 pub fn ordinary(path: &Path, copying: u64) {
     let mut written = Written::with_symbols(SYMBOLS);
     let syscall = [0xffff_ffff_8100_1010, 0xffff_ffff_8100_0010];

@@ -5,9 +5,10 @@
 use std::path::Path;
 
 use kvmprof_recording::file::{Account, Block, Kind, RecordingInfo, SamplesEncoder, header};
-use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackParts, StackSummary, Ticks};
+use kvmprof_recording::{Mode, Sample, StackEnd, StackParts, Ticks, comm_of};
 
 use super::random::Random;
+use super::recordings::stack_of;
 
 /// The start, in ns.
 pub const BEGAN: u64 = 7_000_000_000;
@@ -38,8 +39,6 @@ impl Random {
 /// Writes a recording of about `ticks` ticks to `path`. The same `seed` gives the same one.
 pub fn write(path: &Path, seed: u64, ticks: u64) {
     let mut random = Random(seed.max(1));
-    let mut bytes = header().to_vec();
-    let mut add = |kind, contents: &[u8]| bytes.extend(Block::encode(kind, contents).unwrap());
     let info = RecordingInfo {
         program: "0.1.0".to_owned(),
         kernel: "walk".to_owned(),
@@ -53,12 +52,11 @@ pub fn write(path: &Path, seed: u64, ticks: u64) {
         },
         ..RecordingInfo::default()
     };
-    add(Kind::Info, &serde_json::to_vec(&info).unwrap());
-    let symbols: String = (0..)
-        .zip(FUNCTIONS)
-        .map(|(number, name)| format!("{:x} T {name}\n", KERNEL + number * FUNCTION))
-        .collect();
-    add(Kind::Symbols, symbols.as_bytes());
+    let symbols = (0..).zip(FUNCTIONS);
+    let symbols =
+        symbols.map(|(number, name)| format!("{:x} T {name}\n", KERNEL + number * FUNCTION));
+    let symbols = Block::encode(Kind::Symbols, symbols.collect::<String>().as_bytes()).unwrap();
+    let mut bytes = [&header()[..], &info.to_block().unwrap(), &symbols].concat();
     let mut encoder = SamplesEncoder::default();
     let mut account = Account::default();
     let mut times = [BEGAN; VCPUS as usize];
@@ -68,29 +66,19 @@ pub fn write(path: &Path, seed: u64, ticks: u64) {
         account.enter(&ticks);
         encoder.push(&ticks, &frames);
         if number % BLOCK == BLOCK - 1 {
-            add_block(&mut add, &mut encoder);
+            bytes.extend(encoder.take().to_blocks().unwrap());
         }
     }
-    add_block(&mut add, &mut encoder);
-    add(Kind::End, &serde_json::to_vec(&account).unwrap());
+    bytes.extend(encoder.take().to_blocks().unwrap());
+    bytes.extend(account.to_block().unwrap());
     std::fs::write(path, bytes).unwrap();
-}
-
-/// Adds the data of the encoder.
-fn add_block(add: &mut impl FnMut(Kind, &[u8]), encoder: &mut SamplesEncoder) {
-    let block = encoder.take();
-    add(Kind::Times, &block.times);
-    add(Kind::Samples, &block.bytes);
 }
 
 /// The next run of a vCPU's ticks, and the frames of its sample.
 fn run(random: &mut Random, vcpu: u16, time: &mut u64) -> (Ticks, Vec<u64>) {
-    let mut few = |most: u64| {
-        if random.below(8) == 0 {
-            random.below(most)
-        } else {
-            0
-        }
+    let mut few = |most: u64| match random.below(8) {
+        0 => random.below(most),
+        _ => 0,
     };
     let mut ticks = Ticks {
         vcpu,
@@ -112,30 +100,20 @@ fn run(random: &mut Random, vcpu: u16, time: &mut u64) -> (Ticks, Vec<u64>) {
 
 fn sample(random: &mut Random, vcpu: u16, time: u64) -> (Sample, Vec<u64>) {
     let pid = random.pick(&PIDS);
-    let tid = if pid < 0 {
-        pid
-    } else {
-        pid + 100 * random.pick(&[0, 1, 2])
+    let tid = match pid {
+        ..0 => pid,
+        _ => pid + 100 * random.pick(&[0, 1, 2]),
     };
-    let mode = random.pick(&[
-        Mode::User,
-        Mode::User,
-        Mode::Kernel,
-        Mode::Interrupt,
-        Mode::Idle,
-    ]);
-    let pid_is_idle = mode == Mode::Idle;
-    let (pid, tid) = if pid_is_idle { (0, 0) } else { (pid, tid) };
+    let mode = random.pick(&[&[Mode::User][..], &Mode::ALL].concat());
+    let (pid, tid) = [(pid, tid), (0, 0)][usize::from(mode == Mode::Idle)];
     let depth = |random: &mut Random| random.below(6);
-    let kernel = if mode == Mode::User {
-        0
-    } else {
-        1 + depth(random)
+    let kernel = match mode {
+        Mode::User => 0,
+        _ => 1 + depth(random),
     };
-    let user = if pid_is_idle {
-        0
-    } else {
-        depth(random) + u64::from(mode == Mode::User)
+    let user = match mode {
+        Mode::Idle => 0,
+        _ => depth(random) + u64::from(mode == Mode::User),
     };
     let mut frames: Vec<u64> = Vec::new();
     for _ in 0..kernel {
@@ -144,33 +122,20 @@ fn sample(random: &mut Random, vcpu: u16, time: u64) -> (Sample, Vec<u64>) {
     for _ in 0..user {
         frames.push(0x40_0000 + 0x40 * random.below(7));
     }
-    let mut comm = [0; COMM_LENGTH];
-    let name = format!("walker {tid}");
-    comm[..name.len()].copy_from_slice(name.as_bytes());
-    let end = |random: &mut Random, frames: u64| match frames {
+    let end = match user {
         0 => StackEnd::Absent,
         _ => random.pick(&[StackEnd::Complete, StackEnd::Complete, StackEnd::Broken]),
     };
-    let stack = StackSummary {
-        kernel: u16::try_from(kernel).unwrap(),
-        user: u16::try_from(user).unwrap(),
-        host: 0,
-        kernel_end: if kernel == 0 {
-            StackEnd::Absent
-        } else {
-            StackEnd::Complete
-        },
-        user_end: end(random, user),
-    };
+    let [kernel, user] = [kernel, user].map(|frames| usize::try_from(frames).unwrap());
     let sample = Sample {
         time,
         vcpu,
         pid,
         tid,
         mode,
-        comm,
+        comm: comm_of(&format!("walker {tid}")),
         pc: frames[0],
-        stack,
+        stack: stack_of(kernel, user, end),
         ..Sample::default()
     };
     (sample, frames)

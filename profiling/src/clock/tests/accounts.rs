@@ -4,143 +4,67 @@ use super::manual::{MS, ManualBackend, US, sampled, unsampled};
 use crate::clock::ElapsedTicks;
 use crate::clock::elapsed_ticks::{LATE_NS, REFRESH_RUN_DELAY_TICKS, TickAccount};
 
-/// Ticks of a running vCPU, and the host's times, in ns; the period is 1 ms.
-struct Running {
-    what: &'static str,
-    ticks: u64,
-    late: u64,
-    run_delay: u64,
-    tracer_delay: u64,
-    expected: ElapsedTicks,
-    // Whether the run delay must be read for that.
-    reads: bool,
-}
-
-const NONE: Running = Running {
-    what: "",
-    ticks: 1,
-    late: 0,
-    run_delay: 0,
-    tracer_delay: 0,
-    expected: ElapsedTicks {
-        idle: 0,
-        stolen: 0,
-        lost: 0,
-        sample: true,
-    },
-    reads: true,
-};
-
-fn check(table: &[Running]) {
-    for row in table {
-        let mut backend = ManualBackend {
-            run_delay: row.run_delay,
-            tracer_delay: row.tracer_delay,
-            ..ManualBackend::default()
-        };
-        let elapsed = TickAccount::default().explain(row.ticks, row.late, MS, &mut backend);
-        assert_eq!(elapsed, row.expected, "{}", row.what);
-        assert_eq!(backend.reads, u32::from(row.reads), "{}", row.what);
-    }
+/// Asserts the account of this many ticks of a running vCPU, the last one late by this many ns. `delays` are the run delay and the tracer's, in ns;
+/// `reads` is how often the run delay has to be read for that.
+fn check(what: &str, ticks: u64, late: u64, delays: [u64; 2], expected: ElapsedTicks, reads: u32) {
+    let [run_delay, tracer_delay] = delays;
+    let mut backend = ManualBackend {
+        run_delay,
+        tracer_delay,
+        ..ManualBackend::default()
+    };
+    let elapsed = TickAccount::default().explain(ticks, late, MS, &mut backend);
+    assert_eq!((elapsed, backend.reads), (expected, reads), "{what}");
 }
 
 #[test]
 fn a_single_tick_is_sampled_unless_it_fell_into_a_run_delay() {
-    check(&[
-        Running {
-            what: "on time",
-            reads: false,
-            ..NONE
-        },
-        Running {
-            what: "on time, whatever the delay: it is not read",
-            run_delay: 50 * MS,
-            tracer_delay: 50 * MS,
-            reads: false,
-            ..NONE
-        },
-        Running {
-            what: "just not late",
-            late: LATE_NS - 1,
-            run_delay: MS,
-            reads: false,
-            ..NONE
-        },
-        Running {
-            what: "late without a delay",
-            late: LATE_NS,
-            ..NONE
-        },
-        Running {
-            what: "late, but for less than half of that it waited",
-            late: 200 * US,
-            run_delay: 100 * US - 1,
-            ..NONE
-        },
-        Running {
-            what: "late, and for half of that it waited",
-            late: 200 * US,
-            run_delay: 100 * US,
-            expected: unsampled(0, 1, 0),
-            ..NONE
-        },
-        Running {
-            what: "late by nearly a period, all of it waited",
-            late: MS - 1,
-            run_delay: MS - 1,
-            expected: unsampled(0, 1, 0),
-            ..NONE
-        },
-        Running {
-            what: "late because of the tracer: the guest ran on its tick",
-            late: 900 * US,
-            tracer_delay: 900 * US,
-            ..NONE
-        },
-    ]);
+    for (what, late, delays, stolen, reads) in [
+        ("on time", 0, [0, 0], 0, 0),
+        ("on time, whatever the delay", 0, [50 * MS; 2], 0, 0),
+        ("just not late", LATE_NS - 1, [MS, 0], 0, 0),
+        ("late without a delay", LATE_NS, [0, 0], 0, 1),
+        (
+            "it waited for less than half",
+            200 * US,
+            [100 * US - 1, 0],
+            0,
+            1,
+        ),
+        ("it waited for half of that", 200 * US, [100 * US, 0], 1, 1),
+        ("it waited nearly a period", MS - 1, [MS - 1, 0], 1, 1),
+        // The guest ran on its tick.
+        ("because of the tracer", 900 * US, [0, 900 * US], 0, 1),
+    ] {
+        let expected = [sampled(0, 0, 0), unsampled(0, 1, 0)][stolen];
+        check(what, 1, late, delays, expected, reads);
+    }
 }
 
 #[test]
 fn missed_ticks_are_stolen_up_to_the_run_delay() {
-    let missed = |what, run_delay, tracer_delay, expected| Running {
-        what,
-        ticks: 4,
-        late: 20 * US,
-        run_delay,
-        tracer_delay,
-        expected,
-        ..NONE
-    };
-    check(&[
-        missed("no delay", 0, 0, sampled(0, 0, 3)),
-        missed("less than half a tick", MS / 2 - 1, 0, sampled(0, 0, 3)),
-        missed("half a tick", MS / 2, 0, sampled(0, 1, 2)),
-        missed("a tick", MS, 0, sampled(0, 1, 2)),
-        missed("a tick and a half", 3 * MS / 2, 0, sampled(0, 2, 1)),
-        missed("all that were missed", 3 * MS, 0, sampled(0, 3, 0)),
-        missed(
-            "it ends shortly before now",
-            3 * MS + 10 * US - 1,
-            0,
-            sampled(0, 3, 0),
-        ),
-        missed("up to now", 3 * MS + 10 * US, 0, unsampled(0, 4, 0)),
-        missed("more than there were", 500 * MS, 0, unsampled(0, 4, 0)),
-        missed("the tracer's", 0, 2 * MS, sampled(0, 2, 1)),
-        missed(
-            "longer than the tracer's ticks",
-            0,
-            500 * MS,
-            sampled(0, 3, 0),
-        ),
-        missed(
-            "two delays, both below a tick",
-            MS / 4,
-            MS / 4,
-            sampled(0, 1, 2),
-        ),
-        missed("both", MS, 2 * MS, sampled(0, 3, 0)),
-    ]);
+    let to_now = 3 * MS + 10 * US;
+    for (what, delays, stolen) in [
+        ("no delay", [0, 0], 0),
+        ("less than half a tick", [MS / 2 - 1, 0], 0),
+        ("half a tick", [MS / 2, 0], 1),
+        ("a tick", [MS, 0], 1),
+        ("a tick and a half", [3 * MS / 2, 0], 2),
+        ("all that were missed", [3 * MS, 0], 3),
+        ("it ends shortly before now", [to_now - 1, 0], 3),
+        ("up to now", [to_now, 0], 4),
+        ("more than there were", [500 * MS, 0], 4),
+        ("the tracer's", [0, 2 * MS], 2),
+        ("longer than the tracer's ticks", [0, 500 * MS], 3),
+        ("two delays, both below a tick", [MS / 4; 2], 1),
+        ("both", [MS, 2 * MS], 3),
+    ] {
+        let expected = match stolen {
+            4 => unsampled(0, 4, 0),
+            _ => sampled(0, stolen, 3 - stolen),
+        };
+        check(what, 4, 20 * US, delays, expected, 1);
+    }
 }
 
 /// Reading it takes a system call, which a tick in time should avoid. But an unread run delay explains
@@ -183,39 +107,34 @@ fn a_run_delay_is_charged_once() {
     assert_eq!(account.explain(3, 0, MS, &mut backend), sampled(0, 0, 2));
 }
 
-/// Calls one after the other: how many ticks, the growth of the run delay before that, and how many of
-/// the ticks are stolen.
-fn check_halted(what: &str, period: u64, calls: &[(u64, u64, u64)]) {
-    let mut account = TickAccount::default();
-    let mut backend = ManualBackend::default();
-    for (index, &(ticks, run_delay, stolen)) in calls.iter().enumerate() {
-        backend.run_delay += run_delay;
-        let elapsed = account.explain_halted(ticks, period, &mut backend);
-        let expected = unsampled(ticks - stolen, stolen, 0);
-        assert_eq!(elapsed, expected, "{what}, call {index}");
-    }
-}
-
+/// Each of calls one after the other has how many ticks, the growth of the run delay before that, and how many of the ticks are stolen.
 #[test]
 fn ticks_of_a_halted_vcpu_are_idle_except_for_run_delay() {
-    check_halted("no delay", MS, &[(0, 0, 0), (5, 0, 0)]);
-    check_halted("less than a tick", MS, &[(5, MS - 1, 0)]);
-    check_halted("a tick", MS, &[(5, MS, 1)]);
-    check_halted("two ticks and a bit", MS, &[(5, 3 * MS - 1, 2)]);
-    check_halted("more than there were", MS, &[(5, 50 * MS, 5)]);
-    check_halted("short waits add up", MS, &[(5, MS / 2, 0), (5, MS / 2, 1)]);
-    check_halted(
-        "the rest is kept",
-        MS,
-        &[(5, 3 * MS / 2, 1), (5, MS / 2, 1)],
-    );
-    check_halted("nothing is explained twice", MS, &[(5, MS, 1), (5, 0, 0)]);
-    check_halted(
-        "no more than a tick is kept",
-        MS,
-        &[(0, 50 * MS, 0), (5, 0, 1), (5, 0, 0)],
-    );
-    check_halted("another rate", 10 * MS, &[(5, 29 * MS, 2), (5, MS, 1)]);
+    let half = MS / 2;
+    for (what, period, calls) in [
+        ("no delay", MS, &[(0, 0, 0), (5, 0, 0)][..]),
+        ("less than a tick", MS, &[(5, MS - 1, 0)]),
+        ("a tick", MS, &[(5, MS, 1)]),
+        ("two ticks and a bit", MS, &[(5, 3 * MS - 1, 2)]),
+        ("more than there were", MS, &[(5, 50 * MS, 5)]),
+        ("short waits add up", MS, &[(5, half, 0), (5, half, 1)]),
+        ("the rest is kept", MS, &[(5, 3 * half, 1), (5, half, 1)]),
+        ("nothing is explained twice", MS, &[(5, MS, 1), (5, 0, 0)]),
+        (
+            "a tick is kept",
+            MS,
+            &[(0, 50 * MS, 0), (5, 0, 1), (5, 0, 0)],
+        ),
+        ("another rate", 10 * MS, &[(5, 29 * MS, 2), (5, MS, 1)]),
+    ] {
+        let mut account = TickAccount::default();
+        let mut backend = ManualBackend::default();
+        for &(ticks, run_delay, stolen) in calls {
+            backend.run_delay += run_delay;
+            let elapsed = account.explain_halted(ticks, period, &mut backend);
+            assert_eq!(elapsed, unsampled(ticks - stolen, stolen, 0), "{what}");
+        }
+    }
 }
 
 /// Missed ticks, the thread's run time since the halt and its run delay, in ns; the account of those

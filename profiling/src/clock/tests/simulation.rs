@@ -23,25 +23,7 @@ enum Activity {
 use Activity::{Halt, Run, Sample, Wait};
 
 /// Numbers of ticks, or times in ns, by activity.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct ActivityTimes {
-    run: u64,
-    halt: u64,
-    wait: u64,
-    sample: u64,
-}
-
-impl ActivityTimes {
-    fn add(&mut self, activity: Activity, amount: u64) {
-        let part = match activity {
-            Run => &mut self.run,
-            Halt => &mut self.halt,
-            Wait => &mut self.wait,
-            Sample => &mut self.sample,
-        };
-        *part += amount;
-    }
-}
+type ByActivity = [u64; 4];
 
 /// The thread's time from 0 on, with a clock of [`HZ`].
 struct Host {
@@ -51,10 +33,10 @@ struct Host {
     cost: u64,
     // The time up to which the timer's signals have been delivered.
     delivered: u64,
-    time: ActivityTimes,
-    ticks: ActivityTimes,
+    time: ByActivity,
+    ticks: ByActivity,
     // The vCPU's activity.
-    samples: ActivityTimes,
+    samples: ByActivity,
     idle: u64,
     stolen: u64,
     lost: u64,
@@ -72,9 +54,9 @@ impl Host {
             now: 0,
             cost,
             delivered: 0,
-            time: ActivityTimes::default(),
-            ticks: ActivityTimes::default(),
-            samples: ActivityTimes::default(),
+            time: [0; 4],
+            ticks: [0; 4],
+            samples: [0; 4],
             idle: 0,
             stolen: 0,
             lost: 0,
@@ -99,8 +81,8 @@ impl Host {
     /// Lets time pass up to `end`, in which nothing interrupts the thread.
     fn pass(&mut self, activity: Activity, end: u64) {
         let time = end - self.now;
-        self.time.add(activity, time);
-        self.ticks.add(activity, end / MS - self.now / MS);
+        self.time[activity as usize] += time;
+        self.ticks[activity as usize] += end / MS - self.now / MS;
         let backend = &mut self.clock.backend;
         match activity {
             Run | Sample => backend.run_time += time,
@@ -150,7 +132,7 @@ impl Host {
         if !elapsed.sample {
             return;
         }
-        self.samples.add(activity, 1);
+        self.samples[activity as usize] += 1;
         self.pass(Sample, self.now + self.cost);
         if activity == Halt {
             self.clock.halt();
@@ -170,7 +152,7 @@ impl Host {
         } else {
             self.interrupt(signals::kick(), Run);
         }
-        let sampled = self.samples.run + self.samples.halt;
+        let sampled: u64 = self.samples.iter().sum();
         let all = sampled + self.idle + self.stolen + self.lost;
         assert_eq!(all, end / MS);
     }
@@ -202,9 +184,9 @@ proptest! {
     fn ticks_of_a_busy_host_are_sampled_or_stolen(phases in phases(&[Run, Wait], 50 * MS)) {
         let host = Host::after(&phases, 0);
         prop_assert_eq!((host.idle, host.lost), (0, 0));
-        prop_assert!(host.stolen <= host.ticks.wait);
-        let in_time = host.ticks.wait - host.stolen;
-        prop_assert_eq!(host.samples.run, host.ticks.run + in_time);
+        prop_assert!(host.stolen <= host.ticks[Wait as usize]);
+        let in_time = host.ticks[Wait as usize] - host.stolen;
+        prop_assert_eq!(host.samples[Run as usize], host.ticks[Run as usize] + in_time);
         let waits = phases.chunk_by(|(a, _), (b, _)| a == b).filter(|phase| phase[0].0 == Wait);
         let short = |wait: &&[(Activity, u64)]| wait.iter().map(|(_, time)| time).sum::<u64>() < MS + LATE_NS;
         prop_assert!(in_time <= waits.filter(short).count() as u64);
@@ -220,7 +202,7 @@ proptest! {
         }
         // At 3 periods it is a seventh.
         if cost >= 3 * MS {
-            prop_assert!(host.time.run >= host.now / 8, "{:?}", host.time);
+            prop_assert!(host.time[Run as usize] >= host.now / 8, "{:?}", host.time);
         }
     }
 
@@ -233,7 +215,7 @@ proptest! {
     ) {
         let host = Host::after(&phases, cost);
         let waits = phases.iter().filter(|(activity, _)| *activity == Wait).count() as u64;
-        prop_assert!(host.stolen * MS <= host.time.wait + waits * MS);
-        prop_assert!(host.idle * MS <= host.halted + host.time.wait + host.halts * (MS + cost));
+        prop_assert!(host.stolen * MS <= host.time[Wait as usize] + waits * MS);
+        prop_assert!(host.idle * MS <= host.halted + host.time[Wait as usize] + host.halts * (MS + cost));
     }
 }

@@ -151,10 +151,7 @@ mod tests {
             mode: Mode::User,
             ..Sample::default()
         };
-        Ticks {
-            sample: Some(sample),
-            ..Ticks::default()
-        }
+        sample.into()
     }
 
     #[test]

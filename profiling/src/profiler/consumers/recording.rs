@@ -153,7 +153,7 @@ mod tests {
     use kvmprof_introspection_fixtures::linux_guest::LinuxGuest;
     use kvmprof_introspection_fixtures::modules::TestModule;
     use kvmprof_recording::file::{FileOptions, FileSink, NewFile, Recording};
-    use kvmprof_recording::{LockWait, Sample, Ticks};
+    use kvmprof_recording::{LockWait, Sample};
 
     /// Adds the facts about `guest` to `recording`.
     fn add_known(
@@ -171,12 +171,8 @@ mod tests {
 
     fn begin(path: &Path) -> Encoder<FileSink> {
         let file = NewFile::create_recording(path).unwrap();
-        let sink = FileSink::to(
-            file,
-            path,
-            &RecordingInfo::default(),
-            FileOptions::default(),
-        );
+        let info = RecordingInfo::default();
+        let sink = FileSink::to(file, path, &info, FileOptions::default());
         Encoder::new(sink.unwrap(), &[])
     }
 
@@ -193,24 +189,17 @@ mod tests {
         let slide = linux.slide().unwrap();
         let variable = TEXT.wrapping_add(offsets::MODULES).wrapping_add(slide);
         // One lock twice, one outside the image, and one that is code.
-        for address in [
-            variable + 4,
-            0xffff_8880_0000_1000,
-            variable + 4,
-            TEXT + slide,
-        ] {
+        let lock = variable + 4;
+        for address in [lock, 0xffff_8880_0000_1000, lock, TEXT + slide] {
             let lock = Some(LockWait {
                 address,
                 owner: None,
             });
-            let ticks = Ticks {
-                sample: Some(Sample {
-                    lock,
-                    ..Sample::default()
-                }),
-                ..Ticks::default()
+            let sample = Sample {
+                lock,
+                ..Sample::default()
             };
-            recording.feed(&ticks, &[]);
+            recording.feed(&sample.into(), &[]);
             add_known(&mut recording, &mut kernel_text, &knowledge);
         }
         recording.finish();
@@ -245,18 +234,13 @@ mod tests {
         let kernel = contents.kernel.unwrap();
         assert_eq!(Some(kernel.slide), linux.slide());
         let functions = contents.symbols.lines();
-        let of_modules = |line: &&str| line.contains("\t[");
-        let modules: Vec<&str> = functions.filter(of_modules).collect();
-        assert_eq!(
-            modules,
-            [
-                "ffffffffc0400000 t first_0\t[first]",
-                "ffffffffc0401000 t first_1\t[first]",
-                "ffffffffc0402000 ? [end]\t[first]",
-                "ffffffffc0400000 t second_0\t[second]",
-                "ffffffffc0401000 t second_1\t[second]",
-                "ffffffffc0402000 ? [end]\t[second]",
-            ]
-        );
+        let modules: Vec<&str> = functions.filter(|line| line.contains("\t[")).collect();
+        let expected = ["first", "second"].map(|module| {
+            format!(
+                "ffffffffc0400000 t {module}_0\t[{module}]\nffffffffc0401000 t {module}_1\t[{module}]\n\
+                 ffffffffc0402000 ? [end]\t[{module}]"
+            )
+        });
+        assert_eq!(modules.join("\n"), expected.join("\n"));
     }
 }

@@ -28,12 +28,8 @@ fn consumers(all: impl IntoIterator<Item = ClockNeeds>) -> Consumers {
         hz: 250,
         ..ProfilingConfig::default()
     };
-    let mut consumers = Consumers::new(
-        2,
-        &profiling,
-        Some(OnVcpus::new(2)),
-        QueueBudget::unlimited(),
-    );
+    let (on_vcpus, budget) = (OnVcpus::new(2), QueueBudget::unlimited());
+    let mut consumers = Consumers::new(2, &profiling, Some(on_vcpus), budget);
     for needs in all {
         consumers.add(Box::new(Counter { needs }));
     }
@@ -106,27 +102,6 @@ fn an_event_is_the_source_for_all_consumers() {
     assert!(!alone.needs().start_guest() && !alone.needs().others_count(7));
 }
 
-#[test]
-fn the_hosts_source_takes_precedence() {
-    let counts = |hz, gives_way| ClockNeeds {
-        source: TickSource::clock(hz),
-        gives_way,
-        ..ClockNeeds::default()
-    };
-    let alone = consumers([counts(50, true)]);
-    assert_eq!(alone.needs().source(), TickSource::clock(50));
-    assert_eq!(alone.needs().source_for(Side::Guest), TickSource::clock(50));
-    assert_eq!(alone.needs().source_for(Side::Host), None);
-    assert!(alone.needs().others_bind(0, Side::Guest) && !alone.needs().others_bind(0, Side::Host));
-    let both = consumers([counts(50, true), counts(1000, false)]);
-    assert_eq!(both.needs().source(), TickSource::clock(1000));
-    assert_eq!(
-        both.needs().source_for(Side::Guest),
-        TickSource::clock(1000)
-    );
-    assert!(both.needs().others_bind(0, Side::Host));
-}
-
 /// The guest has used the clock of a client of the host that has disconnected.
 #[test]
 fn the_guest_alone_has_no_faster_clock_than_the_host_allows() {
@@ -143,22 +118,17 @@ fn devices_are_found_by_their_numbers() {
     use kvmprof_abi::wire::device;
 
     let mut consumers = consumers([]);
-    for number in [
-        device::PCS,
-        device::PRF,
-        device::RECORDER,
-        device::PROFIL,
-        device::PMC,
-    ] {
+    let (own, shared) = ([device::PCS, device::PRF], [device::PROFIL, device::PMC]);
+    for number in [&own[..], &shared, &[device::RECORDER]].concat() {
         let index = consumers.with_device(number, Side::Host).unwrap();
         assert!(consumers.device(index).is_some());
     }
     assert_eq!(consumers.with_device(device::STATUS, Side::Host), None);
     let of = |number, client| consumers.with_device(number, client);
-    for own in [device::PCS, device::PRF] {
+    for own in own {
         assert_ne!(of(own, Side::Guest), of(own, Side::Host));
     }
-    for shared in [device::PROFIL, device::PMC] {
+    for shared in shared {
         assert_eq!(of(shared, Side::Guest), of(shared, Side::Host));
     }
 }
@@ -172,18 +142,26 @@ fn consumers_that_yield_to_the_host_precede_the_guest() {
         yields,
         ..ClockNeeds::default()
     };
-    let (guest, yielding, host) = (
-        counts(50, true, false),
-        counts(19, false, true),
-        counts(1000, false, false),
-    );
-    let two = consumers([guest, yielding]);
-    assert_eq!(two.needs().source(), TickSource::clock(19));
-    assert_eq!(two.needs().source_for(Side::Host), None);
-    assert_eq!(two.needs().source_for(Side::Guest), TickSource::clock(19));
-    assert!(two.needs().others_bind(0, Side::Guest) && !two.needs().others_bind(0, Side::Host));
-    assert!(two.needs().others_count(0));
-    let all = consumers([guest, yielding, host]);
-    assert_eq!(all.needs().source(), TickSource::clock(1000));
-    assert_eq!(all.needs().source_for(Side::Host), TickSource::clock(1000));
+    let guest = counts(50, true, false);
+    let yielding = counts(19, false, true);
+    let host = counts(1000, false, false);
+    // The source of all, that of the host, and whether another consumer binds each.
+    for (all, source, of_host, is_bound) in [
+        (&[guest][..], 50, None, [true, false]),
+        (&[guest, yielding], 19, None, [true, false]),
+        (&[guest, host], 1000, Some(1000), [true, true]),
+        (&[guest, yielding, host], 1000, Some(1000), [true, true]),
+    ] {
+        let consumers = consumers(all.iter().copied());
+        let needs = consumers.needs();
+        assert_eq!(needs.source(), TickSource::clock(source));
+        assert_eq!(needs.source_for(Side::Guest), TickSource::clock(source));
+        assert_eq!(
+            needs.source_for(Side::Host),
+            of_host.and_then(TickSource::clock)
+        );
+        let bound = [Side::Guest, Side::Host].map(|side| needs.others_bind(0, side));
+        assert_eq!(bound, is_bound, "{source}");
+        assert!(needs.others_count(0));
+    }
 }

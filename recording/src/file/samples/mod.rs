@@ -9,6 +9,7 @@ use crate::{COMM_LENGTH, DEFAULT_STACK_FRAMES, Sample, StackSummary, Ticks};
 use super::details::DetailsEncoder;
 use super::times::TimesEncoder;
 use super::varint::{push, push_comm, push_frames, push_signed};
+use super::{Block, Kind};
 
 pub use read::{BlockNumbers, DecodedBlock, decode, decode_with};
 
@@ -55,6 +56,18 @@ pub struct SampleBlock {
     pub lost: u64,
     /// The number of ticks of processes that weren't requested.
     pub ungathered: u64,
+}
+
+impl SampleBlock {
+    /// The blocks of its times and of its details, if it has any, and the block itself. `None` when one would be too long.
+    pub fn to_blocks(&self) -> Option<Vec<u8>> {
+        let mut bytes = Block::encode(Kind::Times, &self.times)?;
+        if !self.details.is_empty() {
+            bytes.extend(Block::encode(Kind::Details, &self.details)?);
+        }
+        bytes.extend(Block::encode(Kind::Samples, &self.bytes)?);
+        Some(bytes)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -210,7 +223,7 @@ mod tests {
 
     use super::read::{end, mode};
     use super::*;
-    use crate::{MAX_STACK_FRAMES, StackEnd};
+    use crate::{MAX_STACK_FRAMES, StackEnd, comm_of};
 
     /// Stacks of usual depth, and some that need their own record.
     fn frames() -> impl Strategy<Value = Vec<u64>> {
@@ -221,47 +234,40 @@ mod tests {
     }
 
     fn ticks() -> impl Strategy<Value = (Ticks, Vec<u64>)> {
-        let sample = (
-            any::<(u64, u64, i32, i32, u64)>(),
-            0..4_u8,
-            0..6_u8,
-            frames(),
-            0..9_u8,
+        let numbers = any::<(u64, u64, i32, i32, u64)>();
+        let sample = (numbers, 0..4_u8, 0..6_u8, frames(), 0..9_usize).prop_map(
+            |((time, pc, pid, tid, address_space), mode_of, end_of, frames, name)| {
+                let kernel = frames.len() / 2;
+                let host = (frames.len() - kernel) / 3;
+                let [kernel, user, host] = [kernel, frames.len() - kernel - host, host]
+                    .map(|frames| u16::try_from(frames).unwrap());
+                let sample = Sample {
+                    time,
+                    pc,
+                    pid,
+                    tid,
+                    address_space,
+                    comm: comm_of(&"n".repeat(name)),
+                    process_group: -1,
+                    vcpu: 3,
+                    cpl: 3,
+                    ipl: 7,
+                    mode: mode(mode_of).unwrap(),
+                    stack: StackSummary {
+                        kernel,
+                        user,
+                        host,
+                        kernel_end: end(end_of).unwrap(),
+                        user_end: StackEnd::Complete,
+                    },
+                    ..Sample::default()
+                };
+                (sample, frames)
+            },
         );
         (any::<[u32; 4]>(), prop::option::of(sample)).prop_map(|(gap, sample)| {
-            let frames = sample
-                .as_ref()
-                .map_or(Vec::new(), |sample| sample.3.clone());
             let [idle, stolen, lost, ungathered] = gap.map(u64::from);
-            let sample = sample.map(
-                |((time, pc, pid, tid, address_space), mode_of, end_of, frames, name)| {
-                    let kernel = frames.len() / 2;
-                    let host = (frames.len() - kernel) / 3;
-                    let mut comm = [0; COMM_LENGTH];
-                    comm[..usize::from(name)].fill(b'n');
-                    Sample {
-                        time,
-                        pc,
-                        pid,
-                        tid,
-                        address_space,
-                        comm,
-                        process_group: -1,
-                        vcpu: 3,
-                        cpl: 3,
-                        ipl: 7,
-                        mode: mode(mode_of).unwrap(),
-                        stack: StackSummary {
-                            kernel: u16::try_from(kernel).unwrap(),
-                            user: u16::try_from(frames.len() - kernel - host).unwrap(),
-                            host: u16::try_from(host).unwrap(),
-                            kernel_end: end(end_of).unwrap(),
-                            user_end: StackEnd::Complete,
-                        },
-                        ..Sample::default()
-                    }
-                },
-            );
+            let (sample, frames) = sample.unzip();
             let ticks = Ticks {
                 vcpu: 3,
                 idle,
@@ -270,7 +276,7 @@ mod tests {
                 ungathered,
                 sample,
             };
-            (ticks, frames)
+            (ticks, frames.unwrap_or_default())
         })
     }
 
@@ -316,12 +322,8 @@ mod tests {
             stack,
             ..Sample::default()
         };
-        let ticks = Ticks {
-            sample: Some(sample),
-            ..Ticks::default()
-        };
         let mut encoder = SamplesEncoder::default();
-        encoder.push(&ticks, &[1, 2]);
+        encoder.push(&sample.into(), &[1, 2]);
         decode(&encoder.take().bytes, |ticks, frames| {
             assert_eq!(ticks.sample.unwrap().stack, stack.dropped());
             assert!(frames.is_empty());
@@ -332,18 +334,13 @@ mod tests {
     #[test]
     fn repetitions_take_little_space() {
         let frames = [0xffff_ffff_8112_3456, 0xffff_ffff_8134_5678];
-        let ticks = Ticks {
-            sample: Some(Sample {
-                time: 10_000_000,
-                pc: frames[0],
-                stack: StackSummary {
-                    kernel: 2,
-                    ..StackSummary::default()
-                },
-                ..Sample::default()
-            }),
-            ..Ticks::default()
+        let mut sample = Sample {
+            time: 10_000_000,
+            pc: frames[0],
+            ..Sample::default()
         };
+        sample.stack.kernel = 2;
+        let ticks = sample.into();
         let mut encoder = SamplesEncoder::default();
         encoder.push(&ticks, &frames);
         let first = encoder.block.bytes.len();

@@ -9,7 +9,7 @@ use std::task::Waker;
 use std::thread::{Builder, JoinHandle};
 
 use super::{Delivered, QueuedBlock, Sink, beginning};
-use crate::file::{Account, Block, Kind, NewFile, RecordingInfo};
+use crate::file::{Account, NewFile, RecordingInfo};
 
 /// Maximum size of the account at a recording's end, in bytes.
 pub const END_ROOM: u64 = 1 << 10;
@@ -272,8 +272,7 @@ impl<W: RecordingFile> Writer<W> {
             "The recording {} has reached its limit, and ends here",
             self.path.display()
         );
-        let account = serde_json::to_vec(&self.account).unwrap_or_default();
-        if let Some(block) = Block::encode(Kind::End, &account)
+        if let Some(block) = self.account.to_block()
             && self.append(&block)
         {
             self.name_file(&QueuedBlock::End(self.account));

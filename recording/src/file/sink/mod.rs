@@ -46,14 +46,11 @@ impl QueuedBlock {
     fn encode(&self) -> Option<Encoded> {
         match self {
             Self::Samples(block) if block.bytes.is_empty() => None,
-            Self::Samples(block) => encode_samples(block).map(Encoded::Own),
+            Self::Samples(block) => block.to_blocks().map(Encoded::Own),
             Self::Looks(bytes) => Block::encode(Kind::Tasks, bytes).map(Encoded::Own),
             Self::Symbols(text) => text.block().map(Encoded::Shared),
             Self::Encoded(block) => Some(Encoded::Shared(Arc::clone(block))),
-            Self::End(account) => {
-                let json = serde_json::to_vec(account).ok()?;
-                Block::encode(Kind::End, &json).map(Encoded::Own)
-            }
+            Self::End(account) => account.to_block().map(Encoded::Own),
         }
     }
 
@@ -84,16 +81,6 @@ impl Deref for Encoded {
             Self::Shared(bytes) => bytes,
         }
     }
-}
-
-/// The blocks of its times and of its details, if it has any, and the block itself.
-fn encode_samples(block: &SampleBlock) -> Option<Vec<u8>> {
-    let mut bytes = Block::encode(Kind::Times, &block.times)?;
-    if !block.details.is_empty() {
-        bytes.extend(Block::encode(Kind::Details, &block.details)?);
-    }
-    bytes.extend(Block::encode(Kind::Samples, &block.bytes)?);
-    Some(bytes)
 }
 
 /// What became of the ticks that a sink got. The others still wait.
@@ -134,7 +121,5 @@ pub trait Sink {
 
 /// The first bytes of a recording: its header, and `info`.
 fn beginning(info: &RecordingInfo) -> Vec<u8> {
-    let info = serde_json::to_vec(info).unwrap_or_default();
-    let info = Block::encode(Kind::Info, &info).unwrap_or_default();
-    [header().as_slice(), &info].concat()
+    [header().as_slice(), &info.to_block().unwrap_or_default()].concat()
 }

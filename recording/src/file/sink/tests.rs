@@ -2,9 +2,11 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::task::Wake;
+
+use tempfile::TempDir;
 
 use super::*;
 use crate::file::{Contents, Encoder, HEADER, NewFile, Recording};
@@ -46,6 +48,14 @@ fn sink(path: &Path, options: FileOptions) -> FileSink {
     FileSink::to(file, path, &RecordingInfo::default(), options).unwrap()
 }
 
+/// A folder, the path of a recording in it, and its encoder.
+fn recorder() -> (TempDir, PathBuf, Encoder<FileSink>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("recording");
+    let encoder = Encoder::new(sink(&path, FileOptions::default()), &[]);
+    (folder, path, encoder)
+}
+
 /// Feeds `count` runs of 4 or 5 ticks, each with its own stack, which hardly compresses.
 fn feed<S: Sink>(encoder: &mut Encoder<S>, count: u64) {
     for number in 0..count {
@@ -65,8 +75,7 @@ fn feed<S: Sink>(encoder: &mut Encoder<S>, count: u64) {
             idle: 2,
             stolen: number % 2,
             lost: 1,
-            sample: Some(sample),
-            ..Ticks::default()
+            ..sample.into()
         };
         encoder.feed(&ticks, &frames);
         assert!(encoder.ledger().balances());
@@ -82,11 +91,7 @@ fn detailed(number: u64) -> Sample {
     };
     Sample {
         time: number,
-        preemption: match number % 5 {
-            0 => Preemption::Unknown,
-            1 => Preemption::On,
-            _ => Preemption::Off,
-        },
+        preemption: Preemption::ALL[usize::try_from(number % 5).unwrap().min(2)],
         lock: number.is_multiple_of(3).then_some(LockWait {
             address: number << 40,
             owner: (!number.is_multiple_of(4)).then_some(owner),
@@ -98,46 +103,23 @@ fn detailed(number: u64) -> Sample {
 /// In many blocks, each with details of its own samples.
 #[test]
 fn details_stay_with_their_samples() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("recording");
-    let mut encoder = Encoder::new(sink(&path, FileOptions::default()), &[]);
-    for number in 0..20_000 {
-        let ticks = Ticks {
-            sample: Some(detailed(number)),
-            ..Ticks::default()
-        };
-        encoder.feed(&ticks, &[]);
-    }
+    let (_folder, path, mut encoder) = recorder();
     // The last one has no details.
     let plain = Sample {
         time: u64::MAX,
         ..Sample::default()
     };
-    let ticks = Ticks {
-        sample: Some(plain),
-        ..Ticks::default()
-    };
-    encoder.feed(&ticks, &[]);
+    let samples: Vec<Sample> = (0..20_000).map(detailed).chain([plain]).collect();
+    for sample in &samples {
+        encoder.feed(&(*sample).into(), &[]);
+    }
     encoder.finish();
-    let mut number = 0;
-    let recording = Recording::open(&path).unwrap();
-    let read = recording.read(|ticks, _| {
-        let sample = ticks.sample.unwrap();
-        if number < 20_000 {
-            let expected = detailed(number);
-            assert_eq!(
-                (sample.time, sample.preemption, sample.lock),
-                (number, expected.preemption, expected.lock)
-            );
-        } else {
-            assert_eq!(
-                (sample.preemption, sample.lock),
-                (Preemption::Unknown, None)
-            );
-        }
-        number += 1;
-    });
+    let mut found = Vec::new();
+    let read = Recording::open(&path)
+        .unwrap()
+        .read(|ticks, _| found.extend(ticks.sample));
     assert_eq!(read.unwrap().account.samples, 20_001);
+    assert!(found == samples);
     // They are in separate blocks, which older readers skip.
     let bytes = fs::read(&path).unwrap();
     let (mut rest, mut kinds) = (&bytes[HEADER..], Vec::new());
@@ -145,12 +127,12 @@ fn details_stay_with_their_samples() {
         rest = &rest[block.length..];
         kinds.push(block.kind.unwrap());
     }
-    let pairs = kinds
-        .windows(2)
-        .filter(|pair| *pair == [Kind::Details, Kind::Samples]);
-    let details = kinds.iter().filter(|kind| **kind == Kind::Details);
-    let (pairs, details) = (pairs.count(), details.count());
-    assert!(details > 1 && pairs == details, "{kinds:?}");
+    let details = kinds.windows(2).filter(|pair| pair[0] == Kind::Details);
+    assert!(
+        details.clone().all(|pair| pair[1] == Kind::Samples),
+        "{kinds:?}"
+    );
+    assert!(details.count() > 1, "{kinds:?}");
 }
 
 fn read(path: &Path) -> Contents {
@@ -159,9 +141,7 @@ fn read(path: &Path) -> Contents {
 
 #[test]
 fn the_file_agrees_with_the_ledger() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("recording");
-    let mut encoder = Encoder::new(sink(&path, FileOptions::default()), &[]);
+    let (_folder, path, mut encoder) = recorder();
     feed(&mut encoder, 20_000);
     assert!(encoder.is_recording());
     encoder.finish();
@@ -171,24 +151,35 @@ fn the_file_agrees_with_the_ledger() {
     assert_eq!((ledger.pending, ledger.discarded), (0, 0));
     assert_eq!(encoder.sink().waiting(), 0);
     let mut samples = 0;
-    let contents = Recording::open(&path)
-        .unwrap()
-        .read(|ticks, frames| {
-            if let Some(sample) = ticks.sample {
-                assert_eq!(frames, [sample.pc, sample.time << 7]);
-                samples += 1;
-            }
-        })
-        .unwrap();
-    let account = contents.account;
-    assert_eq!(contents.closed, Some(account));
+    let contents = Recording::open(&path).unwrap().read(|ticks, frames| {
+        if let Some(sample) = ticks.sample {
+            assert_eq!(frames, [sample.pc, sample.time << 7]);
+            samples += 1;
+        }
+    });
     assert_eq!(samples, 20_000);
+    let expected = Account {
+        ticks: 20_000 * 4 + 10_000,
+        samples,
+        idle: 40_000,
+        stolen: 10_000,
+        lost: 20_000,
+        ungathered: 0,
+    };
+    let contents = contents.unwrap();
     assert_eq!(
-        (ledger.ticks, ledger.recorded, ledger.merged),
-        (account.ticks, account.samples, account.idle)
+        (contents.account, contents.closed),
+        (expected, Some(expected))
     );
-    assert_eq!((ledger.stolen, ledger.lost), (account.stolen, account.lost));
-    assert_eq!(ledger.ticks, 20_000 * 4 + 10_000);
+    let of_ledger = Account {
+        ticks: ledger.ticks,
+        samples: ledger.recorded,
+        idle: ledger.merged,
+        stolen: ledger.stolen,
+        lost: ledger.lost,
+        ungathered: ledger.ungathered,
+    };
+    assert_eq!(of_ledger, expected);
 }
 
 #[test]
@@ -201,14 +192,10 @@ fn an_older_recording_keeps_its_name_until_there_are_ticks() {
     };
     let samples = || read(&path).closed.unwrap().samples;
     // Without an older one there is an empty one.
-    record(0);
-    assert_eq!(samples(), 0);
-    record(3);
-    assert_eq!(samples(), 3);
-    record(0);
-    assert_eq!(samples(), 3);
-    record(2);
-    assert_eq!(samples(), 2);
+    for (ticks, kept) in [(0, 0), (3, 3), (0, 3), (2, 2)] {
+        record(ticks);
+        assert_eq!(samples(), kept);
+    }
     // Then it is renamed.
     let older = read(&folder.path().join("recording.old"));
     assert_eq!(older.closed.unwrap().samples, 3);
@@ -272,8 +259,7 @@ fn a_recording_at_its_limit_is_whole() {
             ..FileOptions::default()
         };
         let failure = options.failure.clone();
-        let sink = sink(&path, options);
-        let mut encoder = Encoder::new(sink, &[]);
+        let mut encoder = Encoder::new(sink(&path, options), &[]);
         feed(&mut encoder, 20_000);
         encoder.finish();
         assert!(!encoder.is_recording());
@@ -305,10 +291,8 @@ fn read_all(encoder: &mut Encoder<ClientSink>) -> Vec<u8> {
 }
 
 fn contents(bytes: &[u8]) -> Contents {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("recording");
-    fs::write(&path, bytes).unwrap();
-    read(&path)
+    let recording = Recording::from_bytes(Path::new("test"), bytes.to_vec()).unwrap();
+    recording.read(|_, _| {}).unwrap()
 }
 
 fn text(text: &str) -> SymbolText {
@@ -339,10 +323,8 @@ fn a_clients_stream_is_a_recording() {
     let ledger = encoder.ledger();
     assert_eq!(contents.closed, Some(contents.account));
     assert_eq!(contents.symbols, "1000 t f\n");
-    assert_eq!(
-        (ledger.recorded, ledger.merged, ledger.pending),
-        (10_000, 20_000, 0)
-    );
+    let counts = [ledger.recorded, ledger.merged, ledger.pending];
+    assert_eq!(counts, [10_000, 20_000, 0]);
     assert_eq!(contents.account.samples, 10_000);
 }
 
@@ -412,23 +394,17 @@ fn a_block_without_room_is_compressed_once_until_data_is_read() {
     };
     let limit = 100_000;
     let (first, second, third) = (symbols(150_000), symbols(150_000), symbols(150_000));
-    sink.put(QueuedBlock::Symbols(first), limit).unwrap();
-    sink.put(QueuedBlock::Symbols(second.clone()), limit)
-        .unwrap_err();
+    let put = |sink: &mut ClientSink, text: &SymbolText, limit| {
+        sink.put(QueuedBlock::Symbols(text.clone()), limit).is_ok()
+    };
+    assert!(put(&mut sink, &first, limit) && !put(&mut sink, &second, limit));
     assert!(second.is_packed());
-    sink.put(QueuedBlock::Symbols(third.clone()), limit)
-        .unwrap_err();
-    assert!(!third.is_packed());
+    assert!(!put(&mut sink, &third, limit) && !third.is_packed());
     // Another limit is independent, and so is the end.
-    let small = symbols(100);
-    sink.put(QueuedBlock::Symbols(small), 2 * limit).unwrap();
+    assert!(put(&mut sink, &symbols(100), 2 * limit));
     sink.read(usize::MAX).unwrap();
-    sink.put(QueuedBlock::Symbols(third.clone()), limit)
-        .unwrap();
-    assert!(third.is_packed());
-    sink.put(QueuedBlock::Symbols(second.clone()), limit)
-        .unwrap_err();
-    sink.put(QueuedBlock::Symbols(second), usize::MAX).unwrap();
+    assert!(put(&mut sink, &third, limit) && third.is_packed());
+    assert!(!put(&mut sink, &second, limit) && put(&mut sink, &second, usize::MAX));
 }
 
 /// All recordings together keep no more unread bytes than the common limit and each one's own; one that is read loses nothing.
@@ -479,10 +455,10 @@ fn recordings_share_common_data() {
     let packed = symbols.block().unwrap();
     let before = [&packed, &block].map(Arc::strong_count);
     for sink in &mut sinks {
-        sink.put(QueuedBlock::Symbols(symbols.clone()), usize::MAX)
-            .unwrap();
-        sink.put(QueuedBlock::Encoded(Arc::clone(&block)), usize::MAX)
-            .unwrap();
+        let symbols = QueuedBlock::Symbols(symbols.clone());
+        sink.put(symbols, usize::MAX).unwrap();
+        let block = QueuedBlock::Encoded(Arc::clone(&block));
+        sink.put(block, usize::MAX).unwrap();
     }
     let after = [&packed, &block].map(Arc::strong_count);
     assert_eq!(after, before.map(|count| count + 2));

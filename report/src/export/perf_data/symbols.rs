@@ -281,14 +281,11 @@ mod tests {
         assert!(is_new && other != first);
         folder.finish().unwrap();
         let file = fs::read(first).unwrap();
-        for name in ["main", "sub", CUT_SHORT] {
-            let name = name.as_bytes();
+        for name in ["main", "sub", CUT_SHORT].map(str::as_bytes) {
             assert!(file.windows(name.len()).any(|part| part == name));
         }
-        assert_eq!(
-            fs::read_dir(place.path().join("symbols")).unwrap().count(),
-            3
-        );
+        let files = fs::read_dir(place.path().join("symbols")).unwrap();
+        assert_eq!(files.count(), 3);
     }
 
     #[test]
@@ -310,9 +307,8 @@ mod tests {
             folder.note_kernel(&main);
             let file = folder.note_file(library, &main).unwrap().to_owned();
             let (process, _) = folder.note_process(7, "a", Some(&main)).unwrap();
-            folder
-                .finish()
-                .map(|()| [file, process, symbols.join(KALLSYMS)])
+            folder.finish()?;
+            Ok::<_, ExportError>([file, process, symbols.join(KALLSYMS)])
         };
         let paths = make().unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;

@@ -24,24 +24,24 @@ fn code_without_a_symbol_of_its_own_has_no_name() {
     let names = named.map(|address| symbols.find(address));
     let expected = ["weave", "weave", "turn", "turn", "a", "b"];
     assert_eq!(names, expected.map(Some));
-    for gap in [
-        0x1028, 0x104f, 0x1060, 0x1_0fff, 0x3010, 0x301f, 0x3030, 0x1_2fff,
-    ] {
-        assert_eq!(symbols.locate(gap), None, "{gap:#x}");
-    }
-    let wanted = symbols.wanted(|_| true);
-    let expected = [
+    let bounds = [
         (0x1000, 0x1028),
         (0x1050, 0x1060),
         (0x3000, 0x3010),
         (0x3020, 0x3030),
     ];
-    assert_eq!(wanted, expected);
+    assert_eq!(symbols.wanted(|_| true), bounds);
+    for gap in [0x104f, 0x1_0fff, 0x301f, 0x1_2fff]
+        .into_iter()
+        .chain(bounds.map(|(_, end)| end))
+    {
+        assert_eq!(symbols.locate(gap), None, "{gap:#x}");
+    }
     // An end replaces a start, as any later symbol does.
     let mut symbols = Symbols::parse("1000 t old\n1020 t old2\n1040 ? [end]\n");
     symbols.add("1000 ? [end]\n1010 t new\n1040 ? [end]\n");
     assert_eq!(
-        [symbols.find(0x1000), symbols.find(0x1020)],
+        [0x1000, 0x1020].map(|address| symbols.find(address)),
         [None, Some("new")]
     );
 }
@@ -58,21 +58,6 @@ fn functions_know_their_module() {
 }
 
 #[test]
-fn later_symbols_replace_earlier_ones() {
-    let mut symbols =
-        Symbols::parse("1000 T kernel\n2000 t old1\t[a]\n2800 t old2\t[a]\n5000 t far\t[b]\n");
-    symbols.add("2100 t new1\t[c]\n2900 t new2\t[c]\n1000 T kernel\n");
-    let name = |address| symbols.find(address).unwrap();
-    assert_eq!(name(0x2050), "old1");
-    assert_eq!(name(0x2850), "new1");
-    assert_eq!(name(0x2950), "new2");
-    assert_eq!(name(0x5000), "far");
-    assert_eq!(symbols.len(), 5);
-    symbols.add("");
-    assert_eq!(symbols.len(), 5);
-}
-
-#[test]
 fn a_samples_time_selects_the_module() {
     let a = "since 100 0\n1000 t a1\t[a]\n1800 t a2\t[a]\n2000 ? [end]\t[a]\n\n";
     let b = "since 300 250\n1000 t b1\t[b]\n1900 ? [end]\t[b]\n\n";
@@ -83,53 +68,54 @@ fn a_samples_time_selects_the_module() {
     symbols.add(&format!("since 200 180\ngone 1000 2000\n{b}"));
     let at = |symbols: &Symbols, address, time| {
         let found = symbols.locate_then(address, symbols.epoch(time));
-        found.map(|found| format!("{}+{:x} {}", found.name, found.offset, found.module))
+        let name =
+            |found: FunctionAt<'_>| format!("{}+{:x} {}", found.name, found.offset, found.module);
+        found.map_or_else(String::new, name)
     };
-    let name = |address, time| at(&symbols, address, time);
-    for time in [0, 99, 180] {
-        assert_eq!(name(0x1004, time).as_deref(), Some("a1+4 [a]"), "{time}");
-        assert_eq!(name(0x1fff, time).as_deref(), Some("a2+7ff [a]"), "{time}");
-    }
+    let check = |symbols: &Symbols, expected: &[(u64, &str)]| {
+        for (time, name) in expected {
+            assert_eq!(at(symbols, 0x1004, *time), *name, "{time}");
+        }
+    };
     // It was unloaded in between.
-    assert_eq!([name(0x1004, 181), name(0x1004, 199)], [None, None]);
-    for time in [200, 299, 300, u64::MAX] {
-        assert_eq!(name(0x1004, time).as_deref(), Some("b1+4 [b]"), "{time}");
-        assert_eq!(name(0x1fff, time), None, "{time}");
-        assert_eq!(name(0x504, time).as_deref(), Some("kernel+4 [kernel]"));
+    let (first, second) = ("a1+4 [a]", "b1+4 [b]");
+    let before = [(0, first), (99, first), (180, first), (181, ""), (199, "")];
+    check(&symbols, &before);
+    check(
+        &symbols,
+        &[200, 299, 300, u64::MAX].map(|time| (time, second)),
+    );
+    for (time, end) in [
+        (0, "a2+7ff [a]"),
+        (180, "a2+7ff [a]"),
+        (200, ""),
+        (u64::MAX, ""),
+    ] {
+        assert_eq!(at(&symbols, 0x1fff, time), end, "{time}");
+        assert_eq!(at(&symbols, 0x504, time), "kernel+4 [kernel]");
     }
     assert_eq!(symbols.find(0x1004), Some("b1"));
-    let ever = |address| {
-        symbols
-            .locate_then(address, Epoch::ANY)
-            .map(|found| found.name)
-    };
-    assert_eq!([ever(0x1004), ever(0x504)], [None, Some("kernel")]);
+    let ever = [0x1004, 0x504].map(|address| symbols.locate_then(address, Epoch::ANY));
+    assert_eq!(
+        ever.map(|found| found.map(|found| found.name)),
+        [None, Some("kernel")]
+    );
     // The same functions again change nothing, and another module at once replaces them.
     symbols.add(&b.replace("300 250", "400 390"));
     symbols.add("since 600 500\n1000 t c\t[c]\n1900 ? [end]\t[c]\n\n");
-    let name = |time| at(&symbols, 0x1004, time);
-    assert_eq!(name(395).as_deref(), Some("b1+4 [b]"));
-    assert_eq!(
-        [
-            name(500).as_deref(),
-            name(501).as_deref(),
-            name(599).as_deref()
-        ],
-        [Some("b1+4 [b]"), None, None]
-    );
-    assert_eq!(name(600).as_deref(), Some("c+4 [c]"));
-    assert_eq!(name(100).as_deref(), Some("a1+4 [a]"));
+    let third = "c+4 [c]";
+    let around = [
+        (100, first),
+        (395, second),
+        (500, second),
+        (501, ""),
+        (599, ""),
+    ];
+    check(&symbols, &around);
+    check(&symbols, &[(600, third)]);
     // A module that stays unloaded has its name until then.
     symbols.add("since 800 700\ngone 1000 1900\n");
-    let name = |time| at(&symbols, 0x1004, time);
-    assert_eq!(
-        [
-            name(700).as_deref(),
-            name(800).as_deref(),
-            name(900).as_deref()
-        ],
-        [Some("c+4 [c]"), None, None]
-    );
+    check(&symbols, &[(700, third), (800, ""), (900, "")]);
     assert_eq!(symbols.find(0x1004), None);
     assert_eq!(symbols.find(0x504), Some("kernel"));
 }
@@ -161,13 +147,7 @@ fn lines_with_times_are_ignored_by_earlier_readers() {
     for line in ["since 200 100", "gone 1000 2000"] {
         assert_eq!(KernelSymbol::parse(line.as_bytes()), None, "{line}");
     }
-    for wrong in [
-        "since 1",
-        "since x 2",
-        "gone 2000 1000",
-        "gone 1000",
-        "gone 1000 y",
-    ] {
+    for wrong in "since 1,since x 2,gone 2000 1000,gone 1000,gone 1000 y".split(',') {
         let mut symbols = Symbols::parse("1000 t a\n");
         symbols.add(&format!("{wrong}\n"));
         assert_eq!(symbols.find(0x1004), Some("a"), "{wrong}");
@@ -193,11 +173,8 @@ fn the_gap_between_parts_of_a_module_is_not_in_it() {
     assert_eq!(symbols.find(0x1000 + LAST), None);
     // The first part was loaded again at a lower address, and replaces the previous one.
     symbols.add("90000 t c\t[c]\n\n800 t a\t[a]\n1800 t a2\t[a]\n");
-    let name = |address| symbols.find(address);
-    assert_eq!(
-        [name(0x900), name(0x1004), name(0x1900), name(0x9_0004)],
-        [Some("a"), Some("a"), Some("a2"), Some("c")]
-    );
+    let names = [0x900, 0x1004, 0x1900, 0x9_0004].map(|address| symbols.find(address));
+    assert_eq!(names, ["a", "a", "a2", "c"].map(Some));
 }
 
 /// The result equals one list of all functions, for any additions in any order.
@@ -253,13 +230,12 @@ fn split_tables_equal_one_table() {
 #[test]
 fn kernels_share_common_symbols() {
     let text = |kernel: u64, module: u64| {
-        let kernel: String = (0..100)
-            .map(|number| format!("{:x} T kernel{number}\n", kernel + 16 * number))
-            .collect();
-        let module: String = (0..100)
-            .map(|number| format!("{:x} t module{number}\t[m]\n", module + 16 * number))
-            .collect();
-        format!("{kernel}\n{module}")
+        let lines = |begin: u64, name: &str, module: &str| -> String {
+            let line =
+                |number: u64| format!("{:x} t {name}{number}{module}\n", begin + 16 * number);
+            (0..100).map(line).collect()
+        };
+        lines(kernel, "kernel", "") + "\n" + &lines(module, "module", "\t[m]")
     };
     let one = Symbols::parse(&text(0xffff_ffff_8100_0000, 0xffff_ffff_c010_0000));
     let mut other = Symbols::parse(&text(0xffff_ffff_9a00_0000, 0xffff_ffff_c0a0_0000));

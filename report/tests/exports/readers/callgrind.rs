@@ -1,6 +1,7 @@
 //! Reads the export with `callgrind_annotate`.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::process::Command;
 
 use kvmprof_recording::Sample;
@@ -13,24 +14,16 @@ use crate::exports::recording::{info, ticks, write};
 #[test]
 fn callgrind_annotate_reads_callgrind() {
     let (_folder, file, expected) = exported(Format::Callgrind);
-    let annotate = |arguments: &[&str]| {
-        let all = [&["--auto=no", "--threshold=100", "--show=Ticks"], arguments].concat();
-        run(Command::new("callgrind_annotate").args(all).arg(&file))
-    };
+    let annotate = |arguments: &[&str]| annotated(&file, arguments);
     let text = annotate(&[]);
     let mut own: HashMap<String, u64> = HashMap::new();
     for (function, _, ticks) in callgrind_rows(&text) {
         *own.entry(function).or_default() += ticks;
     }
     assert_eq!(first(own), expected);
-    assert!(
-        callgrind_rows(&text).contains(&(
-            "copy_page_to_iter".to_owned(),
-            "[kernel]".to_owned(),
-            21 * ROUNDS
-        )),
-        "{text}"
-    );
+    let row = |function: &str, ticks| (function.to_owned(), "[kernel]".to_owned(), ticks);
+    let copying = row("copy_page_to_iter", 21 * ROUNDS);
+    assert!(callgrind_rows(&text).contains(&copying), "{text}");
     let modes = annotate(&["--show=User,Kernel,Interrupt,Idle"]);
     let totals = modes.lines().find(|line| line.contains("PROGRAM TOTALS"));
     let totals: Vec<&str> = totals.unwrap().split_whitespace().collect();
@@ -39,14 +32,13 @@ fn callgrind_annotate_reads_callgrind() {
         assert!(totals.contains(&ticks.as_str()), "{modes}");
     }
     let inclusive = annotate(&["--inclusive=yes"]);
-    assert!(
-        callgrind_rows(&inclusive).contains(&(
-            "entry_SYSCALL_64".to_owned(),
-            "[kernel]".to_owned(),
-            21 * ROUNDS
-        )),
-        "{inclusive}"
-    );
+    let entry = row("entry_SYSCALL_64", 21 * ROUNDS);
+    assert!(callgrind_rows(&inclusive).contains(&entry), "{inclusive}");
+}
+
+fn annotated(file: &Path, arguments: &[&str]) -> String {
+    let all = [&["--auto=no", "--threshold=100", "--show=Ticks"], arguments].concat();
+    run(Command::new("callgrind_annotate").args(all).arg(file))
 }
 
 /// A function of the kernel that several processes call is one row, of no process.
@@ -64,13 +56,9 @@ fn a_function_of_several_processes_is_one_row() {
     let (folder, path) = write(&info(), &all);
     let file = folder.path().join("exported");
     std::fs::write(&file, export(&path, &[], Format::Callgrind)).unwrap();
-    let text = run(Command::new("callgrind_annotate")
-        .args(["--auto=no", "--threshold=100", "--show=Ticks"])
-        .arg(&file));
-    let rows = callgrind_rows(&text).into_iter();
-    let rows: Vec<_> = rows
-        .filter(|(function, ..)| function == "copy_page_to_iter")
-        .collect();
+    let text = annotated(&file, &[]);
+    let mut rows = callgrind_rows(&text);
+    rows.retain(|(function, ..)| function == "copy_page_to_iter");
     let expected = ("copy_page_to_iter".to_owned(), "[kernel]".to_owned(), 21);
     assert_eq!(rows, [expected], "{text}");
 }

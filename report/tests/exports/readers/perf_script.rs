@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use kvmprof_recording::comm_of;
 use kvmprof_report::export::Format;
 
 use super::perf::{exported, perf};
@@ -90,68 +91,50 @@ fn every_line_has_the_form_that_readers_take() {
         *folded.entry(stack).or_default() += sample.period;
     }
     assert_eq!(folded.values().sum::<u64>(), 72 * ROUNDS * PERIOD);
+    let read = "read@plt;entry_SYSCALL_64;do_syscall_64;ksys_read;copy_page_to_iter";
     for (stack, ticks) in [
         (
-            "server;main;Server::serve(std::string const&);read@plt;entry_SYSCALL_64;do_syscall_64;ksys_read;copy_page_to_iter",
+            &*format!("server;main;Server::serve(std::string const&);{read}"),
             13,
         ),
         (
-            "server_worker;[cut short];server::spin;read@plt;entry_SYSCALL_64;do_syscall_64;ksys_read;copy_page_to_iter",
+            &*format!("server_worker;[cut short];server::spin;{read}"),
             8,
         ),
         ("batch;[cut short];0x402000;0x402080", 17),
         ("[unknown];virtnet_poll", 5),
         ("swapper/1;[halted]", 12),
     ] {
-        assert_eq!(
-            folded.get(stack),
-            Some(&(ticks * ROUNDS * PERIOD)),
-            "{folded:#?}"
-        );
+        let expected = ticks * ROUNDS * PERIOD;
+        assert_eq!(folded.get(stack), Some(&expected), "{folded:#?}");
     }
     // No thread is named after another one, and an unknown one isn't idle.
-    let tids = |comm: &str| -> Vec<u32> {
-        let samples = samples.iter().filter(|sample| sample.comm == comm);
-        let mut tids: Vec<u32> = samples.map(|sample| sample.tid).collect();
-        tids.sort_unstable();
-        tids.dedup();
-        tids
-    };
-    assert_eq!(tids("server worker"), [102]);
-    assert_eq!(tids("swapper/1"), [0]);
-    assert_eq!(tids("[unknown]"), [u32::MAX]);
+    for (comm, tid) in [
+        ("server worker", 102),
+        ("swapper/1", 0),
+        ("[unknown]", u32::MAX),
+    ] {
+        let mut samples = samples.iter().filter(|sample| sample.comm == comm);
+        assert!(samples.all(|sample| sample.tid == tid), "{comm}");
+    }
     assert!(samples.is_sorted_by(|left, right| left.time <= right.time));
 }
 
 /// Names of threads and files that readers could misparse.
 #[test]
 fn names_do_not_break_lines() {
-    for name in [
-        "a",
-        "7",
-        " 7 8/9 x",
-        "# x",
-        "x 1/1 [0] 1:",
-        "\t",
-        "é é",
-        "pool-1 thread 2",
-    ] {
+    for name in "a|7| 7 8/9 x|# x|x 1/1 [0] 1:|\t|é é|pool-1 thread 2".split('|') {
         let mut all = ticks(1);
         for (ticks, _) in &mut all {
             let sample = ticks.sample.as_mut().unwrap();
             (sample.pid, sample.tid) = (1_234_567, 7_654_321);
-            sample.comm = Default::default();
-            sample.comm[..name.len()].copy_from_slice(name.as_bytes());
+            sample.comm = comm_of(name);
         }
         let (_folder, path) = write(&info(), &all);
         let text = String::from_utf8(export(&path, &[], Format::PerfScript)).unwrap();
         for sample in samples(&text) {
-            let is_idle = sample.comm == "[idle]";
-            assert_eq!(
-                sample.tid,
-                if is_idle { 0 } else { 7_654_321 },
-                "{name:?}: {text}"
-            );
+            let tid = [7_654_321, 0][usize::from(sample.comm == "[idle]")];
+            assert_eq!(sample.tid, tid, "{name:?}: {text}");
         }
     }
 }
@@ -193,11 +176,7 @@ fn perf_prints_the_same_lines() {
     let own = String::from_utf8(export(&path, &[], Format::PerfScript)).unwrap();
     assert_eq!(own.lines().count(), of_perf.lines().count(), "{of_perf}");
     for (number, (own, of_perf)) in own.lines().zip(of_perf.lines()).enumerate() {
-        assert_eq!(
-            common(own),
-            common(of_perf),
-            "line {}:\n{own}\n{of_perf}",
-            number + 1
-        );
+        let lines = format!("line {}:\n{own}\n{of_perf}", number + 1);
+        assert_eq!(common(own), common(of_perf), "{lines}");
     }
 }

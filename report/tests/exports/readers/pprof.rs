@@ -1,32 +1,24 @@
 //! Reads the export with Go's pprof.
 
 use std::fs;
-use std::io::Read;
 use std::path::Path;
 use std::process::Command;
 
-use flate2::read::GzDecoder;
 use kvmprof_recording::file::KernelInfo;
-use kvmprof_report::export::{Format, pprof_message};
-use prost::Message;
+use kvmprof_report::export::Format;
 
 use super::{ROUNDS, exported, run};
-use crate::exports::export;
+use crate::exports::{export, pprof_profile};
 use crate::shared::compiled::{Guest, SLIDE};
 
 /// Two columns of `go tool pprof -top`: name and flat.
 fn pprof_rows(text: &str) -> Vec<(String, u64)> {
-    let mut lines = text.lines();
-    lines
-        .by_ref()
-        .find(|line| line.contains("flat%"))
-        .unwrap_or_else(|| panic!("{text}"));
-    lines
-        .map(|line| {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            (words[5..].join(" "), words[0].parse().unwrap())
-        })
-        .collect()
+    let lines = text.lines().skip_while(|line| !line.contains("flat%"));
+    let row = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        (words[5..].join(" "), words[0].parse().unwrap())
+    };
+    lines.skip(1).map(row).collect()
 }
 
 #[test]
@@ -39,13 +31,13 @@ fn go_tool_pprof_reads_pprof() {
     let top = pprof_rows(&pprof(&["-top"]));
     assert_eq!(top[..5], expected);
 
-    let of_batch = pprof_rows(&pprof(&["-top", "-tagfocus=comm=batch"]));
-    assert_eq!(of_batch[0], ("0x402080".to_owned(), 17 * ROUNDS));
-    let of_interrupts = pprof_rows(&pprof(&["-top", "-tagfocus=mode=interrupt"]));
-    assert_eq!(
-        of_interrupts[0],
-        ("update_process_times".to_owned(), 3 * ROUNDS)
-    );
+    for (focus, function, ticks) in [
+        ("comm=batch", "0x402080", 17),
+        ("mode=interrupt", "update_process_times", 3),
+    ] {
+        let rows = pprof_rows(&pprof(&["-top", &format!("-tagfocus={focus}")]));
+        assert_eq!(rows[0], (function.to_owned(), ticks * ROUNDS));
+    }
     let tags = pprof(&["-tags"]);
     for tag in ["server worker", "swapper/1", "vcpu", "tid", "230"] {
         assert!(tags.contains(tag), "{tags}");
@@ -69,24 +61,18 @@ fn found(guest: &Guest, recording: &Path) -> String {
 /// The program is mapped at another address than its file says, and the recording has no names of its functions.
 #[test]
 fn pprof_finds_functions_in_the_guests_file() {
-    for options in [
-        &[][..],
-        &["-no-pie"],
-        &["-static"],
-        &["-Wl,-z,noseparate-code"],
-    ] {
+    let separate = &["-Wl,-z,noseparate-code"];
+    for options in [&[][..], &["-no-pie"], &["-static"], separate] {
         let guest = Guest::built(options);
         let address = guest.mapped(guest.address("outer") + 1);
         // With the file's segments, and without.
-        let known = guest.info("").to_block(&[]).unwrap();
         let unknown = guest.mappings(None).to_block().unwrap();
-        let known = [guest.mappings(Some(1)).to_block().unwrap(), known];
+        let known = guest.blocks("", &[]);
         for blocks in [&known[..], &[unknown]] {
             let recording = guest.recording(&[(&[], &[address])], blocks);
             let text = found(&guest, &recording);
-            let is_found = text
-                .lines()
-                .any(|line| line.contains(" outer ") && line.contains("work.c:2"));
+            let is_it = |line: &str| line.contains(" outer ") && line.contains("work.c:2");
+            let is_found = text.lines().any(is_it);
             assert!(is_found, "{options:?}, {} blocks: {text}", blocks.len());
         }
     }
@@ -104,49 +90,35 @@ fn mappings_are_those_of_files() {
         slide: SLIDE,
         ..KernelInfo::default()
     };
+    let [mappings, binary] = guest.blocks("0badc0de", &[]);
     let blocks = [
         guest.kallsyms(),
         kernel.to_block().unwrap(),
-        guest.mappings(Some(1)).to_block().unwrap(),
-        guest.info("0badc0de").to_block(&[]).unwrap(),
+        mappings,
+        binary,
     ];
     let in_kernel = [outer.wrapping_add(SLIDE)];
     let recording = guest.recording(&[(&in_kernel, &stack)], &blocks);
-    let packed = export(&recording, &[], Format::Pprof);
-    let mut bytes = Vec::new();
-    GzDecoder::new(packed.as_slice())
-        .read_to_end(&mut bytes)
-        .unwrap();
-    let profile = pprof_message::Profile::decode(bytes.as_slice()).unwrap();
+    let profile = pprof_profile(&export(&recording, &[], Format::Pprof));
     let text = |number: i64| profile.string_table[usize::try_from(number).unwrap()].as_str();
     let places = profile.sample[0].location_id.iter().map(|id| {
-        let location = profile
-            .location
-            .iter()
-            .find(|location| location.id == *id)
-            .unwrap();
-        let mapping = profile
-            .mapping
-            .iter()
-            .find(|mapping| mapping.id == location.mapping_id)
-            .unwrap();
+        let mut locations = profile.location.iter();
+        let location = locations.find(|location| location.id == *id).unwrap();
+        let mut mappings = profile.mapping.iter();
+        let mapping = mappings.find(|mapping| mapping.id == location.mapping_id);
+        let mapping = mapping.unwrap();
         assert!((mapping.memory_start..mapping.memory_limit).contains(&location.address));
-        (
-            location.address,
-            text(mapping.filename),
-            text(mapping.build_id),
-            mapping.memory_start - mapping.file_offset,
-        )
+        let (file, build_id) = (text(mapping.filename), text(mapping.build_id));
+        let base = mapping.memory_start - mapping.file_offset;
+        (location.address, file, build_id, base)
     });
     let segment = guest.program.segments[0];
     let base = segment.address - segment.offset;
+    let kernel = (outer, " (guest kernel)", "00c0ffee", 0);
+    let program = [outer, main].map(|address| (address, "work", "0badc0de", base));
     assert_eq!(
         places.collect::<Vec<_>>(),
-        [
-            (outer, " (guest kernel)", "00c0ffee", 0),
-            (outer, "work", "0badc0de", base),
-            (main, "work", "0badc0de", base),
-        ]
+        [&[kernel], &program[..]].concat()
     );
     assert_eq!(profile.mapping.len(), 2);
 }
