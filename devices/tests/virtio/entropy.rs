@@ -4,7 +4,7 @@ use std::io;
 
 use kvmprof_devices::virtio::entropy::Entropy;
 
-use super::driver::{Driver, NEEDS_RESET, STATUS};
+use super::driver::{Driver, NEEDS_RESET, SIZE, STATUS};
 
 /// Fills with bytes other than zero, and counts them.
 fn source(given: &mut usize) -> impl FnMut(&mut [u8]) -> io::Result<()> {
@@ -33,6 +33,26 @@ fn buffers_are_filled_with_random_bytes() {
     let counts = driver.device.device().counts();
     assert_eq!((counts.requests, counts.bytes), (2, 65));
     assert!(driver.device.take_interrupt());
+}
+
+/// The indices of a queue wrap around at 65536.
+#[test]
+fn chains_are_taken_once_and_returned_in_order_for_ever() {
+    let mut driver = driver();
+    let memory = driver.memory.clone();
+    let mut length_of = |bytes: &mut [u8]| {
+        bytes.fill(u8::try_from(bytes.len()).unwrap());
+        Ok(())
+    };
+    for round in 0..9000 {
+        let lengths = 1..=round % u32::from(SIZE) + 1;
+        for length in lengths.clone() {
+            driver.provide(0, length);
+        }
+        driver.device.serve(&memory, &mut length_of);
+        let expected = lengths.map(|it| vec![u8::try_from(it).unwrap(); it as usize]);
+        assert!(driver.take(0).into_iter().eq(expected), "{round}");
+    }
 }
 
 #[test]

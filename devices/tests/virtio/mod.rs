@@ -7,7 +7,6 @@ mod entropy;
 mod fs;
 mod net;
 mod ports;
-mod queue;
 mod registers;
 mod vsock;
 mod vsock_bench;

@@ -267,33 +267,29 @@ fn a_signal_ends_a_call_whose_caller_is_inspected() {
     }
 }
 
+/// Nor does one of a file that is nonblocking, which is evaluated with every read.
 #[test]
 fn a_continued_read_does_not_wait() {
     let mut bench = Bench::new();
     let file = bench.open(PCS);
-    let read = bench.read(PCS, file, 131_072, 1000);
-    let (tag, (_, flags)) = bench.sent_read();
-    assert_eq!(flags, 1);
-    bench.refuse(tag, Kind::Read, Errno::EAGAIN);
-    bench.answered(PCS, &protocol::read(read, &[]));
-}
-
-#[test]
-fn nonblocking_is_evaluated_with_every_read() {
-    let mut bench = Bench::new();
-    let file = bench.open(PCS);
-    let flags = u32::try_from(libc::O_NONBLOCK).unwrap();
-    let operation = Operation::Read {
-        file,
-        offset: 0,
-        size: 10,
-        flags,
-    };
-    let read = bench.ask(PCS, operation);
-    let (tag, (_, flags)) = bench.sent_read();
-    assert_eq!(flags, 1);
-    bench.refuse(tag, Kind::Read, Errno::EAGAIN);
-    bench.answered(PCS, &protocol::failed(read, Errno::EAGAIN));
+    let nonblocking = u32::try_from(libc::O_NONBLOCK).unwrap();
+    for (offset, flags) in [(131_072, 0), (0, nonblocking)] {
+        let operation = Operation::Read {
+            file,
+            offset,
+            size: 10,
+            flags,
+        };
+        let unique = bench.ask(PCS, operation);
+        let (tag, (_, flags)) = bench.sent_read();
+        assert_eq!(flags, 1);
+        bench.refuse(tag, Kind::Read, Errno::EAGAIN);
+        let nothing = match offset {
+            0 => protocol::failed(unique, Errno::EAGAIN),
+            _ => protocol::read(unique, &[]),
+        };
+        bench.answered(PCS, &nothing);
+    }
 }
 
 fn read(file: u64, offset: u64, size: usize) -> Operation<'static> {
