@@ -4,7 +4,6 @@
 
 mod pcs_additions;
 mod pcs_page;
-mod pcs_page_data;
 mod pcs_properties;
 mod pmc_page;
 mod prf_page;

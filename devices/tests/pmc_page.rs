@@ -1,5 +1,9 @@
 //! pmc(9), sentence by sentence.
 
+use Function::{
+    Accumulate, AllocKernel, Configure, Disable, Enable, Enabled, FreeKernel, IsConfigured,
+    IsRunning, RestoreContext, SaveContext, StartProfiling, StopProfiling,
+};
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pmc::{COUNTERS, Call, CounterId, Function, KERNEL, VALUE_FLAGS_CHILDREN};
 use kvmprof_devices::profiling::Pmc;
@@ -28,12 +32,68 @@ impl Totals for Host {
     }
 }
 
-fn call(pmc: &mut Pmc, call: Call) -> Result<i64, Errno> {
-    pmc.call(&call, &Host(0)).map(|called| called.returned)
-}
+type Answer = Result<i64, Errno>;
+const OK: Answer = Ok(0);
+const YES: Answer = Ok(1);
+const NOT_THERE: Answer = Err(Errno::ENXIO);
+const BUSY: Answer = Err(Errno::EBUSY);
+const INVALID: Answer = Err(Errno::EINVAL);
 
-fn simple(pmc: &mut Pmc, function: Function, pid: i32, id: CounterId) -> Result<i64, Errno> {
-    call(pmc, of(function, pid, id))
+/// The device on a host whose totals are 0.
+#[derive(Default)]
+struct Bench(Pmc);
+
+impl Bench {
+    fn call(&mut self, call: Call) -> Answer {
+        self.0.call(&call, &Host(0)).map(|called| called.returned)
+    }
+
+    /// Makes these calls about one process, one after the other, and compares what they return.
+    #[track_caller]
+    fn calls(&mut self, pid: i32, calls: &[(Function, CounterId, Answer)]) {
+        for (place, (function, id, expected)) in calls.iter().enumerate() {
+            let answer = self.call(of(*function, pid, *id));
+            assert_eq!(answer, *expected, "call {place}: {function:?} {id:?}");
+        }
+    }
+
+    /// The value of the writes.
+    fn value(&mut self, pid: i32) -> Result<u64, Errno> {
+        self.value_with(pid, 0)
+    }
+
+    fn of_children(&mut self, pid: i32) -> u64 {
+        self.value_with(pid, VALUE_FLAGS_CHILDREN).unwrap()
+    }
+
+    fn value_with(&mut self, pid: i32, flags: u32) -> Result<u64, Errno> {
+        let call = Call {
+            flags,
+            time: 9000,
+            ..of(Function::Value, pid, WRITES)
+        };
+        self.0.call(&call, &Host(0)).map(|called| called.value)
+    }
+
+    fn start(&mut self, pid: i32) {
+        let calls = [Function::Configure, Function::Enable].map(|it| (it, WRITES, OK));
+        self.calls(pid, &calls);
+    }
+
+    /// `count` writes by a process.
+    fn count(&mut self, process: ProcessKey, count: u64) {
+        self.0.count(&counted(process, None, count));
+    }
+
+    /// The same by one whose parent is known.
+    fn count_child(&mut self, process: ProcessKey, parent: ProcessKey, count: u64) {
+        self.0
+            .count(&counted(process, Some((parent, false)), count));
+    }
+
+    fn has(&self, pid: i32) -> bool {
+        self.0.processes().any(|(other, _)| other == pid)
+    }
 }
 
 fn of(function: Function, pid: i32, id: CounterId) -> Call {
@@ -46,305 +106,255 @@ fn of(function: Function, pid: i32, id: CounterId) -> Call {
     }
 }
 
-fn value(pmc: &mut Pmc, pid: i32, flags: u32) -> Result<u64, Errno> {
-    let call = Call {
-        flags,
-        ..of(Function::Value, pid, WRITES)
-    };
-    pmc.call(&call, &Host(0)).map(|called| called.value)
-}
-
-fn start(pmc: &mut Pmc, pid: i32) {
-    simple(pmc, Function::Configure, pid, WRITES).unwrap();
-    simple(pmc, Function::Enable, pid, WRITES).unwrap();
-}
-
+/// A process that was there before any call.
 fn key(pid: i32) -> ProcessKey {
-    ProcessKey {
-        pid,
-        started: 10 * u64::from(pid.cast_unsigned()),
-    }
+    started(pid, 10 * u64::from(pid.cast_unsigned()))
 }
 
-/// `count` writes by a process.
-fn counted(process: ProcessKey, parent: Option<ProcessKey>, count: u64) -> Counted {
+fn started(pid: i32, started: u64) -> ProcessKey {
+    ProcessKey { pid, started }
+}
+
+/// Writes by a process, with its parent and whether that may have adopted it.
+fn counted(process: ProcessKey, parent: Option<(ProcessKey, bool)>, count: u64) -> Counted {
     let mut counts = [0; COUNTERS];
     counts[WRITES.number()] = count;
     counts[TIME.number()] = 1_000_000;
     Counted {
         process,
-        parent: parent.map(|key| Parent {
+        parent: parent.map(|(key, may_have_adopted)| Parent {
             key,
-            may_have_adopted: false,
+            may_have_adopted,
         }),
         counts,
         ..Counted::default()
     }
 }
 
-/// The same for a process that its parent may have adopted.
-fn adopted(process: ProcessKey, parent: ProcessKey, count: u64) -> Counted {
-    Counted {
-        parent: Some(Parent {
-            key: parent,
-            may_have_adopted: true,
-        }),
-        ..counted(process, None, count)
-    }
-}
-
 #[test]
 fn the_number_of_counters_and_their_types() {
-    let mut pmc = Pmc::default();
-    let mut type_of = |counter| call(&mut pmc, Call::new(Function::CounterType, 0, counter));
-    assert_eq!(type_of(0), Ok(1));
-    assert_eq!(type_of(7), Ok(2));
-    assert_eq!(type_of(18), Ok(3));
-    // The configuration: this host's processor shows no counters.
-    assert_eq!(type_of(-1), Ok(3));
-    for counter in [19, -2, i32::MAX, i32::MIN] {
-        assert_eq!(type_of(counter), Err(Errno::EINVAL));
+    let mut bench = Bench::default();
+    // The configuration, -1: this host's processor shows no counters.
+    for (counter, kind) in [(0, Ok(1)), (7, Ok(2)), (18, Ok(3)), (-1, Ok(3))] {
+        let call = Call::new(Function::CounterType, 0, counter);
+        assert_eq!(bench.call(call), kind, "{counter}");
     }
-    let number = call(&mut pmc, Call::new(Function::NumCounters, 0, 0));
-    assert_eq!(number, Ok(19));
+    for counter in [19, -2, i32::MAX, i32::MIN] {
+        let call = Call::new(Function::CounterType, 0, counter);
+        assert_eq!(bench.call(call), INVALID, "{counter}");
+    }
+    assert_eq!(bench.call(Call::new(Function::NumCounters, 0, 0)), Ok(19));
 }
 
 #[test]
 fn a_counter_is_configured_enabled_read_and_disabled() {
-    let mut pmc = Pmc::default();
-    use Function::{Configure, Disable, Enable, IsConfigured, IsRunning};
-    assert_eq!(simple(&mut pmc, Enable, 5, WRITES), Err(Errno::ENXIO));
-    assert_eq!(simple(&mut pmc, Disable, 5, WRITES), Err(Errno::ENXIO));
-    assert_eq!(value(&mut pmc, 5, 0), Err(Errno::ENXIO));
-    assert_eq!(simple(&mut pmc, Configure, 5, WRITES), Ok(0));
-    assert_eq!(simple(&mut pmc, IsConfigured, 5, WRITES), Ok(1));
-    assert_eq!(simple(&mut pmc, IsRunning, 5, WRITES), Ok(0));
-    assert_eq!(pmc.wanted(), 0);
-    pmc.count(&counted(key(5), None, 7));
-    assert_eq!(value(&mut pmc, 5, 0), Ok(0), "it stands still");
-    assert_eq!(simple(&mut pmc, Enable, 5, WRITES), Ok(0));
-    assert_eq!(simple(&mut pmc, Enable, 5, WRITES), Err(Errno::EINPROGRESS));
-    assert_eq!(simple(&mut pmc, IsRunning, 5, WRITES), Ok(1));
-    assert_eq!(pmc.wanted(), WRITES.bit());
-    pmc.count(&counted(key(5), None, 7));
-    pmc.count(&counted(key(6), None, 100));
-    assert_eq!(value(&mut pmc, 5, 0), Ok(7));
-    assert_eq!(simple(&mut pmc, Disable, 5, WRITES), Ok(0));
-    assert_eq!(simple(&mut pmc, Disable, 5, WRITES), Ok(0));
-    pmc.count(&counted(key(5), None, 1));
-    assert_eq!(value(&mut pmc, 5, 0), Ok(7), "the value stays");
-    assert_eq!(simple(&mut pmc, Enable, 5, WRITES), Ok(0));
-    pmc.count(&counted(key(5), None, 1));
-    assert_eq!(value(&mut pmc, 5, 0), Ok(8));
+    let mut bench = Bench::default();
+    bench.calls(
+        5,
+        &[(Enable, WRITES, NOT_THERE), (Disable, WRITES, NOT_THERE)],
+    );
+    assert_eq!(bench.value(5), Err(Errno::ENXIO));
+    let configured = [(Configure, OK), (IsConfigured, YES), (IsRunning, OK)];
+    bench.calls(5, &configured.map(|(it, answer)| (it, WRITES, answer)));
+    assert_eq!(bench.0.wanted(), 0);
+    bench.count(key(5), 7);
+    assert_eq!(bench.value(5), Ok(0), "it stands still");
+    let again = Err(Errno::EINPROGRESS);
+    let enabled = [(Enable, OK), (Enable, again), (IsRunning, YES)];
+    bench.calls(5, &enabled.map(|(it, answer)| (it, WRITES, answer)));
+    assert_eq!(bench.0.wanted(), WRITES.bit());
+    bench.count(key(5), 7);
+    bench.count(key(6), 100);
+    assert_eq!(bench.value(5), Ok(7));
+    bench.calls(5, &[(Disable, WRITES, OK); 2]);
+    bench.count(key(5), 1);
+    assert_eq!(bench.value(5), Ok(7), "the value stays");
+    bench.calls(5, &[(Enable, WRITES, OK)]);
+    bench.count(key(5), 1);
+    assert_eq!(bench.value(5), Ok(8));
     // Configured while it runs, it is stopped first.
-    assert_eq!(simple(&mut pmc, Configure, 5, WRITES), Ok(0));
-    assert_eq!(simple(&mut pmc, IsRunning, 5, WRITES), Ok(0));
-    assert_eq!(value(&mut pmc, 5, 0), Ok(0));
+    bench.calls(5, &[(Configure, WRITES, OK), (IsRunning, WRITES, OK)]);
+    assert_eq!(bench.value(5), Ok(0));
 }
 
 #[test]
 fn bad_counters_events_flags_and_processes_are_refused() {
-    let mut pmc = Pmc::default();
-    let configure = |event, counter| Call {
-        event,
-        counter,
-        ..Call::new(Function::Configure, 5, 0)
-    };
-    assert_eq!(call(&mut pmc, configure(3, 2)), Err(Errno::ENODEV));
-    assert_eq!(call(&mut pmc, configure(99, 2)), Err(Errno::ENODEV));
-    assert_eq!(call(&mut pmc, configure(2, 19)), Err(Errno::EINVAL));
-    let missing = simple(&mut pmc, Function::Configure, 5, CYCLES);
-    assert_eq!(missing, Err(Errno::ENODEV));
-    start(&mut pmc, 5);
+    let mut bench = Bench::default();
+    let missing = Err(Errno::ENODEV);
+    for (event, counter, expected) in [(3, 2, missing), (99, 2, missing), (2, 19, INVALID)] {
+        let call = Call {
+            event,
+            ..Call::new(Configure, 5, counter)
+        };
+        assert_eq!(bench.call(call), expected, "{event} {counter}");
+    }
+    bench.calls(5, &[(Configure, CYCLES, missing)]);
+    bench.start(5);
     for flags in [2, 3, u32::MAX] {
-        assert_eq!(value(&mut pmc, 5, flags), Err(Errno::EINVAL));
+        assert_eq!(bench.value_with(5, flags), Err(Errno::EINVAL));
     }
     for pid in [0, -1, -2, i32::MIN] {
         for function in Function::ALL {
-            let refused = matches!(
-                function,
-                Function::Enable
-                    | Function::Disable
-                    | Function::IsRunning
-                    | Function::IsConfigured
-                    | Function::Configure
-                    | Function::SaveContext
-                    | Function::RestoreContext
-                    | Function::Accumulate
-                    | Function::Enabled
-            );
-            let result = simple(&mut Pmc::default(), function, pid, WRITES);
-            let refused = refused || (function == Function::Value && pid != KERNEL);
-            assert_eq!(refused, result == Err(Errno::EINVAL), "{function:?} {pid}");
+            let needs_process = [
+                Enable,
+                Disable,
+                IsRunning,
+                IsConfigured,
+                Configure,
+                SaveContext,
+                RestoreContext,
+                Accumulate,
+                Enabled,
+            ];
+            let refused =
+                needs_process.contains(&function) || (function == Function::Value && pid != KERNEL);
+            let answer = Bench::default().call(of(function, pid, WRITES));
+            assert_eq!(refused, answer == INVALID, "{function:?} {pid}");
         }
     }
     for counter in [-1, 19] {
-        for function in [Function::IsRunning, Function::IsConfigured] {
-            assert_eq!(call(&mut pmc, Call::new(function, 5, counter)), Ok(0));
-        }
-        for function in [Function::Enable, Function::Disable, Function::Value] {
-            let refused = call(&mut pmc, Call::new(function, 5, counter));
-            assert_eq!(refused, Err(Errno::EINVAL));
-        }
+        let mut call = |function| bench.call(Call::new(function, 5, counter));
+        assert_eq!([IsRunning, IsConfigured].map(&mut call), [OK; 2]);
+        assert_eq!([Enable, Disable, Function::Value].map(call), [INVALID; 3]);
     }
 }
 
 #[test]
 fn a_saved_context_is_frozen_while_the_kernels_counters_run() {
-    let mut pmc = Pmc::default();
-    start(&mut pmc, 5);
-    simple(&mut pmc, Function::AllocKernel, 0, TIME).unwrap();
-    pmc.count(&counted(key(5), None, 3));
-    simple(&mut pmc, Function::SaveContext, 5, WRITES).unwrap();
-    pmc.count(&counted(key(5), None, 3));
-    assert_eq!(value(&mut pmc, 5, 0), Ok(3));
-    assert_eq!(pmc.wanted(), 0);
-    let kernels = pmc.call(&of(Function::Value, KERNEL, TIME), &Host(50));
+    let mut bench = Bench::default();
+    bench.start(5);
+    bench.calls(0, &[(AllocKernel, TIME, OK)]);
+    bench.count(key(5), 3);
+    bench.calls(5, &[(SaveContext, WRITES, OK)]);
+    bench.count(key(5), 3);
+    assert_eq!(bench.value(5), Ok(3));
+    assert_eq!(bench.0.wanted(), 0);
+    let kernels = bench.0.call(&of(Function::Value, KERNEL, TIME), &Host(50));
     assert_eq!(kernels.unwrap().value, 50);
-    simple(&mut pmc, Function::RestoreContext, 5, WRITES).unwrap();
-    pmc.count(&counted(key(5), None, 3));
-    assert_eq!(value(&mut pmc, 5, 0), Ok(6));
+    bench.calls(5, &[(RestoreContext, WRITES, OK)]);
+    bench.count(key(5), 3);
+    assert_eq!(bench.value(5), Ok(6));
     // A process without counters has nothing to save.
-    assert_eq!(simple(&mut pmc, Function::SaveContext, 77, WRITES), Ok(0));
+    bench.calls(77, &[(SaveContext, WRITES, OK)]);
 }
 
 #[test]
 fn upon_a_fork_enabled_counters_are_inherited_and_zeroed() {
-    let mut pmc = Pmc::default();
-    start(&mut pmc, 5);
-    simple(&mut pmc, Function::Configure, 5, TIME).unwrap();
-    pmc.count(&counted(key(5), None, 9));
-    let late = ProcessKey {
-        pid: 6,
-        started: 2000,
-    };
-    pmc.count(&counted(late, Some(key(5)), 4));
-    assert_eq!(value(&mut pmc, 6, 0), Err(Errno::ENXIO), "it started later");
-    let value_of = |pmc: &mut Pmc, id| {
-        let call = Call {
-            time: 3000,
-            ..of(Function::Value, 6, id)
-        };
-        pmc.call(&call, &Host(0)).map(|called| called.value)
-    };
-    assert_eq!(value_of(&mut pmc, WRITES), Ok(4));
+    let mut bench = Bench::default();
+    bench.start(5);
+    bench.calls(5, &[(Configure, TIME, OK)]);
+    bench.count(key(5), 9);
+    bench.count_child(started(6, 2000), key(5), 4);
+    // At this time it hadn't started.
+    assert_eq!(bench.call(of(Function::Value, 6, WRITES)), NOT_THERE);
+    assert_eq!(bench.value(6), Ok(4));
     // It is configured in the parent, and not enabled.
-    assert_eq!(value_of(&mut pmc, TIME), Err(Errno::ENXIO));
-    assert_eq!(value(&mut pmc, 5, 0), Ok(9));
-    // One that was forked before the counter was enabled.
-    pmc.count(&counted(key(7), Some(key(5)), 4));
-    assert_eq!(value(&mut pmc, 7, 0), Err(Errno::ENXIO));
-    // A process of another user.
-    pmc.count(&counted(key(9), Some(key(8)), 4));
-    assert_eq!(value(&mut pmc, 9, 0), Err(Errno::ENXIO));
+    let later = Call {
+        time: 3000,
+        ..of(Function::Value, 6, TIME)
+    };
+    assert_eq!(bench.call(later), NOT_THERE);
+    assert_eq!(bench.value(5), Ok(9));
+    // One that was forked before the counter was enabled, and one of another user.
+    bench.count_child(key(7), key(5), 4);
+    bench.count_child(key(9), key(8), 4);
+    assert_eq!([7, 9].map(|pid| bench.value(pid)), [Err(Errno::ENXIO); 2]);
 }
 
 /// The kernel gives the children of an ended process to another one, which may have counters that their real parent hadn't.
 #[test]
 fn a_possible_orphan_inherits_only_what_the_whole_family_has() {
-    let child = |pid| ProcessKey { pid, started: 2000 };
-    let inherits = |pmc: &mut Pmc, pid| {
-        pmc.count(&adopted(child(pid), key(5), 4));
-        let is_it = pmc.processes().any(|(other, _)| other == pid);
-        pmc.end(pid, Some(2000));
+    let child = |pid| started(pid, 2000);
+    let inherits = |bench: &mut Bench| {
+        let adopted = counted(child(6), Some((key(5), true)), 4);
+        bench.0.count(&adopted);
+        let is_it = bench.has(6);
+        bench.0.end(6, Some(2000));
         is_it
     };
     let enabled = |has_forked| {
-        let mut pmc = Pmc::default();
-        start(&mut pmc, 5);
-        pmc.diverge(&of(Function::Enable, 5, WRITES), has_forked);
-        pmc.count(&counted(key(5), None, 1));
-        pmc
+        let mut bench = Bench::default();
+        bench.start(5);
+        bench.0.diverge(&of(Enable, 5, WRITES), has_forked);
+        bench.count(key(5), 1);
+        bench
     };
     // All processes that have lived since the call are its own, or inherited the same.
-    assert!(inherits(&mut enabled(false), 6));
+    assert!(inherits(&mut enabled(false)));
     // One that was forked before the call may be the parent of the adopted one.
-    assert!(!inherits(&mut enabled(true), 6));
-    let mut pmc = enabled(true);
-    pmc.count(&counted(child(7), Some(key(5)), 1));
-    assert!(pmc.processes().any(|(pid, _)| pid == 7), "its own child");
+    assert!(!inherits(&mut enabled(true)));
+    let mut bench = enabled(true);
+    bench.count_child(child(7), key(5), 1);
+    assert!(bench.has(7), "its own child");
     // One of the family has turned its counters off since then.
-    let mut pmc = enabled(false);
-    pmc.count(&counted(child(7), Some(key(5)), 1));
-    pmc.count(&counted(child(8), Some(child(7)), 1));
-    assert!(inherits(&mut pmc, 6));
+    let mut bench = enabled(false);
+    bench.count_child(child(7), key(5), 1);
+    bench.count_child(child(8), child(7), 1);
+    assert!(inherits(&mut bench));
     let off = Call {
         time: 3000,
-        ..of(Function::Disable, 8, WRITES)
+        ..of(Disable, 8, WRITES)
     };
-    call(&mut pmc, off).unwrap();
-    pmc.diverge(&off, false);
-    assert!(!inherits(&mut pmc, 6));
+    assert_eq!(bench.call(off), OK);
+    bench.0.diverge(&off, false);
+    assert!(!inherits(&mut bench));
     // Other families don't matter.
-    let mut pmc = enabled(false);
-    start(&mut pmc, 9);
-    pmc.diverge(&of(Function::Enable, 9, WRITES), true);
-    assert!(inherits(&mut pmc, 6));
+    let mut bench = enabled(false);
+    bench.start(9);
+    bench.0.diverge(&of(Enable, 9, WRITES), true);
+    assert!(inherits(&mut bench));
 }
 
 #[test]
 fn the_counts_of_a_process_that_ends_go_to_its_parents_children() {
-    let mut pmc = Pmc::default();
-    start(&mut pmc, 5);
-    pmc.count(&counted(key(5), None, 1));
-    let [child, grandchild] =
-        [(6, 2000), (7, 3000)].map(|(pid, started)| ProcessKey { pid, started });
-    pmc.count(&counted(child, Some(key(5)), 10));
-    pmc.count(&counted(grandchild, Some(child), 100));
-    assert_eq!(pmc.processes().count(), 3);
-    pmc.end(7, Some(3000));
-    pmc.end(6, Some(2001));
-    assert_eq!(value(&mut pmc, 5, VALUE_FLAGS_CHILDREN), Ok(0), "it lives");
-    pmc.end(6, Some(2000));
-    assert_eq!(value(&mut pmc, 5, VALUE_FLAGS_CHILDREN), Ok(110));
-    assert_eq!(value(&mut pmc, 5, 0), Ok(1));
-    pmc.end(6, Some(2000));
-    assert_eq!(value(&mut pmc, 5, VALUE_FLAGS_CHILDREN), Ok(110));
+    let mut bench = Bench::default();
+    bench.start(5);
+    bench.count(key(5), 1);
+    let [child, grandchild] = [started(6, 2000), started(7, 3000)];
+    bench.count_child(child, key(5), 10);
+    bench.count_child(grandchild, child, 100);
+    assert_eq!(bench.0.processes().count(), 3);
+    bench.0.end(7, Some(3000));
+    bench.0.end(6, Some(2001));
+    assert_eq!(bench.of_children(5), 0, "it lives");
+    for _ in 0..2 {
+        bench.0.end(6, Some(2000));
+        assert_eq!((bench.of_children(5), bench.value(5)), (110, Ok(1)));
+    }
 }
 
 #[test]
 fn counts_can_be_accumulated_by_a_call() {
-    let mut pmc = Pmc::default();
-    start(&mut pmc, 5);
-    start(&mut pmc, 6);
-    pmc.count(&counted(key(6), None, 10));
-    let accumulate = Call {
-        parent: 5,
-        ..of(Function::Accumulate, 6, WRITES)
-    };
-    assert_eq!(call(&mut pmc, accumulate), Ok(0));
-    assert_eq!(value(&mut pmc, 5, VALUE_FLAGS_CHILDREN), Ok(10));
-    assert_eq!(value(&mut pmc, 6, 0), Ok(0));
-    // No counter is on there.
-    for (pid, parent) in [(6, 99), (99, 5)] {
-        let call_of = Call {
-            pid,
+    let mut bench = Bench::default();
+    bench.start(5);
+    bench.start(6);
+    bench.count(key(6), 10);
+    // The last two have no counter that is on.
+    for (pid, parent) in [(6, 5), (6, 99), (99, 5)] {
+        let call = Call {
             parent,
-            ..accumulate
+            ..of(Accumulate, pid, WRITES)
         };
-        assert_eq!(call(&mut pmc, call_of), Ok(0));
+        assert_eq!(bench.call(call), OK);
+        assert_eq!((bench.of_children(5), bench.value(6)), (10, Ok(0)));
     }
-    assert_eq!(value(&mut pmc, 5, VALUE_FLAGS_CHILDREN), Ok(10));
 }
 
 #[test]
 fn a_counter_of_the_kernel_isnt_available_to_processes() {
-    let mut pmc = Pmc::default();
-    use Function::{AllocKernel, Configure, Enable, Enabled, FreeKernel, IsConfigured, IsRunning};
-    assert_eq!(simple(&mut pmc, FreeKernel, 0, WRITES), Err(Errno::ENXIO));
-    assert_eq!(simple(&mut pmc, Enabled, 5, WRITES), Ok(0));
-    assert_eq!(simple(&mut pmc, AllocKernel, 0, WRITES), Ok(0));
-    assert_eq!(simple(&mut pmc, AllocKernel, 0, WRITES), Err(Errno::EBUSY));
-    for function in [IsRunning, IsConfigured, Enabled] {
-        assert_eq!(simple(&mut pmc, function, 5, WRITES), Ok(1), "{function:?}");
-    }
-    assert_eq!(simple(&mut pmc, Configure, 5, WRITES), Err(Errno::EBUSY));
-    assert_eq!(simple(&mut pmc, Enable, 5, WRITES), Err(Errno::EBUSY));
-    assert_eq!(pmc.kernel_counters().collect::<Vec<_>>(), [WRITES]);
-    assert_eq!(simple(&mut pmc, FreeKernel, 0, WRITES), Ok(0));
-    start(&mut pmc, 5);
-    assert_eq!(simple(&mut pmc, AllocKernel, 0, WRITES), Err(Errno::EBUSY));
-    assert_eq!(simple(&mut pmc, AllocKernel, 0, TIME), Ok(0));
+    let mut bench = Bench::default();
+    bench.calls(0, &[(FreeKernel, WRITES, NOT_THERE)]);
+    bench.calls(5, &[(Enabled, WRITES, OK)]);
+    bench.calls(0, &[(AllocKernel, WRITES, OK), (AllocKernel, WRITES, BUSY)]);
+    bench.calls(
+        5,
+        &[IsRunning, IsConfigured, Enabled].map(|it| (it, WRITES, YES)),
+    );
+    bench.calls(5, &[(Configure, WRITES, BUSY), (Enable, WRITES, BUSY)]);
+    assert!(bench.0.kernel_counters().eq([WRITES]));
+    bench.calls(0, &[(FreeKernel, WRITES, OK)]);
+    bench.start(5);
+    bench.calls(0, &[(AllocKernel, WRITES, BUSY), (AllocKernel, TIME, OK)]);
 }
 
 #[test]
@@ -352,83 +362,73 @@ fn the_kernels_value_starts_at_its_allocation() {
     let mut pmc = Pmc::default();
     let read = |pmc: &mut Pmc, now| pmc.call(&of(Function::Value, KERNEL, TIME), &Host(now));
     assert_eq!(read(&mut pmc, 5), Err(Errno::ENXIO));
-    let alloc = of(Function::AllocKernel, 0, TIME);
-    pmc.call(&alloc, &Host(100)).unwrap();
+    pmc.call(&of(AllocKernel, 0, TIME), &Host(100)).unwrap();
     assert_eq!(read(&mut pmc, 130).unwrap().value, 30);
 }
 
 #[test]
 fn profiling_takes_an_unused_counter() {
-    let mut pmc = Pmc::default();
-    use Function::{AllocKernel, FreeKernel, StartProfiling, StopProfiling};
+    let mut bench = Bench::default();
+    bench.calls(0, &[(StopProfiling, WRITES, NOT_THERE)]);
     let start_with = |reset_value, id| Call {
         reset_value,
         ..of(StartProfiling, 0, id)
     };
-    assert_eq!(
-        simple(&mut pmc, StopProfiling, 0, WRITES),
-        Err(Errno::ENXIO)
-    );
-    for reset_value in [0, 10_000_000_001, u64::MAX] {
-        let refused = call(&mut pmc, start_with(reset_value, WRITES));
-        assert_eq!(refused, Err(Errno::EINVAL));
+    for (reset_value, id, expected) in [
+        (0, WRITES, INVALID),
+        (10_000_000_001, WRITES, INVALID),
+        (u64::MAX, WRITES, INVALID),
+        (99_999, TIME, INVALID),
+        (1, CounterId::Halts, Err(Errno::ENODEV)),
+    ] {
+        let answer = bench.call(start_with(reset_value, id));
+        assert_eq!(answer, expected, "{reset_value} {id:?}");
     }
-    assert_eq!(call(&mut pmc, start_with(99_999, TIME)), Err(Errno::EINVAL));
-    let halts = start_with(1, CounterId::Halts);
-    assert_eq!(call(&mut pmc, halts), Err(Errno::ENODEV));
-    start(&mut pmc, 5);
-    let busy = call(&mut pmc, start_with(10, WRITES));
-    assert_eq!(busy, Err(Errno::EBUSY), "a process uses it");
-    pmc.end(5, None);
-    assert_eq!(call(&mut pmc, start_with(10, WRITES)), Ok(0));
+    bench.start(5);
+    let start = start_with(10, WRITES);
+    assert_eq!(bench.call(start), BUSY, "a process uses it");
+    bench.0.end(5, None);
+    assert_eq!(bench.call(start), OK);
     let event = SamplingEvent::new(EventKind::PortWrite, 10);
-    assert!(event.is_some() && pmc.profiling() == event);
-    let again = call(&mut pmc, start_with(10, WRITES));
-    assert_eq!(again, Err(Errno::EINPROGRESS));
-    assert_eq!(call(&mut pmc, start_with(100_000, TIME)), Err(Errno::EBUSY));
-    assert_eq!(simple(&mut pmc, AllocKernel, 0, WRITES), Err(Errno::EBUSY));
-    assert_eq!(simple(&mut pmc, FreeKernel, 0, WRITES), Err(Errno::EBUSY));
-    assert_eq!(simple(&mut pmc, StopProfiling, 0, WRITES), Ok(0));
-    assert_eq!(pmc.profiling(), None);
-    start(&mut pmc, 5);
+    assert!(event.is_some() && bench.0.profiling() == event);
+    assert_eq!(bench.call(start), Err(Errno::EINPROGRESS));
+    assert_eq!(bench.call(start_with(100_000, TIME)), BUSY);
+    bench.calls(
+        0,
+        &[(AllocKernel, WRITES, BUSY), (FreeKernel, WRITES, BUSY)],
+    );
+    bench.calls(0, &[(StopProfiling, WRITES, OK)]);
+    assert_eq!(bench.0.profiling(), None);
+    bench.start(5);
     // An allocated counter isn't available for profiling.
-    assert_eq!(simple(&mut pmc, AllocKernel, 0, TIME), Ok(0));
-    assert_eq!(simple(&mut pmc, StopProfiling, 0, TIME), Err(Errno::ENXIO));
+    bench.calls(
+        0,
+        &[(AllocKernel, TIME, OK), (StopProfiling, TIME, NOT_THERE)],
+    );
 }
 
 #[test]
 fn another_process_under_the_same_pid_has_no_counters() {
-    let mut pmc = Pmc::default();
-    start(&mut pmc, 5);
-    pmc.count(&counted(key(5), None, 1));
-    let later = ProcessKey {
-        pid: 5,
-        started: 5000,
-    };
-    pmc.count(&counted(later, None, 7));
-    assert_eq!(pmc.processes().len(), 0);
+    let mut bench = Bench::default();
+    bench.start(5);
+    bench.count(key(5), 1);
+    bench.count(started(5, 5000), 7);
+    assert_eq!(bench.0.processes().len(), 0);
     // The same if the first one was never sampled.
-    start(&mut pmc, 5);
-    pmc.count(&counted(later, None, 7));
-    assert_eq!(value(&mut pmc, 5, 0), Err(Errno::ENXIO));
+    bench.start(5);
+    bench.count(started(5, 5000), 7);
+    assert_eq!(bench.value(5), Err(Errno::ENXIO));
 }
 
 #[test]
 fn no_more_than_1024_processes_have_counters() {
-    let mut pmc = Pmc::default();
-    for pid in 1..=1024 {
-        start(&mut pmc, pid);
-    }
-    let full = simple(&mut pmc, Function::Configure, 1025, WRITES);
-    assert_eq!(full, Err(Errno::ENOMEM));
-    let child = ProcessKey {
-        pid: 2000,
-        started: 3000,
-    };
-    pmc.count(&counted(child, Some(key(5)), 1));
-    assert_eq!(pmc.processes().len(), 1024);
-    pmc.end(77, None);
-    assert_eq!(simple(&mut pmc, Function::Configure, 1025, WRITES), Ok(0));
+    let mut bench = Bench::default();
+    (1..=1024).for_each(|pid| bench.start(pid));
+    bench.calls(1025, &[(Configure, WRITES, Err(Errno::ENOMEM))]);
+    bench.count_child(started(2000, 3000), key(5), 1);
+    assert_eq!(bench.0.processes().len(), 1024);
+    bench.0.end(77, None);
+    bench.calls(1025, &[(Configure, WRITES, OK)]);
 }
 
 #[test]
@@ -451,46 +451,41 @@ proptest! {
     /// In any order of counting and ending within a family, nothing is lost or counted twice.
     #[test]
     fn a_familys_counts_are_kept(steps in prop::collection::vec((0..6_i32, 0..1000_u64, any::<bool>()), 1..60)) {
-        let mut pmc = Pmc::default();
-        let family = |index: i32| ProcessKey { pid: 10 + index, started: 2000 + u64::from(index.cast_unsigned()) };
-        let root = Call { time: 2500, ..of(Function::Configure, 10, WRITES) };
-        call(&mut pmc, root).unwrap();
-        call(&mut pmc, Call { function: Function::Enable, time: 2000, ..root }).unwrap();
+        let mut bench = Bench::default();
+        let family = |index: i32| started(10 + index, 2000 + u64::from(index.cast_unsigned()));
+        let root = Call { time: 2500, ..of(Configure, 10, WRITES) };
+        for call in [root, Call { function: Enable, time: 2000, ..root }] {
+            bench.call(call).unwrap();
+        }
         let mut total = 0;
         let mut ended = [false; 6];
-        pmc.count(&counted(family(0), None, 0));
+        bench.count(family(0), 0);
         for (index, count, ends) in steps {
             let at = usize::try_from(index).unwrap();
             // A process whose parent has ended gets another one, and ended members stay ended.
-            if ended[..=at].iter().any(|ended| *ended) {
+            if ended[..=at].contains(&true) {
                 continue;
             }
             if ends && index > 0 {
                 // Here, its children have ended before it.
-                for later in (at..6).rev() {
-                    let key = family(i32::try_from(later).unwrap());
-                    pmc.end(key.pid, Some(key.started));
-                    ended[later] = true;
+                for later in (index..6).rev() {
+                    bench.0.end(family(later).pid, Some(family(later).started));
                 }
+                ended[at..].fill(true);
             } else {
                 // Each generation is sampled after the previous one.
                 for generation in 1..=index {
-                    pmc.count(&counted(family(generation), Some(family(generation - 1)), 0));
+                    bench.count_child(family(generation), family(generation - 1), 0);
                 }
-                let parent = (index > 0).then(|| family(index - 1));
-                pmc.count(&counted(family(index), parent, count));
+                bench.count(family(index), count);
                 total += count;
             }
         }
-        for (pid, started) in pmc.processes().collect::<Vec<_>>().into_iter().rev() {
+        for (pid, started) in bench.0.processes().collect::<Vec<_>>().into_iter().rev() {
             if pid != 10 {
-                pmc.end(pid, started);
+                bench.0.end(pid, started);
             }
         }
-        let mut read = |flags| {
-            let call = Call { flags, time: 9000, ..of(Function::Value, 10, WRITES) };
-            pmc.call(&call, &Host(0)).unwrap().value
-        };
-        prop_assert_eq!(read(0) + read(VALUE_FLAGS_CHILDREN), total);
+        prop_assert_eq!(bench.value(10).unwrap() + bench.of_children(10), total);
     }
 }

@@ -169,10 +169,8 @@ mod tests {
 
     #[test]
     fn names_are_normalised() {
-        assert_eq!(
-            module_name(Path::new("a/kvm-amd.ko.xz")).unwrap(),
-            "kvm_amd"
-        );
+        let packed = module_name(Path::new("a/kvm-amd.ko.xz"));
+        assert_eq!(packed.unwrap(), "kvm_amd");
         assert_eq!(module_name(Path::new("kvm.ko")).unwrap(), "kvm");
         assert_eq!(module_name(Path::new("modules.order")), None);
         assert_eq!(module_name(Path::new("x.kobold")), None);
@@ -201,14 +199,9 @@ mod tests {
 
     #[test]
     fn dependencies_load_first_and_once() {
-        let (_folder, kernel) = kernel_with(
-            &[
-                ("kvm-amd.ko", "kvm,ccp"),
-                ("kvm.ko", "irqbypass"),
-                ("irqbypass.ko", ""),
-            ],
-            "kernel/drivers/crypto/ccp.ko\n",
-        );
+        let kvm = [("kvm-amd.ko", "kvm,ccp"), ("kvm.ko", "irqbypass")];
+        let modules = [&kvm[..], &[("irqbypass.ko", "")]].concat();
+        let (_folder, kernel) = kernel_with(&modules, "kernel/drivers/crypto/ccp.ko\n");
         let expected = ["irqbypass", "kvm", "kvm_amd"];
         assert_eq!(order(&kernel, &["kvm", "kvm-amd"]), expected);
     }

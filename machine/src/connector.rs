@@ -279,10 +279,8 @@ mod tests {
             panic!("a thread");
         };
         for asked in [&b"\0\0\0"[..], b"\0\0\0\0\0", b"/run/systemd/private"] {
-            assert_eq!(
-                helper.ask(asked).unwrap_err().to_string(),
-                "it isn't a port"
-            );
+            let refused = helper.ask(asked).unwrap_err().to_string();
+            assert_eq!(refused, "it isn't a port");
         }
     }
 
@@ -318,11 +316,8 @@ mod tests {
             chown(&path, owner, None).unwrap();
             listener
         };
-        let _listeners = [
-            listening(1, None),
-            listening(2, OWNER),
-            listening(3, STRANGER),
-        ];
+        let owners = [(1, None), (2, OWNER), (3, STRANGER)];
+        let _listeners = owners.map(|(port, owner)| listening(port, owner));
         let reached = || {
             let sockets = PortSockets::at(&path("guest")).unwrap();
             let reached = [1, 2, 3].map(|port| sockets.connect(port).is_ok());

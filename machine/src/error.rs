@@ -343,9 +343,9 @@ mod tests {
             asked: 1 << 40,
             available: 20 << 30,
         };
-        assert_eq!(
-            error.to_string(),
-            "1024 GiB of guest memory is too much memory: this host has 20 GiB available"
-        );
+        let text = error.to_string();
+        let expected =
+            "1024 GiB of guest memory is too much memory: this host has 20 GiB available";
+        assert_eq!(text, expected);
     }
 }

@@ -321,9 +321,8 @@ mod tests {
     /// The names in a folder.
     fn entries(folder: &Path) -> Vec<String> {
         let entries = fs::read_dir(folder).unwrap();
-        let mut names: Vec<_> = entries
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string());
+        let mut names: Vec<_> = names.map(Result::unwrap).collect();
         names.sort();
         names
     }
@@ -333,6 +332,10 @@ mod tests {
         let recording = folder.join("recording");
         let sockets = vec![folder.join("socket")];
         Arc::new(OutputNames::on_thread(sockets, Some(&recording)).unwrap())
+    }
+
+    fn server(folder: &Path) -> Server {
+        Server::new(["socket", "recording"].map(|name| folder.join(name)).into())
     }
 
     #[test]
@@ -421,11 +424,7 @@ mod tests {
     #[test]
     fn the_helpers_end_removes_all_its_names() {
         let folder = tempfile::tempdir().unwrap();
-        let mut server = Server::new(
-            ["socket", "recording"]
-                .map(|name| folder.path().join(name))
-                .into(),
-        );
+        let mut server = server(folder.path());
         server.answer(&[request::LISTEN, 0]).unwrap();
         server.answer(&[request::RECORD, 1]).unwrap();
         assert_eq!(entries(folder.path()).len(), 2);
@@ -437,24 +436,12 @@ mod tests {
     fn other_requests_are_refused_and_change_nothing() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("other"), "other").unwrap();
-        let mut server = Server::new(
-            ["socket", "recording"]
-                .map(|name| folder.path().join(name))
-                .into(),
-        );
+        let mut server = server(folder.path());
         let path = folder.path().join("other");
         let path = path.as_os_str().as_encoded_bytes();
-        for asked in [
-            &[][..],
-            &[1],
-            &[1, 2],
-            &[1, 0, 0],
-            &[0, 0],
-            &[6, 0],
-            &[3, 0],
-            &[4, 1],
-            path,
-        ] {
+        let of_two = [[1, 2], [0, 0], [6, 0], [3, 0], [4, 1]];
+        let others = [&[][..], &[1], &[1, 0, 0], path];
+        for asked in of_two.iter().map(|it| &it[..]).chain(others) {
             assert!(server.answer(asked).is_err(), "{asked:?}");
         }
         assert_eq!(entries(folder.path()), ["other"]);

@@ -294,10 +294,8 @@ mod tests {
         let inner = place.path().join("its");
         make().unwrap();
         let made = fs::metadata(&inner).unwrap();
-        assert_eq!(
-            (made.uid(), made.gid(), made.mode() & 0o7777),
-            (65533, 65532, 0o700)
-        );
+        let found = (made.uid(), made.gid(), made.mode() & 0o7777);
+        assert_eq!(found, (65533, 65532, 0o700));
         let again = make().unwrap_err();
         assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
         // This thread is still root.

@@ -106,11 +106,8 @@ fn only_signal_calls_compare_the_own_pid() {
             let has = |condition: &Condition| {
                 [condition.mask, condition.value].contains(&OWN_PROCESS.into())
             };
-            assert_eq!(
-                it.if_any.iter().any(has),
-                is_signal(it.call),
-                "{thread:?} {it:?}"
-            );
+            let compares = it.if_any.iter().any(has);
+            assert_eq!(compares, is_signal(it.call), "{thread:?} {it:?}");
         }
         let filter = compile::allow_only(thread.allowed());
         let found: Vec<_> = filter.iter().filter(|it| it.k == OWN_PROCESS).collect();
@@ -177,11 +174,8 @@ fn a_program_without_guests_is_refused_what_its_table_says() {
                 _ => libc::SECCOMP_RET_ALLOW,
             };
             let what = (call, value);
-            assert_eq!(
-                run(&filter, X86_64, call, arguments).0,
-                expected,
-                "{what:?}"
-            );
+            let found = run(&filter, X86_64, call, arguments).0;
+            assert_eq!(found, expected, "{what:?}");
             let of_x32 = run(&filter, X86_64, X32 | call, arguments).0;
             assert_eq!(of_x32, fails(libc::EPERM), "{what:?}");
             let foreign = run(&filter, I386, call, arguments).0;

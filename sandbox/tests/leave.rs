@@ -70,11 +70,8 @@ fn contained(folder: &PathBuf) {
     for attempt in attempts() {
         let error = make(attempt).unwrap_err();
         let name = call_name(attempt.0 & !0x4000_0000);
-        assert_eq!(
-            error.raw_os_error(),
-            Some(libc::EPERM),
-            "{attempt:?} {name:?}"
-        );
+        let errno = error.raw_os_error();
+        assert_eq!(errno, Some(libc::EPERM), "{attempt:?} {name:?}");
     }
     // Threads that it starts are contained, too.
     let on_another = thread::spawn(|| make((libc::SYS_bpf, [5, 0, 0, 0])).unwrap_err());
@@ -108,19 +105,12 @@ fn what_leads_out_is_refused_and_its_own_work_is_done() {
     let folder = place.path().join("folder");
     fs::create_dir(&folder).unwrap();
     fs::write(folder.with_extension("other"), "other").unwrap();
-    let ran = Command::new(env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "what_leads_out_is_refused_and_its_own_work_is_done",
-            "--nocapture",
-        ])
-        .env(CHILD, &folder)
-        .output()
-        .unwrap();
+    let test = "what_leads_out_is_refused_and_its_own_work_is_done";
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture"]);
+    let ran = command.env(CHILD, &folder).output().unwrap();
     let said = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success(), "{said}");
-    assert_eq!(
-        fs::read_to_string(folder.with_extension("other")).unwrap(),
-        "other"
-    );
+    let other = fs::read_to_string(folder.with_extension("other"));
+    assert_eq!(other.unwrap(), "other");
 }

@@ -70,33 +70,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn soft_off_powers_off() {
-        assert_eq!(
-            write(SLEEP_CONTROL_PORT, 0x20 | 5 << 2),
-            Some(PowerRequest::PowerOff)
-        );
-    }
-
-    #[test]
-    fn other_sleep_states_and_a_missing_enable_bit_do_nothing() {
-        assert_eq!(write(SLEEP_CONTROL_PORT, 0x20 | 3 << 2), None);
-        assert_eq!(write(SLEEP_CONTROL_PORT, 5 << 2), None);
-    }
-
-    #[test]
-    fn both_reset_registers_reset() {
-        assert_eq!(write(RESET_PORT, 1), Some(PowerRequest::Reset));
-        assert_eq!(
-            write(KEYBOARD_COMMAND_PORT, 0xfe),
-            Some(PowerRequest::Reset)
-        );
-    }
-
-    #[test]
-    fn other_values_do_not_reset() {
-        assert_eq!(write(RESET_PORT, 0), None);
-        assert_eq!(write(KEYBOARD_COMMAND_PORT, 0xd1), None);
-        assert_eq!(write(0x70, 1), None);
+    fn only_the_documented_values_power_off_or_reset() {
+        let (off, reset) = (Some(PowerRequest::PowerOff), Some(PowerRequest::Reset));
+        for (port, value, expected) in [
+            (SLEEP_CONTROL_PORT, 0x20 | 5 << 2, off),
+            // Another sleep state, and no enable bit.
+            (SLEEP_CONTROL_PORT, 0x20 | 3 << 2, None),
+            (SLEEP_CONTROL_PORT, 5 << 2, None),
+            (RESET_PORT, 1, reset),
+            (RESET_PORT, 0, None),
+            (KEYBOARD_COMMAND_PORT, 0xfe, reset),
+            (KEYBOARD_COMMAND_PORT, 0xd1, None),
+            (0x70, 1, None),
+        ] {
+            assert_eq!(write(port, value), expected, "{port:#x} {value:#x}");
+        }
     }
 
     #[test]

@@ -185,18 +185,19 @@ mod tests {
 
     #[test]
     fn invalid_rings_are_errors() {
-        let nine: Vec<u16> = (0..9).map(|head| head % 8).collect();
-        assert_eq!(in_progress(0, &nine, &[]), Err(QueueError::AvailableIndex));
-        assert_eq!(
-            in_progress(0, &[1], &[1, 1]),
-            Err(QueueError::AvailableIndex)
-        );
-        assert_eq!(in_progress(0, &[1, 1], &[]), Err(QueueError::Repeated));
-        assert_eq!(in_progress(0, &[8], &[]), Err(QueueError::DescriptorIndex));
-        assert_eq!(
-            in_progress(0, &[1, 2], &[9]),
-            Err(QueueError::DescriptorIndex)
-        );
+        for (offered, returned, error) in [
+            (
+                &[0, 1, 2, 3, 4, 5, 6, 7, 0][..],
+                &[][..],
+                QueueError::AvailableIndex,
+            ),
+            (&[1], &[1, 1], QueueError::AvailableIndex),
+            (&[1, 1], &[], QueueError::Repeated),
+            (&[8], &[], QueueError::DescriptorIndex),
+            (&[1, 2], &[9], QueueError::DescriptorIndex),
+        ] {
+            assert_eq!(in_progress(0, offered, returned), Err(error), "{offered:?}");
+        }
     }
 
     proptest! {
@@ -224,17 +225,6 @@ mod tests {
             let found = in_progress(start, &offered, &returned);
             // Without the start, at an earlier time nothing may seem to be in progress: that number is found then.
             prop_assert_eq!(found.unwrap().len(), now.len());
-        }
-
-        #[test]
-        fn any_rings_are_walked_in_bounded_time(
-            start in any::<u16>(),
-            offered in prop::collection::vec(0..10_u16, 0..20),
-            returned in prop::collection::vec(0..10_u16, 0..20),
-        ) {
-            if let Ok(heads) = in_progress(start, &offered, &returned) {
-                prop_assert_eq!(heads.len(), offered.len() - returned.len());
-            }
         }
     }
 }

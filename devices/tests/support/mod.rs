@@ -62,10 +62,7 @@ fn decode_block(format: Format, size: usize, block: &[u8]) -> Block {
     assert_eq!((used - format.header_size()) % format.record_size(), 0);
     let data = &block[format.header_size()..block.len().min(used)];
     let unused = block.get(used..).unwrap_or_default();
-    assert!(
-        unused.iter().all(|byte| *byte == 0),
-        "unused bytes are zero"
-    );
+    assert!(unused.iter().all(|byte| *byte == 0));
     let records = data
         .chunks_exact(format.record_size())
         .map(|record| Record::decode(format, record).unwrap());

@@ -3,60 +3,49 @@
 use super::console::{CONTROL, ConsoleDriver, PORT_OPEN, TRANSMIT_1, hello};
 use super::driver::{Descriptor, INDIRECT, MEMORY, NEEDS_RESET, NEXT, SIZE, STATUS, WRITE};
 
-/// Damages a queue. `flags` gives the queue's direction.
-type Attack = fn(&mut ConsoleDriver, usize, u16);
+/// Damages a queue.
+#[derive(Clone, Copy)]
+enum Attack {
+    /// A chain whose head is the first one: addresses, lengths, what differs from the flags of the queue's direction, and nexts.
+    Chain(&'static [(u64, u32, u16, u16)]),
+    /// A head of a chain.
+    Head(u16),
+    /// The index of what is available.
+    Available(u16),
+}
 
-fn one(driver: &mut ConsoleDriver, queue: usize, descriptor: Descriptor) {
-    driver.describe(queue, 0, descriptor);
-    driver.offer(queue, 0);
+use Attack::{Available, Chain, Head};
+
+impl Attack {
+    fn on(self, driver: &mut ConsoleDriver, queue: usize, flags: u16) {
+        match self {
+            Chain(chain) => {
+                for (index, (address, length, others, next)) in (0..).zip(chain) {
+                    let it = Descriptor::new(*address, *length, flags ^ others, *next);
+                    driver.describe(queue, index, it);
+                }
+                driver.offer(queue, 0);
+            }
+            Head(head) => driver.offer(queue, head),
+            Available(index) => driver.set_available(queue, index),
+        }
+    }
 }
 
 /// All attacks by name.
 const ATTACKS: [(&str, Attack); 12] = [
-    (
-        "a descriptor that is its own next",
-        |driver, queue, flags| {
-            one(driver, queue, Descriptor::new(0, 8, flags | NEXT, 0));
-        },
-    ),
-    ("a loop of two", |driver, queue, flags| {
-        driver.describe(queue, 1, Descriptor::new(0, 8, flags | NEXT, 0));
-        one(driver, queue, Descriptor::new(0, 8, flags | NEXT, 1));
-    }),
-    ("a next beyond the table", |driver, queue, flags| {
-        one(driver, queue, Descriptor::new(0, 8, flags | NEXT, SIZE));
-    }),
-    ("a head beyond the table", |driver, queue, _| {
-        driver.offer(queue, 0xffff);
-    }),
-    ("the wrong direction", |driver, queue, flags| {
-        one(driver, queue, Descriptor::new(0, 8, flags ^ WRITE, 0));
-    }),
-    (
-        "the wrong direction later in the chain",
-        |driver, queue, flags| {
-            driver.describe(queue, 1, Descriptor::new(0, 8, flags ^ WRITE, 0));
-            one(driver, queue, Descriptor::new(0, 8, flags | NEXT, 1));
-        },
-    ),
-    ("memory that isn't there", |driver, queue, flags| {
-        one(driver, queue, Descriptor::new(MEMORY, 8, flags, 0));
-    }),
-    ("memory that ends too soon", |driver, queue, flags| {
-        one(driver, queue, Descriptor::new(MEMORY - 4, 8, flags, 0));
-    }),
-    ("addresses that wrap around", |driver, queue, flags| {
-        one(driver, queue, Descriptor::new(u64::MAX - 4, 8, flags, 0));
-    }),
-    ("an indirect table", |driver, queue, flags| {
-        one(driver, queue, Descriptor::new(0, 16, flags | INDIRECT, 0));
-    }),
-    ("no bytes at all", |driver, queue, flags| {
-        one(driver, queue, Descriptor::new(0, 0, flags, 0));
-    }),
-    ("an absurd index", |driver, queue, _| {
-        driver.set_available(queue, 0x8000);
-    }),
+    ("its own next", Chain(&[(0, 8, NEXT, 0)])),
+    ("a loop", Chain(&[(0, 8, NEXT, 1), (0, 8, NEXT, 0)])),
+    ("a next beyond the table", Chain(&[(0, 8, NEXT, SIZE)])),
+    ("a head beyond the table", Head(0xffff)),
+    ("wrong direction", Chain(&[(0, 8, WRITE, 0)])),
+    ("later", Chain(&[(0, 8, NEXT, 1), (0, 8, WRITE, 0)])),
+    ("memory that isn't there", Chain(&[(MEMORY, 8, 0, 0)])),
+    ("its end is too early", Chain(&[(MEMORY - 4, 8, 0, 0)])),
+    ("a wrap around", Chain(&[(u64::MAX - 4, 8, 0, 0)])),
+    ("an indirect table", Chain(&[(0, 16, INDIRECT, 0)])),
+    ("no bytes at all", Chain(&[(0, 0, 0, 0)])),
+    ("an absurd index", Available(0x8000)),
 ];
 
 /// A running driver with an open device on port 1, where a reply is due next.
@@ -70,7 +59,7 @@ fn victim() -> ConsoleDriver {
 fn an_invalid_chain_disables_only_its_port() {
     for (what, attack) in ATTACKS {
         let mut driver = victim();
-        attack(&mut driver, TRANSMIT_1, 0);
+        attack.on(&mut driver, TRANSMIT_1, 0);
         driver.serve();
         assert!(driver.backend.open.is_empty(), "{what}");
         let messages = driver.messages();
@@ -101,7 +90,7 @@ fn an_invalid_reply_buffer_disables_only_its_port() {
             driver.control(port, PORT_OPEN, 1);
         }
         driver.provide(TRANSMIT_1 + 1, 4);
-        attack(&mut driver, TRANSMIT_1 - 1, WRITE);
+        attack.on(&mut driver, TRANSMIT_1 - 1, WRITE);
         driver.send(TRANSMIT_1, &hello());
         driver.serve();
         let faults = driver.device.device().faults();
@@ -121,7 +110,7 @@ fn invalid_control_messages_disable_only_the_control_queues() {
                 driver.provide(2 + 2 * usize::try_from(port).unwrap(), 4);
             }
             driver.serve();
-            attack(&mut driver, queue, flags);
+            attack.on(&mut driver, queue, flags);
             if queue == CONTROL {
                 driver.control(1, 3, 1);
             }

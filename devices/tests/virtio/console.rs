@@ -176,10 +176,9 @@ impl ConsoleDriver {
     pub fn new() -> Self {
         let terminal = TerminalPort::default();
         let info = HelloInfo { vcpus: 2, hz: 100 };
-        let port = |number| {
-            let port: Box<dyn Port> =
-                Box::new(EndpointPort::new(Client::Guest(GuestAccess::All), info));
-            (format!("kvmprof.{number}"), port)
+        let port = |number| -> (String, Box<dyn Port>) {
+            let port = EndpointPort::new(Client::Guest(GuestAccess::All), info);
+            (format!("kvmprof.{number}"), Box::new(port))
         };
         let console = Console::new(Some(Box::new(terminal.clone())), vec![port(0), port(1)]);
         Self {
@@ -271,14 +270,12 @@ impl ConsoleDriver {
 
     /// The control messages since the last call: port, event, value, and what follows.
     pub fn messages(&mut self) -> Vec<(u32, u16, u16, Vec<u8>)> {
-        self.take(CONTROL)
-            .into_iter()
-            .map(|bytes| {
-                let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-                let port = u32::from(half(0)) | u32::from(half(2)) << 16;
-                (port, half(4), half(6), bytes[8..].to_vec())
-            })
-            .collect()
+        let decoded = self.take(CONTROL).into_iter().map(|bytes| {
+            let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+            let port = u32::from(half(0)) | u32::from(half(2)) << 16;
+            (port, half(4), half(6), bytes[8..].to_vec())
+        });
+        decoded.collect()
     }
 
     /// The bytes received on a port's receive queue.
@@ -304,22 +301,15 @@ pub fn request(tag: u32, request: Request<'_>) -> Vec<u8> {
 }
 
 pub fn hello() -> Vec<u8> {
-    request(
-        1,
-        Request::Hello {
-            lowest: VERSION,
-            highest: VERSION,
-        },
-    )
+    let (lowest, highest) = (VERSION, VERSION);
+    request(1, Request::Hello { lowest, highest })
 }
 
 pub fn open_exclusive() -> Vec<u8> {
-    request(
-        2,
-        Request::Open {
-            device: EXCLUSIVE,
-            minor: 0,
-            flags: 0,
-        },
-    )
+    let open = Request::Open {
+        device: EXCLUSIVE,
+        minor: 0,
+        flags: 0,
+    };
+    request(2, open)
 }

@@ -4,7 +4,7 @@ use std::io;
 
 use kvmprof_devices::virtio::entropy::Entropy;
 
-use super::driver::{Driver, NEEDS_RESET, STATUS};
+use super::driver::{Driver, NEEDS_RESET, SIZE, STATUS};
 
 /// Fills with bytes other than zero, and counts them.
 fn source(given: &mut usize) -> impl FnMut(&mut [u8]) -> io::Result<()> {
@@ -25,10 +25,8 @@ fn buffers_are_filled_with_random_bytes() {
     assert_eq!(driver.read(8), 4);
     driver.provide(0, 64);
     driver.provide(0, 1);
-    let mut given = 0;
-    let more = driver
-        .device
-        .serve(&driver.memory.clone(), &mut source(&mut given));
+    let (mut given, memory) = (0, driver.memory.clone());
+    let more = driver.device.serve(&memory, &mut source(&mut given));
     assert!(!more);
     assert_eq!(driver.take(0), [vec![0xa5; 64], vec![0xa5]]);
     assert_eq!(given, 65);
@@ -37,14 +35,32 @@ fn buffers_are_filled_with_random_bytes() {
     assert!(driver.device.take_interrupt());
 }
 
+/// The indices of a queue wrap around at 65536.
+#[test]
+fn chains_are_taken_once_and_returned_in_order_for_ever() {
+    let mut driver = driver();
+    let memory = driver.memory.clone();
+    let mut length_of = |bytes: &mut [u8]| {
+        bytes.fill(u8::try_from(bytes.len()).unwrap());
+        Ok(())
+    };
+    for round in 0..9000 {
+        let lengths = 1..=round % u32::from(SIZE) + 1;
+        for length in lengths.clone() {
+            driver.provide(0, length);
+        }
+        driver.device.serve(&memory, &mut length_of);
+        let expected = lengths.map(|it| vec![u8::try_from(it).unwrap(); it as usize]);
+        assert!(driver.take(0).into_iter().eq(expected), "{round}");
+    }
+}
+
 #[test]
 fn a_request_gets_a_bounded_number_of_bytes() {
     let mut driver = driver();
     driver.provide(0, 1 << 20);
-    let mut given = 0;
-    driver
-        .device
-        .serve(&driver.memory.clone(), &mut source(&mut given));
+    let memory = driver.memory.clone();
+    driver.device.serve(&memory, &mut source(&mut 0));
     assert_eq!(driver.take(0), [vec![0xa5; 4096]]);
 }
 

@@ -7,8 +7,6 @@ mod entropy;
 mod fs;
 mod net;
 mod ports;
-mod properties;
-mod queue;
 mod registers;
 mod vsock;
 mod vsock_bench;

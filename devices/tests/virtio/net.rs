@@ -4,12 +4,9 @@ use std::collections::VecDeque;
 
 use kvmprof_devices::virtio::net::{FRAME_MAX, HEADER_SIZE, Link, Net, Offloads, Sent, Wants};
 
-use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
 
-use super::driver::{
-    Descriptor, Driver, INDIRECT, NEEDS_RESET, NEXT, SIZE, STATUS, WRITE, queue_addresses,
-};
+use super::driver::{Descriptor, Driver, INDIRECT, NEEDS_RESET, NEXT, SIZE, STATUS, WRITE};
 
 const RECEIVE: usize = 0;
 const TRANSMIT: usize = 1;
@@ -122,6 +119,9 @@ const INPUT: Wants = Wants {
 fn frames_pass_in_both_directions() {
     let mut bench = Bench::new();
     assert_eq!(bench.driver.read(8), 1);
+    let mut configuration = [0; 8];
+    bench.driver.device.read(0x100, &mut configuration);
+    assert_eq!(configuration, [2, 1, 2, 3, 4, 5, 1, 0]);
     bench.driver.provide(RECEIVE, 1526);
     bench.driver.send(TRANSMIT, &packet(60, 7));
     bench.wire.coming.push_back(packet(1514, 8));
@@ -142,12 +142,9 @@ fn frames_may_be_in_indirect_chains() {
     let mut bench = Bench::with(Offloads::default(), INDIRECT_FEATURE);
     let bytes = packet(60, 7);
     let (header, frame) = bytes.split_at(HEADER_SIZE);
+    let memory = bench.driver.memory.clone();
     for (part, at) in [(header, TABLE + 0x1000), (frame, TABLE + 0x2000)] {
-        bench
-            .driver
-            .memory
-            .write_slice(part, GuestAddress(at))
-            .unwrap();
+        memory.write_slice(part, GuestAddress(at)).unwrap();
     }
     // Two descriptors: address, length, flags (the first one has a next), next.
     let table: [u64; 4] = [
@@ -156,24 +153,12 @@ fn frames_may_be_in_indirect_chains() {
         TABLE + 0x2000,
         60,
     ];
-    bench
-        .driver
-        .memory
-        .write_obj(table, GuestAddress(TABLE))
-        .unwrap();
+    memory.write_obj(table, GuestAddress(TABLE)).unwrap();
     let descriptor = Descriptor::new(TABLE, 32, INDIRECT, 0);
     bench.driver.describe(TRANSMIT, 0, descriptor);
     bench.driver.offer(TRANSMIT, 0);
     bench.serve();
     assert_eq!(bench.wire.sent, [bytes]);
-}
-
-#[test]
-fn the_address_is_in_the_configuration() {
-    let bench = Bench::new();
-    let mut bytes = [0; 8];
-    bench.driver.device.read(0x100, &mut bytes);
-    assert_eq!(bytes, [2, 1, 2, 3, 4, 5, 1, 0]);
 }
 
 #[test]
@@ -276,13 +261,12 @@ fn invalid_frames_are_counted() {
     for length in [1, HEADER_SIZE, HEADER_SIZE + 13] {
         bench.driver.send(TRANSMIT, &vec![0; length]);
     }
-    // More work for the host than was negotiated.
-    let mut checksum = packet(60, 1);
-    checksum[0] = 1;
-    bench.driver.send(TRANSMIT, &checksum);
-    let mut segmented = packet(60, 1);
-    segmented[1] = 1;
-    bench.driver.send(TRANSMIT, &segmented);
+    // More work for the host than was negotiated: a checksum, a segment.
+    for place in [0, 1] {
+        let mut bytes = packet(60, 1);
+        bytes[place] = 1;
+        bench.driver.send(TRANSMIT, &bytes);
+    }
     // Longer than any frame, but no longer than a chain may be.
     let long = Descriptor::new(0, u32::try_from(HEADER_SIZE + FRAME_MAX + 1).unwrap(), 0, 0);
     bench.driver.describe(TRANSMIT, 5, long);
@@ -323,35 +307,25 @@ fn dropped_frames_count_towards_a_turn() {
     assert_eq!(bench.wire.coming.len(), 1000 - 64);
 }
 
+/// Each kind of an invalid chain is among the console's attacks.
 #[test]
-fn invalid_chains_disable_the_queues_until_a_reset() {
-    let chains = [
-        (0x20_0000, 60, WRITE, 0),
-        (0x20_0000, 60, NEXT, 3),
-        (0x20_0000, 60, NEXT, SIZE),
-        (u64::MAX, 60, 0, 0),
-        (0x20_0000, 0, 0, 0),
-        (0x20_0000, u32::MAX, 0, 0),
-    ];
+fn an_invalid_chain_disables_the_queues_until_a_reset() {
     let mut bench = Bench::new();
-    for (faults, (address, length, flags, next)) in (1..).zip(chains) {
-        let descriptor = Descriptor::new(address, length, flags, next);
-        bench.driver.describe(TRANSMIT, 3, descriptor);
-        bench.driver.offer(TRANSMIT, 3);
-        assert_eq!(bench.serve(), Wants::default());
-        let counts = bench.driver.device.device().counts();
-        assert_eq!(counts.queue_faults, faults);
-        assert_ne!(bench.driver.read(STATUS) & NEEDS_RESET, 0);
-        // After that, nothing for any frame.
-        bench.driver.send(TRANSMIT, &packet(60, 1));
-        assert_eq!(bench.serve(), Wants::default());
-        assert!(bench.wire.sent.is_empty());
-        bench.driver.start(0);
-        bench.driver.send(TRANSMIT, &packet(60, 1));
-        bench.serve();
-        assert_eq!(std::mem::take(&mut bench.wire.sent), [packet(60, 1)]);
-        bench.driver.start(0);
-    }
+    bench
+        .driver
+        .describe(TRANSMIT, 3, Descriptor::new(0x20_0000, 60, WRITE, 0));
+    bench.driver.offer(TRANSMIT, 3);
+    assert_eq!(bench.serve(), Wants::default());
+    assert_eq!(bench.driver.device.device().counts().queue_faults, 1);
+    assert_ne!(bench.driver.read(STATUS) & NEEDS_RESET, 0);
+    // After that, nothing for any frame.
+    bench.driver.send(TRANSMIT, &packet(60, 1));
+    assert_eq!(bench.serve(), Wants::default());
+    assert!(bench.wire.sent.is_empty());
+    bench.driver.start(0);
+    bench.driver.send(TRANSMIT, &packet(60, 1));
+    bench.serve();
+    assert_eq!(bench.wire.sent, [packet(60, 1)]);
 }
 
 #[test]
@@ -394,36 +368,5 @@ fn segments_pass_only_if_negotiated() {
         let counts = bench.driver.device.device().counts();
         assert_eq!(counts.received.dropped, u64::from(!passes));
         assert_eq!(counts.sent.malformed, u64::from(!passes));
-    }
-}
-
-proptest! {
-    /// For any contents of the rings and tables, a turn ends, and after a reset the device works.
-    #[test]
-    fn random_rings_disable_at_most_the_queues(
-        bytes in prop::collection::vec(any::<u8>(), 64..512),
-        places in prop::collection::vec((0..2_usize, 0..3_usize, 0..0x140_u64), 1..8),
-        indexes in prop::collection::vec((0..2_usize, any::<u16>()), 0..4),
-    ) {
-        let mut bench = Bench::new();
-        for (queue, part, offset) in places {
-            let place = GuestAddress(queue_addresses(queue)[part] + offset);
-            bench.driver.memory.write_slice(&bytes, place).unwrap();
-        }
-        for (queue, index) in indexes {
-            let place = GuestAddress(queue_addresses(queue)[1] + 2);
-            bench.driver.memory.write_obj(index, place).unwrap();
-        }
-        for _ in 0..20 {
-            bench.wire.coming.push_back(packet(60, 1));
-        }
-        for _ in 0..10 {
-            bench.serve();
-        }
-        bench.driver.start(0);
-        bench.wire.sent.clear();
-        bench.driver.send(TRANSMIT, &packet(60, 7));
-        bench.serve();
-        prop_assert_eq!(&bench.wire.sent, &[packet(60, 7)]);
     }
 }

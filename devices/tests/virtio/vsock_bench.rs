@@ -179,6 +179,16 @@ impl Bench {
         );
     }
 
+    /// The guest has so much room, and has taken so many bytes.
+    pub fn credit(&mut self, ports: (u32, u32), room: u32, forwarded: u32) {
+        let header = Header {
+            room,
+            forwarded,
+            ..packet(ports, Operation::CreditUpdate)
+        };
+        self.send(header, &[]);
+    }
+
     pub fn next(&mut self) -> (Header, Vec<u8>) {
         self.received.pop_front().expect("a packet for the guest")
     }

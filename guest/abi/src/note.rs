@@ -324,20 +324,14 @@ mod tests {
             .location([4, 1, 16, 1], [0, 0, 0, 0])
             .location([5, 0, 2, 1], [i64::MIN, 0, 0, 0]);
         let note = parse_note(descriptor.bytes()).unwrap();
-        let pid = note.pid.unwrap();
-        assert_eq!(
-            (pid.base, pid.width, pid.offsets()),
-            (Base::Gs, 4, &[8, -16][..])
-        );
-        let nesting = note.interrupt_nesting.unwrap();
-        assert_eq!((nesting.width, nesting.offsets()), (1, &[12][..]));
-        let group = note.process_group.unwrap();
-        assert_eq!(
-            (group.base, group.width, group.offsets()),
-            (Base::Absolute, 8, &[1, 2, 3, 4][..])
-        );
-        assert_eq!(note.comm.unwrap().width, COMM_WIDTH);
-        assert_eq!(note.tid.unwrap().offsets(), &[i64::MIN]);
+        let expected = GuestNote {
+            pid: Location::new(Base::Gs, 4, &[8, -16]),
+            interrupt_nesting: Location::new(Base::Gs, 1, &[12]),
+            process_group: Location::new(Base::Absolute, 8, &[1, 2, 3, 4]),
+            comm: Location::new(Base::Gs, COMM_WIDTH, &[0]),
+            tid: Location::new(Base::Absolute, 2, &[i64::MIN]),
+        };
+        assert_eq!(note, expected);
     }
 
     #[test]
@@ -347,30 +341,24 @@ mod tests {
             .location([1, 0, 4, 1], [1, 0, 0, 0])
             .location([1, 0, 8, 1], [2, 0, 0, 0]);
         let note = parse_note(descriptor.bytes()).unwrap();
-        assert_eq!(
-            note,
-            GuestNote {
-                pid: Location::new(Base::Absolute, 4, &[1]),
-                ..GuestNote::default()
-            }
-        );
+        let expected = GuestNote {
+            pid: Location::new(Base::Absolute, 4, &[1]),
+            ..GuestNote::default()
+        };
+        assert_eq!(note, expected);
     }
 
     #[test]
     fn bad_fields_are_named() {
         let one = |fields| parse_note(Descriptor::new(1, 1).location(fields, [0; 4]).bytes());
-        assert_eq!(
-            parse_note(Descriptor::new(2, 0).bytes()),
-            Err(NoteError::Version(2))
-        );
-        assert_eq!(
-            parse_note(Descriptor::new(1, 9).bytes()),
-            Err(NoteError::Count(9))
-        );
-        assert_eq!(
-            parse_note(Descriptor::new(1, u32::MAX).bytes()),
-            Err(NoteError::Count(u32::MAX))
-        );
+        for (version, count, error) in [
+            (2, 0, NoteError::Version(2)),
+            (1, 9, NoteError::Count(9)),
+            (1, u32::MAX, NoteError::Count(u32::MAX)),
+        ] {
+            let refused = parse_note(Descriptor::new(version, count).bytes());
+            assert_eq!(refused, Err(error));
+        }
         assert_eq!(one([1, 2, 4, 1]), Err(NoteError::Base(0, 2)));
         for width in [0, 3, 16, 260, u32::MAX] {
             assert_eq!(one([1, 0, width, 1]), Err(NoteError::Width(0, width)));
@@ -387,10 +375,8 @@ mod tests {
             .location([1, 1, 4, 1], [0; 4])
             .location([2, 1, 4, 1], [0; 4]);
         for length in 0..descriptor.bytes().len() {
-            assert_eq!(
-                parse_note(&descriptor.bytes()[..length]).map(|_| ()),
-                Err(NoteError::Truncated(length))
-            );
+            let cut = parse_note(&descriptor.bytes()[..length]);
+            assert_eq!(cut.map(|_| ()), Err(NoteError::Truncated(length)));
         }
         assert!(parse_note(descriptor.bytes()).is_ok());
     }
@@ -399,10 +385,8 @@ mod tests {
     fn start_all_is_empty_or_of_version_one() {
         assert_eq!(check_start_all(&[]), Ok(()));
         assert_eq!(check_start_all(&1u32.to_le_bytes()), Ok(()));
-        assert_eq!(
-            check_start_all(&3u32.to_le_bytes()),
-            Err(NoteError::Version(3))
-        );
+        let later = check_start_all(&3u32.to_le_bytes());
+        assert_eq!(later, Err(NoteError::Version(3)));
         assert_eq!(check_start_all(&[1]), Err(NoteError::Truncated(1)));
     }
 }

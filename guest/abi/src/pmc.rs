@@ -378,26 +378,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_round_trip() {
-        let call = Call {
-            function: Function::Accumulate,
-            flags: 1,
-            pid: -7,
-            counter: 18,
-            parent: 3,
-            event: 4,
-            reset_value: u64::MAX,
-            configuration_flags: 6,
-            time: 1 << 40,
-            value: 1 << 62,
-        };
-        let bytes = call.encode();
-        assert_eq!(bytes.len(), Call::SIZE);
-        assert_eq!(Call::decode(&bytes), Some(call));
-        assert_eq!(Call::decode(&bytes[1..]), None);
-    }
-
-    #[test]
     fn numbers_convert_back() {
         for (number, counter) in (0..).zip(CounterId::ALL) {
             assert_eq!(CounterId::from_number(number), Some(counter));

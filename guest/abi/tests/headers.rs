@@ -58,12 +58,8 @@ fn compile(compiler: &str, options: &[&str], source: &Path, output: &Path) {
 #[track_caller]
 fn printed(compiler: &str, options: &[&str], scratch: &Scratch) -> BTreeMap<String, String> {
     let program = scratch.0.join("records");
-    compile(
-        compiler,
-        options,
-        &folder("tests/headers/records.c"),
-        &program,
-    );
+    let source = folder("tests/headers/records.c");
+    compile(compiler, options, &source, &program);
     let ran = Command::new(&program).output().unwrap();
     assert!(ran.status.success());
     let text = String::from_utf8(ran.stdout).unwrap();
@@ -80,8 +76,11 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+fn size(size: usize) -> u64 {
+    u64::try_from(size).unwrap()
+}
+
 fn numbers_of_pcs() -> Vec<(&'static str, u64)> {
-    let size = |size| u64::try_from(size).unwrap();
     vec![
         ("KERNEL", kind::KERNEL.into()),
         ("USER", kind::USER.into()),
@@ -119,7 +118,6 @@ fn commands() -> Vec<(&'static str, u64)> {
 }
 
 fn numbers_of_prf() -> Vec<(&'static str, u64)> {
-    let size = |size| u64::try_from(size).unwrap();
     vec![
         ("PRF_STATUS_ON", prf::STATUS_ON.into()),
         ("PRF_STATUS_LOADED", prf::STATUS_LOADED.into()),
@@ -171,7 +169,6 @@ fn configuration() -> Vec<u8> {
 
 /// The sizes of the historical names in `format`.
 fn sizes(format: Format) -> Vec<(&'static str, u64)> {
-    let size = |size| u64::try_from(size).unwrap();
     let record = |kind| size(kvmprof_abi::stream::record_size(format, kind).unwrap());
     vec![
         ("NUMSAMPS", size(format.samples_per_buffer(pcs::BSIZE))),
@@ -186,7 +183,7 @@ fn sizes(format: Format) -> Vec<(&'static str, u64)> {
 }
 
 /// The records of one format, with the program's values.
-fn records(format: Format) -> Vec<(&'static str, Vec<u8>)> {
+fn records(format: Format) -> Vec<(String, Vec<u8>)> {
     let native = format == Format::Native;
     let ioctl = |first: i32| Isample {
         command: pcs::PROF_LIST,
@@ -214,35 +211,20 @@ fn records(format: Format) -> Vec<(&'static str, Vec<u8>)> {
     } else {
         (0x0102_0304, 0x0102)
     };
-    let names = if native {
-        [
-            "native_header",
-            "native_psample",
-            "native_msample",
-            "native_ssample",
-            "native_isample",
-        ]
-    } else {
-        [
-            "classic_header",
-            "classic_psample",
-            "classic_msample",
-            "classic_ssample",
-            "classic_isample",
-        ]
-    };
-    let bytes = [
-        header.encode(format).to_vec(),
-        sample.encode(format).to_vec(),
-        merged.encode(format).to_vec(),
-        stream(StreamRecord::Stop(time)),
-        stream(StreamRecord::Ioctl(ioctl(first))),
+    let all = [
+        ("header", header.encode(format).to_vec()),
+        ("psample", sample.encode(format).to_vec()),
+        ("msample", merged.encode(format).to_vec()),
+        ("ssample", stream(StreamRecord::Stop(time))),
+        ("isample", stream(StreamRecord::Ioctl(ioctl(first)))),
     ];
-    names.into_iter().zip(bytes).collect()
+    let prefix = if native { "native" } else { "classic" };
+    let named = all.map(|(name, bytes)| (format!("{prefix}_{name}"), bytes));
+    named.into()
 }
 
 /// Records that exist in one format only.
-fn others() -> Vec<(&'static str, Vec<u8>)> {
+fn others() -> Vec<(String, Vec<u8>)> {
     let status = Status {
         ledger: Ledger {
             ticks: 1,
@@ -270,15 +252,14 @@ fn others() -> Vec<(&'static str, Vec<u8>)> {
         comm: *b"0123456789abcdef",
     });
     let list = [i32::try_from(MAX_LIST).unwrap(), 101, 102, 103, 104, 105];
-    vec![
+    let list = list.map(i32::to_le_bytes).concat();
+    let all = [
         ("status", status.encode().to_vec()),
         ("pstat", pstat.encode(Format::Native).to_vec()),
         ("comm", comm.encode(Format::Native).to_vec()),
-        (
-            "pid_list",
-            list.into_iter().flat_map(i32::to_le_bytes).collect(),
-        ),
-    ]
+        ("pid_list", list),
+    ];
+    all.map(|(name, bytes)| (name.to_owned(), bytes)).into()
 }
 
 #[track_caller]
@@ -288,23 +269,21 @@ fn check(mut printed: BTreeMap<String, String>, format: Format) {
         ("PRF_NODE".to_owned(), prf::NODE.to_owned()),
         ("pmc_counter_cfg".to_owned(), hexadecimal(&configuration())),
     ];
-    let numbers = [
+    let parts = [
         numbers_of_pcs(),
         numbers_of_prf(),
         commands(),
         sizes(format),
-    ]
-    .concat();
-    let numbers = numbers
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), value))
-        .chain(numbers_of_pmc());
+    ];
+    let numbers = parts.concat().into_iter();
+    let numbers = numbers.map(|(name, value)| (name.to_owned(), value));
+    let numbers = numbers.chain(numbers_of_pmc());
     expected.extend(numbers.map(|(name, value)| (name, value.to_string())));
     let dumps = [records(Format::Native), records(Format::Classic), others()].concat();
     expected.extend(
         dumps
-            .iter()
-            .map(|(name, bytes)| ((*name).to_owned(), hexadecimal(bytes))),
+            .into_iter()
+            .map(|(name, bytes)| (name, hexadecimal(&bytes))),
     );
     for (name, value) in expected {
         assert_eq!(printed.remove(&name).as_ref(), Some(&value), "{name}");
@@ -331,22 +310,11 @@ fn the_headers_agree_with_the_definitions() {
 #[test]
 fn each_header_is_complete() {
     let scratch = Scratch::new("alone");
-    for header in [
-        "pcs.h",
-        "prf.h",
-        "pcsample.h",
-        "profil.h",
-        "kvmprof.h",
-        "aix/mon.h",
-        "sys/pmc.h",
-        "machine/pmc.h",
-    ] {
+    let headers = "pcs.h prf.h pcsample.h profil.h kvmprof.h aix/mon.h sys/pmc.h machine/pmc.h";
+    for header in headers.split(' ') {
         let source = scratch.0.join("alone.c");
-        std::fs::write(
-            &source,
-            format!("#include \"{header}\"\nextern int unused;\n"),
-        )
-        .unwrap();
+        let text = format!("#include \"{header}\"\nextern int unused;\n");
+        std::fs::write(&source, text).unwrap();
         let output = scratch.0.join("alone.o");
         compile("cc", &["-std=c99", "-c"], &source, &output);
         compile("c++", &["-x", "c++", "-std=c++11", "-c"], &source, &output);
@@ -357,13 +325,8 @@ fn each_header_is_complete() {
 #[test]
 fn every_definition_is_compared() {
     let program = std::fs::read_to_string(folder("tests/headers/records.c")).unwrap();
-    for header in [
-        "include/pcs.h",
-        "include/prf.h",
-        "include/sys/pmc.h",
-        "include/machine/pmc.h",
-    ] {
-        let text = std::fs::read_to_string(folder(header)).unwrap();
+    for header in ["pcs.h", "prf.h", "sys/pmc.h", "machine/pmc.h"] {
+        let text = std::fs::read_to_string(folder("include").join(header)).unwrap();
         let defined = text.lines().filter_map(|line| {
             let name = line
                 .strip_prefix("#define ")

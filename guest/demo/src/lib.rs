@@ -105,22 +105,13 @@ mod tests {
     fn the_image_asks_for_all_vcpus_and_locates_everything() {
         let notes = notes();
         let descriptor = |kind| notes.iter().find(|note| note.0 == kind).unwrap().1;
-        assert_eq!(
-            note::check_start_all(descriptor(note::TYPE_START_ALL)),
-            Ok(())
-        );
+        let all = note::check_start_all(descriptor(note::TYPE_START_ALL));
+        assert_eq!(all, Ok(()));
         let located = note::parse_note(descriptor(note::TYPE_LOCATIONS)).unwrap();
-        for location in [
-            located.pid,
-            located.tid,
-            located.process_group,
-            located.comm,
-        ] {
-            let location = location.unwrap();
-            assert_eq!(
-                (location.base, location.offsets().len()),
-                (note::Base::Gs, 2)
-            );
+        let ids = [located.pid, located.tid, located.process_group];
+        for location in ids.into_iter().chain([located.comm]).map(Option::unwrap) {
+            let found = (location.base, location.offsets().len());
+            assert_eq!(found, (note::Base::Gs, 2));
         }
         assert_eq!(located.interrupt_nesting.unwrap().offsets().len(), 1);
         assert_eq!(notes.len(), 2);

@@ -297,33 +297,21 @@ mod tests {
 
     #[test]
     fn a_reading_waits_for_two_equal_counts_around_it() {
-        let mut copies = 0u64;
-        let truth = Truth::read(1, |_, buffer| {
-            buffer.copy_from_slice(&table(1));
-            put(buffer, 0, 0, (copies / 4) * 2);
-            copies += 1;
-            true
-        });
+        // The count that each copy has.
+        let read = |count: fn(u64) -> u64| {
+            let mut copies = 0;
+            let truth = Truth::read(1, |_, buffer| {
+                buffer.copy_from_slice(&table(1));
+                put(buffer, 0, 0, count(copies));
+                copies += 1;
+                true
+            });
+            truth.map(|truth| (truth.vcpus[0].updates, copies))
+        };
         // Copies 0 to 3 have one count, 4 to 7 the next: 0 to 2 are good at once.
-        assert_eq!((truth.unwrap().vcpus[0].updates, copies), (0, 3));
-
-        let mut copies = 0u64;
-        let truth = Truth::read(1, |_, buffer| {
-            buffer.copy_from_slice(&table(1));
-            put(buffer, 0, 0, if copies < 2 { copies } else { 2 });
-            copies += 1;
-            true
-        });
-        assert_eq!((truth.unwrap().vcpus[0].updates, copies), (2, 6));
-
-        let mut copies = 0u64;
-        let restless = Truth::read(1, |_, buffer| {
-            buffer.copy_from_slice(&table(1));
-            put(buffer, 0, 0, copies);
-            copies += 1;
-            true
-        });
-        assert_eq!(restless, Err(TruthError::Restless));
+        assert_eq!(read(|copy| copy / 4 * 2), Ok((0, 3)));
+        assert_eq!(read(|copy| copy.min(2)), Ok((2, 6)));
+        assert_eq!(read(|copy| copy), Err(TruthError::Restless));
         let unreadable = Truth::read(1, |_, _| false);
         assert!(matches!(unreadable, Err(TruthError::Memory(_))));
     }
@@ -331,10 +319,8 @@ mod tests {
     #[test]
     fn the_image_has_an_empty_table_of_this_size() {
         let truth = IMAGE.symbol("kvmprof_truth").unwrap();
-        assert_eq!(
-            truth.size,
-            u64::try_from(HEADER_BYTES + VCPUS_MAX * BLOCK_BYTES).unwrap()
-        );
+        let size = HEADER_BYTES + VCPUS_MAX * BLOCK_BYTES;
+        assert_eq!(truth.size, size as u64);
         let area = IMAGE.truth_area(2).unwrap();
         assert_eq!((area.start, area.end - area.start), (truth.address, 704));
         assert_eq!(IMAGE.truth_area(65), Err(TruthError::Vcpus(65)));

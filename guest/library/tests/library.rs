@@ -100,21 +100,15 @@ fn solaris_says(lines: &[&str]) -> String {
         "rate 0 0\nrate again 1 0\nrate at last 0 0".to_owned(),
     ];
     let lines = lines.iter().map(|line| (*line).to_owned());
-    all.into_iter()
-        .chain(lines)
-        .map(|line| line + "\n")
-        .collect()
+    all.into_iter().chain(lines).map(|it| it + "\n").collect()
 }
 
 #[test]
 fn solaris_functions_are_used_from_c_and_cpp() {
     for language in LANGUAGES {
         for define in ["-DALONE", "-DBEFORE", "-DAFTER"] {
-            let shared = compile(
-                language,
-                "solaris.c",
-                &[define, &from_folder(), "-lkvmprof"],
-            );
+            let options = [define, &from_folder(), "-lkvmprof"];
+            let shared = compile(language, "solaris.c", &options);
             assert_eq!(shared.prints(&loads()), solaris_says(&["pointer 0 0"]));
         }
         let linked = compile(language, "solaris.c", &["-static", STATIC]);
@@ -233,38 +227,17 @@ fn the_library_exports_its_functions_and_needs_any_glibc() {
     }
     // nm sorts names by this machine's locale.
     exported.sort_unstable();
-    let expected = [
-        "PMC_ENABLED",
-        "kvmprof_aix_profil",
-        "kvmprof_profil",
-        "kvmprof_profil_every_tick",
-        "pcsample",
-        "pmc_accumulate",
-        "pmc_alloc_kernel_counter",
-        "pmc_configure_counter",
-        "pmc_counter_isconfigured",
-        "pmc_counter_isrunning",
-        "pmc_disable_counter",
-        "pmc_enable_counter",
-        "pmc_free_kernel_counter",
-        "pmc_get_counter_type",
-        "pmc_get_counter_value",
-        "pmc_get_num_counters",
-        "pmc_lwp",
-        "pmc_restore_context",
-        "pmc_save_context",
-        "pmc_start_profiling",
-        "pmc_stop_profiling",
-        "profil",
-    ];
-    assert_eq!(exported, expected);
+    let expected = "PMC_ENABLED kvmprof_aix_profil kvmprof_profil kvmprof_profil_every_tick pcsample pmc_accumulate \
+        pmc_alloc_kernel_counter pmc_configure_counter pmc_counter_isconfigured pmc_counter_isrunning \
+        pmc_disable_counter pmc_enable_counter pmc_free_kernel_counter pmc_get_counter_type \
+        pmc_get_counter_value pmc_get_num_counters pmc_lwp pmc_restore_context pmc_save_context \
+        pmc_start_profiling pmc_stop_profiling profil";
+    assert_eq!(exported.join(" "), expected);
     assert!(folder().join("libkvmprof.so").is_file());
 }
 
 #[test]
-fn the_call_has_the_layout_of_the_wire() {
-    let source = format!("-I{}", here("source").display());
-    let program = compile(LANGUAGES[1], "call.c", &[&source]);
+fn calls_have_the_layout_of_the_wire() {
     let call = Call {
         function: Function::Pcsample,
         flags: Call::EVERY_TICK,
@@ -277,33 +250,7 @@ fn the_call_has_the_layout_of_the_wire() {
         time: 0x4142_4344_4546_4748,
         program: *b"0123456789abcdef",
     };
-    let bytes: String = call
-        .encode()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    let functions = [
-        Function::Profil,
-        Function::AixProfil,
-        Function::AixRanges,
-        Function::Pcsample,
-    ];
-    let numbers: String = functions
-        .map(|function| format!("{} ", function as u32))
-        .concat();
-    let expected = format!(
-        "{bytes}\n{numbers}{:#x} {}\n",
-        profil::PROFIL_CALL,
-        profil::NODE
-    );
-    assert_eq!(program.prints(&[]), expected);
-}
-
-#[test]
-fn the_call_of_pmc_has_the_layout_of_the_wire() {
-    let source = format!("-I{}", here("source").display());
-    let program = compile(LANGUAGES[1], "pmc_call.c", &[&source]);
-    let call = pmc::Call {
+    let of_pmc = pmc::Call {
         flags: 1,
         parent: 0x0102_0304,
         event: 0x1112_1314,
@@ -313,16 +260,31 @@ fn the_call_of_pmc_has_the_layout_of_the_wire() {
         value: 0x5152_5354_5556_5758,
         ..pmc::Call::new(pmc::Function::Enabled, -2, -3)
     };
-    let bytes = call.encode();
-    let bytes: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let functions = pmc::Function::ALL.map(|function| format!("{} ", function as u32));
-    let (functions, command) = (functions.concat(), pmc::PMC_CALL);
-    let expected = format!(
-        "{bytes}\n{functions}{command:#x} {} {}\n",
-        pmc::NODE,
-        pmc::KERNEL
-    );
-    assert_eq!(program.prints(&[]), expected);
+    let source = format!("-I{}", here("source").display());
+    let functions: String = (1..=4).map(|number| format!("{number} ")).collect();
+    let functions_of_pmc = pmc::Function::ALL.map(|it| format!("{} ", it as u32));
+    let (command, node) = (profil::PROFIL_CALL, profil::NODE);
+    let (command_of_pmc, node_of_pmc) = (pmc::PMC_CALL, pmc::NODE);
+    for (program, bytes, rest) in [
+        (
+            "call.c",
+            call.encode().to_vec(),
+            format!("{functions}{command:#x} {node}"),
+        ),
+        (
+            "pmc_call.c",
+            of_pmc.encode().to_vec(),
+            format!(
+                "{}{command_of_pmc:#x} {node_of_pmc} {}",
+                functions_of_pmc.concat(),
+                pmc::KERNEL
+            ),
+        ),
+    ] {
+        let bytes: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let said = compile(LANGUAGES[1], program, &[&source]).prints(&[]);
+        assert_eq!(said, format!("{bytes}\n{rest}\n"), "{program}");
+    }
 }
 
 #[test]

@@ -50,9 +50,7 @@ impl Device {
         drop(pcs);
         self.changed.notify_all();
     }
-}
 
-impl Device {
     /// Ends the virtual machine.
     fn end_machine(&self) {
         self.lock().stop();
@@ -202,10 +200,8 @@ fn a_stream_starts_and_ends_as_documented() {
     let records = records(Format::Native, &stream);
     assert!(matches!(records[0], StreamRecord::Start(_)));
     assert!(matches!(records[1], StreamRecord::Ioctl(call) if call.command == PROF_ALL));
-    let stop = records
-        .iter()
-        .position(|record| matches!(record, StreamRecord::Stop(_)))
-        .unwrap();
+    let is_stop = |record: &StreamRecord| matches!(record, StreamRecord::Stop(_));
+    let stop = records.iter().position(is_stop).unwrap();
     let device_only = |record: &StreamRecord| matches!(record, StreamRecord::Device(_));
     assert!(records[2..stop].iter().all(device_only));
     assert!(matches!(records[stop + 1], StreamRecord::Pstat(_)));
@@ -213,25 +209,16 @@ fn a_stream_starts_and_ends_as_documented() {
     assert!(
         matches!(&records[stop + 2..], [StreamRecord::Comm(comm)] if comm.pid == 70 && comm.comm == name("busy"))
     );
-    assert_eq!((summary.lost, summary.ledger.ticks), (2, 385));
-}
-
-#[test]
-fn the_stream_has_everything_gathered() {
-    let device = Device::open(2);
-    let (result, stream) = run_with(&device, &everything(), Device::end_machine);
-    let ledger = result.unwrap().ledger;
+    let ledger = summary.ledger;
     assert!(ledger.balances());
-    assert_eq!(
-        (ledger.recorded, ledger.merged, ledger.pending),
-        (130, 250, 0)
-    );
+    assert_eq!((summary.lost, ledger.ticks, ledger.pending), (2, 385, 0));
+    assert_eq!((ledger.recorded, ledger.merged), (130, 250));
     assert_eq!((ledger.stolen, ledger.lost), (3, 2));
     let profile = report(&stream);
     assert_eq!(profile.problems, [] as [String; 0]);
-    assert_eq!(profile.tally.count(kind::USER), 100);
-    assert_eq!(profile.tally.count(kind::KERNEL), 30);
-    assert_eq!(profile.tally.count(kind::IDLE), 250);
+    for (kind, count) in [(kind::USER, 100), (kind::KERNEL, 30), (kind::IDLE, 250)] {
+        assert_eq!(profile.tally.count(kind), count, "{kind}");
+    }
     assert_eq!(profile.processes[&70].user, 100);
     assert_eq!(profile.name(70), Some("busy"));
 }
@@ -300,14 +287,11 @@ fn classic_streams_have_no_trailer_and_no_loss() {
     let (result, stream) = run_with(&device, &plan, Device::end_machine);
     assert_eq!(result.unwrap().lost, 2);
     let records = records(Format::Classic, &stream);
-    let commands: Vec<u32> = records
-        .iter()
-        .filter_map(|record| match record {
-            StreamRecord::Ioctl(call) => Some(call.command),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(commands, [PCS_SETFORMAT, PROF_LIST]);
+    let commands = records.iter().filter_map(|record| match record {
+        StreamRecord::Ioctl(call) => Some(call.command),
+        _ => None,
+    });
+    assert!(commands.eq([PCS_SETFORMAT, PROF_LIST]));
     assert!(matches!(records.last(), Some(StreamRecord::Stop(_))));
     let profile = report(&stream);
     assert_eq!((profile.format, profile.pstat), (Format::Classic, None));
@@ -327,10 +311,8 @@ fn a_failed_setup_writes_nothing_and_names_the_cause() {
     let mut output = Vec::new();
     let result = run_without_names(&device, &plan, &mut output, Interrupt::default());
     let message = result.unwrap_err().to_string();
-    assert_eq!(
-        message,
-        "Cannot set the clock to 1000 Hz: another consumer runs on the same clock, or an event makes the ticks (EBUSY)"
-    );
+    let cause = "another consumer runs on the same clock, or an event makes the ticks (EBUSY)";
+    assert_eq!(message, format!("Cannot set the clock to 1000 Hz: {cause}"));
     assert!(output.is_empty());
 }
 
@@ -343,18 +325,14 @@ fn a_lost_device_is_marked_in_the_stream() {
         drop(pcs);
         device.changed.notify_all();
     });
-    let error = result.unwrap_err();
+    let error = result.unwrap_err().to_string();
     assert_eq!(
-        error.to_string(),
+        error,
         "Cannot read samples; the stream ends before its time"
     );
     let profile = report(&stream);
     assert!(profile.stop.is_some() && profile.pstat.is_none());
-    assert!(
-        profile.problems[0].starts_with("No PSTAT record"),
-        "{:?}",
-        profile.problems
-    );
+    assert!(profile.problems[0].starts_with("No PSTAT record"));
 }
 
 /// An output that fails after this many bytes.

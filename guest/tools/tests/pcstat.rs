@@ -88,10 +88,12 @@ fn stream_with(format: Format, ledger: Ledger) -> Vec<u8> {
     records.push(StreamRecord::Pstat(Pstat { status, span }));
     records.push(comm(42, b"busy loop"));
     records.push(comm(7, b"sh\x1b[31m"));
-    records
-        .iter()
-        .flat_map(|record| record.encode(format).to_vec())
-        .collect()
+    encoded(format, &records)
+}
+
+fn encoded(format: Format, records: &[StreamRecord]) -> Vec<u8> {
+    let bytes = records.iter().map(|record| record.encode(format).to_vec());
+    bytes.flatten().collect()
 }
 
 fn read(stream: &[u8]) -> Profile {
@@ -141,10 +143,7 @@ fn json_is_complete_and_the_report_short() {
     let mut records = vec![StreamRecord::Start(1_700_000_000)];
     records.extend((0..COUNTERS).map(|number| sample(kind::USER, 42, 0x40_1000 + number)));
     let file = tempfile::NamedTempFile::new().unwrap();
-    let bytes = records
-        .iter()
-        .flat_map(|record| record.encode(Format::Native).to_vec());
-    std::fs::write(file.path(), bytes.collect::<Vec<u8>>()).unwrap();
+    std::fs::write(file.path(), encoded(Format::Native, &records)).unwrap();
     let said = |words: &[&str]| {
         let mut tools = std::process::Command::new(env!("CARGO_BIN_EXE_kvmprof-tools"));
         let ran = tools.arg("pcstat").arg(file.path()).args(words).output();
@@ -157,10 +156,8 @@ fn json_is_complete_and_the_report_short() {
     assert_eq!(counters(&["--json"]), COUNTERS);
     assert_eq!(counters(&["--json", "--top", "12"]), 12);
     let report = said(&[]);
-    assert!(
-        report.contains("and 5 other program counters (--top shows more)"),
-        "{report}"
-    );
+    let rest = "and 5 other program counters (--top shows more)";
+    assert!(report.contains(rest), "{report}");
 }
 
 /// From 5 % of lost or stolen ticks on, the shares of the others mislead; below, there is no warning.
@@ -193,11 +190,7 @@ fn many_lost_ticks_have_a_warning() {
 #[test]
 fn an_empty_run_has_no_hits() {
     let records = [StreamRecord::Start(5), StreamRecord::Stop(5)];
-    let stream: Vec<u8> = records
-        .iter()
-        .flat_map(|record| record.encode(Format::Classic).to_vec())
-        .collect();
-    let text = report(&read(&stream), 10);
+    let text = report(&read(&encoded(Format::Classic, &records)), 10);
     assert!(text.contains("No hits."), "{text}");
 }
 
@@ -219,30 +212,18 @@ fn hits_before(stream: &[u8], format: Format, length: usize) -> u64 {
 fn a_stream_cut_anywhere_is_reported_up_to_there() {
     for format in [Format::Native, Format::Classic] {
         let whole = stream(format);
-        let start = match format {
-            Format::Native => 16,
-            Format::Classic => 8,
-        };
+        let start = format.record_size();
         for length in (start..whole.len()).step_by(7) {
             let profile = read(&whole[..length]);
             assert_eq!(profile.format, format);
-            assert_eq!(
-                profile.tally.total(),
-                hits_before(&whole, format, length),
-                "{format:?} {length}"
-            );
+            let hits = hits_before(&whole, format, length);
+            assert_eq!(profile.tally.total(), hits, "{format:?} {length}");
             // A native stream without its last record, a name, counts as complete.
             let ends_with_a_name = format == Format::Native && whole.len() - length <= 48;
-            let cut = profile.problems.iter().any(|problem| {
-                problem.contains("cut short")
-                    || problem.contains("No STOP")
-                    || problem.contains("No PSTAT")
-            });
-            assert!(
-                cut || ends_with_a_name,
-                "{format:?} {length}: {:?}",
-                profile.problems
-            );
+            let problems = profile.problems.join("\n");
+            let words = ["cut short", "No STOP", "No PSTAT"];
+            let cut = words.iter().any(|words| problems.contains(words));
+            assert!(cut || ends_with_a_name, "{format:?} {length}: {problems}");
             assert!(!report(&profile, 10).is_empty());
         }
     }
@@ -256,32 +237,20 @@ fn garbage_is_reported_up_to_there() {
     bytes[place] = 99;
     let profile = read(&bytes);
     assert_eq!(profile.tally.total(), 2);
-    assert_eq!(
-        profile.problems,
-        [format!(
-            "Byte {place}: No record has type 99; the rest is left out"
-        )]
-    );
+    let expected = format!("Byte {place}: No record has type 99; the rest is left out");
+    assert_eq!(profile.problems, [expected]);
 }
 
 #[test]
 fn records_out_of_place_end_the_report() {
-    let start = StreamRecord::Start(1).encode(Format::Native).to_vec();
-    let user = sample(kind::USER, 1, 1).encode(Format::Native).to_vec();
-    let stop = StreamRecord::Stop(2).encode(Format::Native).to_vec();
-    let name = comm(1, b"x").encode(Format::Native).to_vec();
-    for (bytes, expected) in [
-        (
-            [&start, &start].map(Vec::as_slice).concat(),
-            "another run starts here",
-        ),
-        (
-            [&start, &stop, &user].map(Vec::as_slice).concat(),
-            "a record after STOP",
-        ),
-        ([&start, &name].map(Vec::as_slice).concat(), "before STOP"),
+    let (start, stop) = (StreamRecord::Start(1), StreamRecord::Stop(2));
+    let user = sample(kind::USER, 1, 1);
+    for (records, expected) in [
+        (&[start, start][..], "another run starts here"),
+        (&[start, stop, user], "a record after STOP"),
+        (&[start, comm(1, b"x")], "before STOP"),
     ] {
-        let problems = read(&bytes).problems;
+        let problems = read(&encoded(Format::Native, records)).problems;
         assert!(problems[0].contains(expected), "{problems:?}");
     }
 }
@@ -291,13 +260,8 @@ fn missing_records_show_in_the_account() {
     let mut bytes = stream(Format::Native);
     // The device's first record.
     bytes.drain(112..128);
-    let problems = read(&bytes).problems;
-    assert_eq!(
-        problems,
-        [
-            "Records are missing: the stream has 499 samples and 480 merged ticks, the device delivered 500 and 480"
-        ]
-    );
+    let missing = "Records are missing: the stream has 499 samples and 480 merged ticks, the device delivered 500 and 480";
+    assert_eq!(read(&bytes).problems, [missing]);
 }
 
 #[test]
@@ -314,12 +278,10 @@ fn other_inputs_are_refused_as_streams() {
 
 #[test]
 fn a_long_stream_is_read_in_pieces() {
-    let mut bytes = StreamRecord::Start(1).encode(Format::Native).to_vec();
-    for pc in 0..50_000 {
-        bytes.extend_from_slice(&sample(kind::USER, 1, pc).encode(Format::Native));
-    }
-    bytes.extend_from_slice(&StreamRecord::Stop(2).encode(Format::Native));
-    let profile = read(&bytes);
+    let mut records = vec![StreamRecord::Start(1)];
+    records.extend((0..50_000).map(|pc| sample(kind::USER, 1, pc)));
+    records.push(StreamRecord::Stop(2));
+    let profile = read(&encoded(Format::Native, &records));
     assert_eq!(profile.tally.count(kind::USER), 50_000);
     assert_eq!(profile.program_counters.len(), 50_000);
 }

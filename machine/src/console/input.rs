@@ -239,9 +239,8 @@ mod tests {
     }
 
     fn long_text() -> Vec<u8> {
-        (0..1000u32)
-            .flat_map(|n| n.to_string().into_bytes())
-            .collect()
+        let numbers = (0..1000u32).map(|n| n.to_string());
+        numbers.collect::<String>().into_bytes()
     }
 
     #[test]

@@ -58,50 +58,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_delivered_receive_interrupt_shows_a_listener() {
-        let mut listening = ListenerState::default();
-        listening.modem_controlled(INTERRUPTS_OUT);
-        listening.interrupts_enabled(0b10);
-        assert!(!listening.listens());
-        listening.interrupts_enabled(0b01);
-        listening.interrupts_enabled(0);
-        assert!(listening.listens());
-    }
-
-    #[test]
-    fn probing_the_port_is_not_listening() {
-        let mut listening = ListenerState::default();
-        listening.interrupts_enabled(0x0f);
-        listening.interrupts_enabled(0);
-        listening.modem_controlled(INTERRUPTS_OUT);
-        listening.sent();
-        assert!(!listening.listens());
-    }
-
-    #[test]
-    fn a_driver_without_modem_control_listens() {
-        let mut listening = ListenerState::default();
-        listening.interrupts_enabled(1);
-        listening.sent();
-        assert!(listening.listens());
-    }
-
-    #[test]
-    fn a_guest_that_only_sends_does_not_listen() {
-        let mut listening = ListenerState::default();
-        for _ in 0..10 * IDLE_POLLS {
-            listening.polled();
-            listening.sent();
+    fn a_guest_listens_that_gets_receive_interrupts_or_polls() {
+        type Steps = fn(&mut ListenerState);
+        let cases: [(&str, bool, Steps); 6] = [
+            ("another interrupt", false, |it| {
+                it.modem_controlled(INTERRUPTS_OUT);
+                it.interrupts_enabled(0b10);
+            }),
+            ("a delivered receive interrupt", true, |it| {
+                it.modem_controlled(INTERRUPTS_OUT);
+                it.interrupts_enabled(0b10);
+                it.interrupts_enabled(0b01);
+                it.interrupts_enabled(0);
+            }),
+            ("a probe of the port", false, |it| {
+                it.interrupts_enabled(0x0f);
+                it.interrupts_enabled(0);
+                it.modem_controlled(INTERRUPTS_OUT);
+                it.sent();
+            }),
+            ("a driver without modem control", true, |it| {
+                it.interrupts_enabled(1);
+                it.sent();
+            }),
+            ("a guest that only sends", false, |it| {
+                for _ in 0..10 * IDLE_POLLS {
+                    it.polled();
+                    it.sent();
+                }
+            }),
+            ("a guest that polls", true, |it| {
+                (0..IDLE_POLLS).for_each(|_| it.polled());
+            }),
+        ];
+        for (what, listens, steps) in cases {
+            let mut state = ListenerState::default();
+            steps(&mut state);
+            assert_eq!(state.listens(), listens, "{what}");
         }
-        assert!(!listening.listens());
-    }
-
-    #[test]
-    fn a_guest_that_polls_listens() {
-        let mut listening = ListenerState::default();
-        for _ in 0..IDLE_POLLS {
-            listening.polled();
-        }
-        assert!(listening.listens());
     }
 }

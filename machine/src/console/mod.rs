@@ -131,26 +131,23 @@ mod tests {
 
     #[test]
     fn the_consoles_are_understood() {
-        assert_eq!("stdio".parse::<Console>().unwrap(), Console::Stdio);
-        assert_eq!("hvc".parse::<Console>().unwrap(), Console::Hvc);
-        assert_eq!("none".parse::<Console>().unwrap(), Console::None);
-        assert_eq!(
-            "file:/tmp/a:b".parse::<Console>().unwrap(),
-            Console::File("/tmp/a:b".into())
-        );
+        for (text, console) in [
+            ("stdio", Console::Stdio),
+            ("hvc", Console::Hvc),
+            ("none", Console::None),
+            ("file:/tmp/a:b", Console::File("/tmp/a:b".into())),
+        ] {
+            assert_eq!(text.parse::<Console>().unwrap(), console);
+        }
     }
 
     #[test]
     fn other_values_are_refused_with_the_choices() {
-        let error = "tty".parse::<Console>().unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "'tty' is no console: it must be stdio, hvc, none or file:PATH"
-        );
-        assert!(matches!(
-            "file:".parse::<Console>(),
-            Err(ConsoleError::NoPath)
-        ));
+        let error = "tty".parse::<Console>().unwrap_err().to_string();
+        let expected = "'tty' is no console: it must be stdio, hvc, none or file:PATH";
+        assert_eq!(error, expected);
+        let nowhere = "file:".parse::<Console>();
+        assert!(matches!(nowhere, Err(ConsoleError::NoPath)));
     }
 
     #[test]
@@ -175,12 +172,8 @@ mod tests {
 
     #[test]
     fn a_file_in_a_missing_folder_is_named() {
-        let console = Console::File("/nonexistent/folder/console.log".into());
-        let error = console.open_output().err().unwrap();
-        assert!(
-            error
-                .to_string()
-                .contains("/nonexistent/folder/console.log")
-        );
+        let path = "/nonexistent/folder/console.log";
+        let error = Console::File(path.into()).open_output().err().unwrap();
+        assert!(error.to_string().contains(path), "{error}");
     }
 }

@@ -53,10 +53,8 @@ mod tests {
         assert_eq!(watch.message(), None);
         watch.watch(b"ic - not syncing: sysrq triggered crash\r\n");
         watch.watch(b"[    1.3] ---[ end Kernel panic - not syncing: other ]---\n");
-        assert_eq!(
-            watch.message(),
-            Some("Kernel panic - not syncing: sysrq triggered crash")
-        );
+        let expected = "Kernel panic - not syncing: sysrq triggered crash";
+        assert_eq!(watch.message(), Some(expected));
     }
 
     #[test]

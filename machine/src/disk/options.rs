@@ -128,10 +128,8 @@ mod tests {
         let disk: DiskOptions = "/images/root.img".parse().unwrap();
         assert_eq!(disk.path, PathBuf::from("/images/root.img"));
         assert_eq!((disk.readonly, disk.format), (false, None));
-        assert_eq!(
-            (disk.serial.as_str(), disk.backing),
-            ("", Backing::SameFolder)
-        );
+        let rest = (disk.serial.as_str(), disk.backing);
+        assert_eq!(rest, ("", Backing::SameFolder));
     }
 
     #[test]
@@ -139,14 +137,10 @@ mod tests {
         let text = "a,,b.img,readonly,format=qcow2,serial=root disk,backing=anywhere";
         let disk: DiskOptions = text.parse().unwrap();
         assert_eq!(disk.path, PathBuf::from("a,b.img"));
-        assert_eq!(
-            (disk.readonly, disk.format),
-            (true, Some(DiskFormat::Qcow2))
-        );
-        assert_eq!(
-            (disk.serial.as_str(), disk.backing),
-            ("root disk", Backing::Anywhere)
-        );
+        let format = Some(DiskFormat::Qcow2);
+        assert_eq!((disk.readonly, disk.format), (true, format));
+        let rest = (disk.serial.as_str(), disk.backing);
+        assert_eq!(rest, ("root disk", Backing::Anywhere));
         let raw: DiskOptions = "x,format=raw".parse().unwrap();
         assert_eq!(raw.format.map(DiskFormat::name), Some("raw"));
     }
@@ -156,14 +150,15 @@ mod tests {
         let refused = |text: &str| text.parse::<DiskOptions>().unwrap_err();
         assert_eq!(refused(""), InvalidDisk::NoPath);
         assert_eq!(refused(",readonly"), InvalidDisk::NoPath);
-        for word in [
+        let words = [
             "ro",
             "",
             "format=vmdk",
             "readonly=1",
             "backing=/etc",
             "serial",
-        ] {
+        ];
+        for word in words {
             let error = refused(&format!("x,{word}"));
             assert_eq!(error, InvalidDisk::UnknownOption(word.to_owned()));
         }

@@ -245,14 +245,15 @@ mod tests {
     use super::*;
     use crate::virtio::slots;
 
+    /// Where the table is whose address is at this offset.
     fn address_at(tables: &[u8], offset: usize) -> usize {
-        let address = u64::from_le_bytes(tables[offset..offset + 8].try_into().unwrap());
+        let address = u64::from_le_bytes(*tables[offset..].first_chunk().unwrap());
         usize::try_from(address - layout::ACPI_TABLES).unwrap()
     }
 
     /// The table at an offset, its checksum verified.
     fn table(tables: &[u8], offset: usize) -> &[u8] {
-        let length = u32::from_le_bytes(tables[offset + 4..offset + 8].try_into().unwrap());
+        let length = u32::from_le_bytes(*tables[offset + 4..].first_chunk().unwrap());
         let table = &tables[offset..offset + usize::try_from(length).unwrap()];
         assert_eq!(sum(table), 0, "checksum of {:?}", &table[..4]);
         table
@@ -266,10 +267,7 @@ mod tests {
         let xsdt = table(tables, address_at(tables, 24));
         let mut found = Vec::new();
         for entry in xsdt[36..].chunks(8) {
-            let offset = usize::try_from(
-                u64::from_le_bytes(entry.try_into().unwrap()) - layout::ACPI_TABLES,
-            )
-            .unwrap();
+            let offset = address_at(entry, 0);
             let table = table(tables, offset);
             found.push(table[..4].to_vec());
             if &table[..4] == b"FACP" {
@@ -296,11 +294,8 @@ mod tests {
     #[test]
     fn the_madt_names_every_vcpu_and_the_io_apic() {
         let tables = build(64, &[]);
-        let madt = tables
-            .windows(4)
-            .position(|window| window == b"APIC")
-            .unwrap();
-        let madt = table(&tables, madt);
+        let place = tables.windows(4).position(|window| window == b"APIC");
+        let madt = table(&tables, place.unwrap());
         assert_eq!(madt.len(), 44 + 64 * 8 + 12);
         assert_eq!(&madt[44 + 63 * 8..][..4], [0, 8, 63, 63]);
         assert_eq!(madt[44 + 64 * 8], 1);

@@ -284,29 +284,18 @@ fn count_32(count: usize) -> u32 {
 mod tests {
     use super::*;
 
-    fn usable(memory_bytes: u64) -> Vec<(u64, u64)> {
-        memory_map(memory_bytes)
-            .iter()
-            .filter(|entry| entry.usable)
-            .map(|entry| (entry.address, entry.address + entry.size))
-            .collect()
-    }
-
     #[test]
-    fn small_memory_is_usable_except_for_the_reserved_area() {
-        assert_eq!(usable(512 << 20), [(0, 0x9fc00), (0x10_0000, 512 << 20)]);
-    }
-
-    #[test]
-    fn large_memory_leaves_the_gap_out() {
-        assert_eq!(
-            usable(6 << 30),
-            [
-                (0, 0x9fc00),
-                (0x10_0000, 0xc000_0000),
-                (0x1_0000_0000, 0x1_c000_0000)
-            ]
-        );
+    fn memory_is_usable_except_for_the_reserved_area_and_the_gap() {
+        let usable = |bytes| {
+            let mut map = memory_map(bytes);
+            map.retain(|entry| entry.usable);
+            let ranges = map.iter().map(|it| (it.address, it.address + it.size));
+            ranges.collect::<Vec<_>>()
+        };
+        let low = (0, 0x9fc00);
+        assert_eq!(usable(512 << 20), [low, (0x10_0000, 512 << 20)]);
+        let large = [low, (0x10_0000, 0xc000_0000), (1 << 32, 0x1_c000_0000)];
+        assert_eq!(usable(6 << 30), large);
     }
 
     #[test]
@@ -318,24 +307,21 @@ mod tests {
     }
 
     #[test]
-    fn the_initrd_lies_page_aligned_at_the_top() {
-        assert_eq!(place_initrd(5000, 0x100_0000, 0x800_0000), Some(0x7ff_e000));
-    }
-
-    #[test]
-    fn the_initrd_never_reaches_into_the_kernel() {
-        assert_eq!(
-            place_initrd(0x1001, 0x100_0000, 0x100_2000),
-            Some(0x100_0000)
-        );
-        assert_eq!(place_initrd(0x2001, 0x100_0000, 0x100_2000), None);
-        assert_eq!(place_initrd(u64::MAX, 0x100_0000, 0x100_2000), None);
+    fn the_initrd_lies_page_aligned_at_the_top_and_never_in_the_kernel() {
+        for (bytes, end, expected) in [
+            (5000, 0x800_0000, Some(0x7ff_e000)),
+            (0x1001, 0x100_2000, Some(0x100_0000)),
+            (0x2001, 0x100_2000, None),
+            (u64::MAX, 0x100_2000, None),
+        ] {
+            assert_eq!(place_initrd(bytes, 0x100_0000, end), expected, "{bytes}");
+        }
     }
 
     #[test]
     fn linux_parameters_carry_the_map_and_the_rsdp() {
-        let memory =
-            crate::memory::allocate(&crate::memory::MemoryOptions::private(64 << 20)).unwrap();
+        let options = crate::memory::MemoryOptions::private(64 << 20);
+        let memory = crate::memory::allocate(&options).unwrap();
         let kernel = LoadedKernel {
             entry: 0x10_0000,
             setup_header: None,
@@ -345,19 +331,10 @@ mod tests {
             size: 77,
         };
 
-        write(
-            &memory,
-            64 << 20,
-            ImageKind::ElfLinux,
-            &kernel,
-            Some(initrd),
-            0xe0000,
-        )
-        .unwrap();
-
-        let written: boot_params = memory
-            .read_obj(GuestAddress(layout::BOOT_PARAMETERS))
-            .unwrap();
+        let (kind, initrd) = (ImageKind::ElfLinux, Some(initrd));
+        write(&memory, 64 << 20, kind, &kernel, initrd, 0xe0000).unwrap();
+        let place = GuestAddress(layout::BOOT_PARAMETERS);
+        let written: boot_params = memory.read_obj(place).unwrap();
         assert_eq!({ written.acpi_rsdp_addr }, 0xe0000);
         assert_eq!(written.e820_entries, 3);
         assert_eq!({ written.hdr.ramdisk_image }, 0x300_0000);

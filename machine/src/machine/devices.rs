@@ -184,32 +184,30 @@ mod tests {
     }
 
     #[test]
-    fn unclaimed_ports_read_all_ones_and_are_counted() {
+    fn unclaimed_places_read_all_ones_and_are_counted() {
         let devices = devices().unwrap();
-        let mut data = [0; 4];
-        devices.port_read(0xcf8, &mut data);
-        assert_eq!(data, [0xff; 4]);
+        let (mut port, mut memory) = ([0; 4], [0; 8]);
+        devices.port_read(0xcf8, &mut port);
+        devices.mmio_read(0xd000_0000, &mut memory);
+        assert_eq!((port, memory), ([0xff; 4], [0xff; 8]));
         assert!(devices.port_write(0x80, &[1]).is_continue());
-        assert_eq!(devices.unclaimed_accesses().port_reads, 1);
-        assert_eq!(devices.unclaimed_accesses().port_writes, 1);
-    }
-
-    #[test]
-    fn unclaimed_addresses_read_all_ones_and_are_counted() {
-        let devices = devices().unwrap();
-        let mut data = [0; 8];
-        devices.mmio_read(0xd000_0000, &mut data);
-        assert_eq!(data, [0xff; 8]);
         assert!(devices.mmio_write(u64::MAX, &[]).is_continue());
-        assert_eq!(devices.unclaimed_accesses().mmio_reads, 1);
-        assert_eq!(devices.unclaimed_accesses().mmio_writes, 1);
+        let expected = UnclaimedAccesses {
+            port_reads: 1,
+            port_writes: 1,
+            mmio_reads: 1,
+            mmio_writes: 1,
+        };
+        assert_eq!(devices.unclaimed_accesses(), expected);
+        // Accesses without a byte are harmless.
+        devices.port_read(0x3f8, &mut []);
+        assert!(devices.port_write(0x600, &[]).is_continue());
     }
 
     #[test]
     fn each_virtio_device_has_its_registers_and_no_more() {
-        let memory =
-            crate::memory::allocate(&crate::memory::MemoryOptions::private(layout::MEMORY_MIN))
-                .unwrap();
+        let options = crate::memory::MemoryOptions::private(layout::MEMORY_MIN);
+        let memory = crate::memory::allocate(&options).unwrap();
         let device = || {
             let ports = ConsolePorts::new(None, GuestAccess::All, HelloInfo::default()).unwrap();
             let device = ConsoleDevice::new(ports.unwrap(), memory.clone()).unwrap();
@@ -241,25 +239,21 @@ mod tests {
     #[test]
     fn power_requests_stop_the_machine() {
         let devices = devices().unwrap();
-        assert_eq!(
-            devices.port_write(power::RESET_PORT, &[1]),
-            ControlFlow::Break(PowerRequest::Reset)
-        );
-        assert_eq!(
-            devices.port_write(power::SLEEP_CONTROL_PORT, &[0x34]),
-            ControlFlow::Break(PowerRequest::PowerOff)
-        );
+        for (port, value, request) in [
+            (power::RESET_PORT, 1, PowerRequest::Reset),
+            (power::SLEEP_CONTROL_PORT, 0x34, PowerRequest::PowerOff),
+        ] {
+            let ended = devices.port_write(port, &[value]);
+            assert_eq!(ended, ControlFlow::Break(request));
+        }
     }
 
     #[test]
     fn the_exit_port_gives_the_kind_of_end() {
         let devices = devices().unwrap();
         assert_eq!(devices.exit_status(), None);
-        assert!(
-            devices
-                .port_write(power::EXIT_STATUS_PORT, &[7])
-                .is_continue()
-        );
+        let written = devices.port_write(power::EXIT_STATUS_PORT, &[7]);
+        assert!(written.is_continue());
         assert_eq!(devices.exit_status(), Some(7));
         devices.reset();
         assert_eq!(devices.exit_status(), None);
@@ -267,16 +261,7 @@ mod tests {
 
     #[test]
     fn the_serial_port_ends_after_its_eight_registers() {
-        assert_eq!(serial_register(0x3f7), None);
-        assert_eq!(serial_register(0x3f8), Some(0));
-        assert_eq!(serial_register(0x3ff), Some(7));
-        assert_eq!(serial_register(0x400), None);
-    }
-
-    #[test]
-    fn empty_accesses_are_harmless() {
-        let devices = devices().unwrap();
-        devices.port_read(0x3f8, &mut []);
-        assert!(devices.port_write(0x600, &[]).is_continue());
+        let registers = [0x3f7, 0x3f8, 0x3ff, 0x400].map(serial_register);
+        assert_eq!(registers, [None, Some(0), Some(7), None]);
     }
 }

@@ -77,13 +77,13 @@ mod tests {
 
     #[test]
     fn both_vendors_virtualization_is_recognised() {
-        assert!(mentions_virtualization("flags\t\t: fpu svm sse\n"));
-        assert!(mentions_virtualization("flags\t\t: fpu vmx\n"));
-    }
-
-    #[test]
-    fn other_texts_do_not_match() {
-        assert!(!mentions_virtualization("flags\t\t: fpu svme\n"));
-        assert!(!mentions_virtualization("model name\t: svm\n"));
+        for (text, expected) in [
+            ("flags\t\t: fpu svm sse\n", true),
+            ("flags\t\t: fpu vmx\n", true),
+            ("flags\t\t: fpu svme\n", false),
+            ("model name\t: svm\n", false),
+        ] {
+            assert_eq!(mentions_virtualization(text), expected, "{text}");
+        }
     }
 }

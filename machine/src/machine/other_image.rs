@@ -209,14 +209,8 @@ mod tests {
         efi[0x80..0x84].copy_from_slice(b"PE\0\0");
         is(&efi, "UEFI");
         efi[0x3c..0x40].fill(0xff);
-        for other in [
-            &b""[..],
-            b"#!/bin/sh\n",
-            b"MZ",
-            &[0; 4096],
-            &efi,
-            b"\x7fELF\x02",
-        ] {
+        let text = b"#!/bin/sh\n";
+        for other in [&b""[..], text, b"MZ", &[0; 4096], &efi, b"\x7fELF\x02"] {
             assert_eq!(what_else(other), None);
         }
     }

@@ -371,14 +371,19 @@ mod tests {
         assert!(tables.last().unwrap().0 + 4096 <= layout::COMMAND_LINE);
     }
 
+    /// One of four vCPUs.
+    fn entry(kind: ImageKind, vcpu: u8) -> Entry {
+        Entry {
+            kind,
+            address: 0x20_0000,
+            vcpu,
+            cpus: 4,
+        }
+    }
+
     #[test]
     fn start_all_passes_each_vcpu_its_index() {
-        let entry = Entry {
-            kind: ImageKind::StartAll,
-            address: 0x20_0000,
-            vcpu: 3,
-            cpus: 4,
-        };
+        let entry = entry(ImageKind::StartAll, 3);
         let registers = entry.general_registers();
         assert!(entry.starts());
         assert_eq!(registers.rdi, 3);
@@ -388,12 +393,7 @@ mod tests {
 
     #[test]
     fn pvh_starts_in_protected_mode_without_paging() {
-        let entry = Entry {
-            kind: ImageKind::Pvh,
-            address: 0x100_0000,
-            vcpu: 0,
-            cpus: 1,
-        };
+        let entry = entry(ImageKind::Pvh, 0);
         let sregs = entry.special_registers(kvm_sregs::default());
         assert_eq!(sregs.cr0, CR0_PE | CR0_ET);
         assert_eq!((sregs.cr4, sregs.efer), (0, 0));
@@ -403,12 +403,6 @@ mod tests {
 
     #[test]
     fn other_linux_vcpus_wait_to_be_started() {
-        let entry = Entry {
-            kind: ImageKind::BzImage,
-            address: 0x10_0200,
-            vcpu: 1,
-            cpus: 2,
-        };
-        assert!(!entry.starts());
+        assert!(!entry(ImageKind::BzImage, 1).starts());
     }
 }

@@ -250,8 +250,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_memory_is_one_range() {
-        assert_eq!(memory_ranges(512 << 20), [(0, 512 << 20)]);
+    fn memory_continues_above_the_gap() {
+        for bytes in [512 << 20, 3 << 30] {
+            assert_eq!(memory_ranges(bytes), [(0, bytes)]);
+        }
+        assert_eq!(memory_ranges(10 << 30), [(0, 3 << 30), (4 << 30, 7 << 30)]);
+    }
+
+    #[test]
+    fn available_memory_counts_free_swap_where_the_host_shows_it() {
+        let meminfo = "MemTotal:  8000 kB\nMemAvailable:    1000 kB\nSwapFree:   24 kB\n";
+        assert_eq!(parse_available(meminfo), Some(1024 * 1024));
+        assert_eq!(parse_available("MemTotal:  8000 kB\n"), None);
+    }
+
+    #[test]
+    fn impossible_sizes_are_refused() {
+        let refused = |bytes| allocate(&MemoryOptions::private(bytes)).err().unwrap();
+        let error = refused(1 << 50).to_string();
+        assert!(error.contains("too much memory"), "{error}");
+        let error = refused(1 << 20);
+        assert!(matches!(error, MachineError::TooLittleMemory { .. }));
+        let error = refused((64 << 20) + 1);
+        assert!(matches!(error, MachineError::UnalignedMemory(_)));
     }
 
     #[test]
@@ -306,51 +327,5 @@ mod tests {
             memory.write_obj(7_u64, address).unwrap();
             assert_eq!(memory.read_obj::<u64>(address).unwrap(), 7);
         }
-    }
-
-    #[test]
-    fn memory_up_to_the_gap_is_one_range() {
-        assert_eq!(memory_ranges(3 << 30), [(0, 3 << 30)]);
-    }
-
-    #[test]
-    fn large_memory_continues_above_the_gap() {
-        assert_eq!(memory_ranges(10 << 30), [(0, 3 << 30), (4 << 30, 7 << 30)],);
-    }
-
-    #[test]
-    fn available_memory_counts_free_swap() {
-        let meminfo = "MemTotal:  8000 kB\nMemAvailable:    1000 kB\nSwapFree:   24 kB\n";
-        assert_eq!(parse_available(meminfo), Some(1024 * 1024));
-    }
-
-    #[test]
-    fn a_host_without_the_line_has_no_limit() {
-        assert_eq!(parse_available("MemTotal:  8000 kB\n"), None);
-    }
-
-    #[test]
-    fn more_than_the_host_has_is_refused() {
-        let error = allocate(&MemoryOptions::private(1 << 50)).err().unwrap();
-        assert!(
-            error.to_string().contains("too much memory"),
-            "got: {error}"
-        );
-    }
-
-    #[test]
-    fn too_little_memory_is_refused() {
-        assert!(matches!(
-            allocate(&MemoryOptions::private(1 << 20)),
-            Err(MachineError::TooLittleMemory { .. })
-        ));
-    }
-
-    #[test]
-    fn an_odd_size_is_refused() {
-        assert!(matches!(
-            allocate(&MemoryOptions::private((64 << 20) + 1)),
-            Err(MachineError::UnalignedMemory(_))
-        ));
     }
 }

@@ -114,17 +114,14 @@ mod tests {
 
     #[test]
     fn invalid_addresses_are_refused() {
-        for text in [
-            "",
-            "1",
-            "02:00:00:00:00",
-            "02:00:00:00:00:01:02",
-            "02:00:00:00:00:1",
+        let few = ["", "1", "02:00:00:00:00", "02:00:00:00:00:1"];
+        let many = ["02:00:00:00:00:01:02", "02:00:00:00:00:01 "];
+        let wrong = [
             "02:00:00:00:00:+1",
             "02-00-00-00-00-01",
             "02:00:00:00:00:gg",
-            "02:00:00:00:00:01 ",
-        ] {
+        ];
+        for text in few.into_iter().chain(many).chain(wrong) {
             let form = BadMac::Form(text.to_owned());
             assert_eq!(text.parse::<MacAddress>(), Err(form), "{text}");
         }
@@ -154,10 +151,8 @@ mod tests {
     #[test]
     fn a_relative_path_is_the_absolute_one() {
         let here = std::env::current_dir().unwrap().join("passt.sock");
-        let relative = PeerAddress::Socket("passt.sock".into());
-        assert_eq!(
-            MacAddress::of_peer(&relative),
-            MacAddress::of_peer(&PeerAddress::Socket(here))
-        );
+        let addresses =
+            ["passt.sock".into(), here].map(|path| MacAddress::of_peer(&PeerAddress::Socket(path)));
+        assert_eq!(addresses[0], addresses[1]);
     }
 }

@@ -384,26 +384,17 @@ mod tests {
         let c = "    --fd=FDNUM    fd\n    -o source=PATH    shared directory tree\n";
         assert_eq!(Version::of_help(c), Some(Version::C));
         let rust = "  --shared-dir <SHARED_DIR>\n  --fd <FD>\n";
-        let has_readonly = false;
-        assert_eq!(Version::of_help(rust), Some(Version::Rust { has_readonly }));
-        let newer = format!("{rust}  --readonly\n");
-        let has_readonly = true;
-        assert_eq!(
-            Version::of_help(&newer),
-            Some(Version::Rust { has_readonly })
-        );
+        for (has_readonly, more) in [(false, ""), (true, "  --readonly\n")] {
+            let version = Version::of_help(&format!("{rust}{more}"));
+            assert_eq!(version, Some(Version::Rust { has_readonly }));
+        }
         assert_eq!(Version::of_help("usage: cat [OPTION]... [FILE]..."), None);
     }
 
     #[test]
     fn a_helper_gets_its_program() {
-        for version in [
-            Version::C,
-            Version::Rust {
-                has_readonly: false,
-            },
-            Version::Rust { has_readonly: true },
-        ] {
+        let rust = [false, true].map(|has_readonly| Version::Rust { has_readonly });
+        for version in rust.into_iter().chain([Version::C]) {
             let path = PathBuf::from("/usr/lib/virtiofsd");
             let program = Program { path, version };
             let decoded = Program::decode(&program.encode()).unwrap();
@@ -414,12 +405,12 @@ mod tests {
 
     #[test]
     fn another_program_is_refused() {
-        let error = Program::find(Some(Path::new("/bin/cat"))).unwrap_err();
-        assert!(
-            error.to_string().contains("/bin/cat is no virtiofsd"),
-            "{error}"
-        );
-        let error = Program::find(Some(Path::new("/nowhere"))).unwrap_err();
-        assert!(error.to_string().contains("No such file"), "{error}");
+        for (path, expected) in [
+            ("/bin/cat", "/bin/cat is no virtiofsd"),
+            ("/nowhere", "No such file"),
+        ] {
+            let error = Program::find(Some(Path::new(path))).unwrap_err();
+            assert!(error.to_string().contains(expected), "{error}");
+        }
     }
 }

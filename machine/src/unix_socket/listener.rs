@@ -254,6 +254,10 @@ mod tests {
         tempfile::tempdir().unwrap()
     }
 
+    fn refused(path: &Path) -> SocketFileError {
+        SocketListener::bind(path).unwrap_err()
+    }
+
     fn entries(folder: &Path) -> usize {
         fs::read_dir(folder).unwrap().count()
     }
@@ -286,12 +290,12 @@ mod tests {
         let folder = folder();
         let path = folder.path().join("socket");
         let first = SocketListener::bind(&path).unwrap();
-        let error = SocketListener::bind(&path).unwrap_err();
+        let error = refused(&path);
         assert!(matches!(error, SocketFileError::Live { .. }), "{error}");
         UnixStream::connect(&path).unwrap();
         drop(first);
         let _datagram = UnixDatagram::bind(&path).unwrap();
-        let error = SocketListener::bind(&path).unwrap_err();
+        let error = refused(&path);
         assert!(matches!(error, SocketFileError::Live { .. }), "{error}");
     }
 
@@ -305,11 +309,9 @@ mod tests {
         let directory = folder.path().join("directory");
         fs::create_dir(&directory).unwrap();
         for path in [&file, &link, &directory] {
-            let error = SocketListener::bind(path).unwrap_err();
-            assert!(
-                matches!(error, SocketFileError::NotASocket { .. }),
-                "{error}"
-            );
+            let error = refused(path);
+            let is_it = matches!(error, SocketFileError::NotASocket { .. });
+            assert!(is_it, "{error}");
         }
         assert_eq!(fs::read_to_string(&link).unwrap(), "precious");
         assert_eq!(entries(folder.path()), 3);
@@ -318,25 +320,18 @@ mod tests {
     #[test]
     fn impossible_paths_are_refused() {
         let folder = folder();
-        let missing = folder.path().join("missing/socket");
-        let error = SocketListener::bind(&missing).unwrap_err();
-        assert!(matches!(error, SocketFileError::NoFolder { .. }), "{error}");
-        let file = folder.path().join("file");
-        fs::write(&file, "").unwrap();
-        let error = SocketListener::bind(&file.join("socket")).unwrap_err();
-        assert!(matches!(error, SocketFileError::NoFolder { .. }), "{error}");
-        let long = folder.path().join("x".repeat(108));
-        let error = SocketListener::bind(&long).unwrap_err();
-        assert!(
-            matches!(error, SocketFileError::PathTooLong { .. }),
-            "{error}"
-        );
+        fs::write(folder.path().join("file"), "").unwrap();
+        for below in ["missing/socket", "file/socket"] {
+            let error = refused(&folder.path().join(below));
+            assert!(matches!(error, SocketFileError::NoFolder { .. }), "{error}");
+        }
+        let error = refused(&folder.path().join("x".repeat(108)));
+        let too_long = matches!(error, SocketFileError::PathTooLong { .. });
+        assert!(too_long, "{error}");
         for path in ["", "/", "..", "socket/"] {
-            let error = SocketListener::bind(Path::new(path)).unwrap_err();
-            assert!(
-                matches!(error, SocketFileError::NotAFileName { .. }),
-                "{path:?}: {error}"
-            );
+            let error = refused(Path::new(path));
+            let is_it = matches!(error, SocketFileError::NotAFileName { .. });
+            assert!(is_it, "{path:?}: {error}");
         }
     }
 
@@ -365,14 +360,9 @@ mod tests {
         let folder = folder();
         let path = folder.path().join("socket");
         drop(UnixListener::bind(&path).unwrap());
-        let results: Vec<_> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..8)
-                .map(|_| scope.spawn(|| SocketListener::bind(&path)))
-                .collect();
-            threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap())
-                .collect()
+        let results = std::thread::scope(|scope| {
+            let threads = [(); 8].map(|()| scope.spawn(|| SocketListener::bind(&path)));
+            threads.map(|thread| thread.join().unwrap())
         });
         assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);
         for result in &results {

@@ -115,17 +115,11 @@ mod tests {
     fn only_requests_have_a_port() {
         assert_eq!(parse(b"CONNECT 52\n"), Some(52));
         assert_eq!(parse(b"CONNECT 4294967295\n"), Some(u32::MAX));
-        for line in [
-            "CONNECT 52",
-            "CONNECT 52\r\n",
-            "CONNECT  52\n",
-            "CONNECT +52\n",
-            "CONNECT -1\n",
-            "CONNECT 4294967296\n",
-            "CONNECT \n",
-            "connect 52\n",
-            "\n",
-        ] {
+        for port in ["52\r", " 52", "+52", "-1", "4294967296", ""] {
+            let line = format!("CONNECT {port}\n");
+            assert_eq!(parse(line.as_bytes()), None, "{line:?}");
+        }
+        for line in ["CONNECT 52", "connect 52\n", "\n"] {
             assert_eq!(parse(line.as_bytes()), None, "{line:?}");
         }
         assert_eq!(parse(b"CONNECT \xff\n"), None);

@@ -156,6 +156,25 @@ fn open_request(device: u16, flags: u32) -> Request<'static> {
     }
 }
 
+fn read_request(handle: u32, limit: u32, flags: u32) -> Request<'static> {
+    Request::Read {
+        handle,
+        limit,
+        flags,
+    }
+}
+
+/// An ioctl that returns at most `limit` bytes of data.
+fn ioctl(handle: u32, (command, argument): (u32, i64), limit: u32, data: &[u8]) -> Request<'_> {
+    Request::Ioctl {
+        handle,
+        command,
+        argument,
+        limit,
+        data,
+    }
+}
+
 /// Takes all replies from the endpoint.
 fn replies(endpoint: &mut Endpoint) -> Vec<OwnedReply> {
     let mut all = Vec::new();
@@ -221,12 +240,7 @@ impl Conversation {
     }
 
     fn read(&mut self, tag: u32, handle: u32, limit: u32) -> Vec<OwnedReply> {
-        let request = Request::Read {
-            handle,
-            limit,
-            flags: 0,
-        };
-        self.say(tag, request)
+        self.say(tag, read_request(handle, limit, 0))
     }
 
     fn release(&mut self, count: usize) -> Vec<OwnedReply> {

@@ -47,22 +47,12 @@ fn a_blocked_read_does_not_delay_later_requests() {
     let handle = talk.open(EXCLUSIVE, 0);
     assert_eq!(talk.read(1, handle, 10), []);
     assert_eq!(talk.read(2, handle, 10), []);
-    let ioctl = Request::Ioctl {
-        handle,
-        command: 3,
-        argument: -5,
-        limit: 2,
-        data: b"abc",
-    };
-    assert_eq!(talk.say(3, ioctl), [got(3, Kind::Ioctl, -5, b"cb")]);
+    let reversed = ioctl(handle, (3, -5), 2, b"abc");
+    assert_eq!(talk.say(3, reversed), [got(3, Kind::Ioctl, -5, b"cb")]);
     assert_eq!(talk.endpoint.outstanding(), 2);
-    assert_eq!(
-        talk.release(12),
-        [
-            got(1, Kind::Read, 0, &counting(0, 10)),
-            got(2, Kind::Read, 0, &counting(10, 2)),
-        ]
-    );
+    let both = [(1, 0, 10), (2, 10, 2)]
+        .map(|(tag, from, length)| got(tag, Kind::Read, 0, &counting(from, length)));
+    assert_eq!(talk.release(12), both);
     assert_eq!(talk.endpoint.outstanding(), 0);
     assert_eq!(talk.read(4, handle, 0), [got(4, Kind::Read, 0, b"")]);
 }
@@ -72,20 +62,11 @@ fn an_ioctl_that_produces_data_completes_a_waiting_read() {
     let mut talk = Conversation::new();
     let handle = talk.open(EXCLUSIVE, 0);
     assert_eq!(talk.read(1, handle, 10), []);
-    let ioctl = Request::Ioctl {
-        handle,
-        command: 1,
-        argument: 3,
-        limit: 0,
-        data: b"",
-    };
-    assert_eq!(
-        talk.say(2, ioctl),
-        [
-            got(2, Kind::Ioctl, 0, b""),
-            got(1, Kind::Read, 0, &counting(0, 3)),
-        ]
-    );
+    let answers = [
+        got(2, Kind::Ioctl, 0, b""),
+        got(1, Kind::Read, 0, &counting(0, 3)),
+    ];
+    assert_eq!(talk.say(2, ioctl(handle, (1, 3), 0, b"")), answers);
 }
 
 #[test]
@@ -95,11 +76,7 @@ fn nonblocking_applies_to_an_open_or_one_request() {
     let hasty = talk.open(COMMON, NONBLOCKING);
     let again = |tag| [failed(tag, Kind::Read, Errno::EAGAIN)];
     assert_eq!(talk.read(1, hasty, 10), again(1));
-    let request = Request::Read {
-        handle: patient,
-        limit: 10,
-        flags: NONBLOCKING,
-    };
+    let request = read_request(patient, 10, NONBLOCKING);
     assert_eq!(talk.say(2, request), again(2));
     let request = Request::Poll {
         handle: patient,
@@ -107,12 +84,8 @@ fn nonblocking_applies_to_an_open_or_one_request() {
         flags: NONBLOCKING,
     };
     assert_eq!(talk.say(3, request), [got(3, Kind::Poll, 0, &[])]);
-    let request = Request::Read {
-        handle: patient,
-        limit: 10,
-        flags: 2,
-    };
-    assert_eq!(talk.say(4, request), [failed(4, Kind::Read, Errno::EINVAL)]);
+    let unknown = read_request(patient, 10, 2);
+    assert_eq!(talk.say(4, unknown), [failed(4, Kind::Read, Errno::EINVAL)]);
 }
 
 #[test]
@@ -143,22 +116,15 @@ fn cancel_answers_both_requests_and_takes_no_data() {
     let handle = talk.open(EXCLUSIVE, 0);
     talk.read(1, handle, 10);
     talk.read(2, handle, 10);
-    assert_eq!(
-        talk.say(3, Request::Cancel { tag: 1 }),
-        [
-            failed(1, Kind::Read, Errno::EINTR),
-            got(3, Kind::Cancel, 0, &[]),
-        ]
-    );
-    assert_eq!(
-        talk.say(4, Request::Cancel { tag: 1 }),
-        [got(4, Kind::Cancel, 0, &[])]
-    );
-    assert_eq!(
-        talk.release(5),
-        [got(2, Kind::Read, 0, &counting(0, 5))],
-        "the cancelled read took nothing"
-    );
+    let cancel = Request::Cancel { tag: 1 };
+    let both = [
+        failed(1, Kind::Read, Errno::EINTR),
+        got(3, Kind::Cancel, 0, &[]),
+    ];
+    assert_eq!(talk.say(3, cancel), both);
+    assert_eq!(talk.say(4, cancel), [got(4, Kind::Cancel, 0, &[])]);
+    // The cancelled read took nothing.
+    assert_eq!(talk.release(5), [got(2, Kind::Read, 0, &counting(0, 5))]);
 }
 
 #[test]
@@ -166,24 +132,18 @@ fn close_answers_waiting_requests_and_frees_the_device() {
     let mut talk = Conversation::new();
     let handle = talk.open(EXCLUSIVE, 0);
     talk.read(1, handle, 10);
-    assert_eq!(
-        talk.say(2, Request::Close { handle }),
-        [
-            failed(1, Kind::Read, Errno::EBADF),
-            got(2, Kind::Close, 0, &[]),
-        ]
-    );
+    let close = Request::Close { handle };
+    let both = [
+        failed(1, Kind::Read, Errno::EBADF),
+        got(2, Kind::Close, 0, &[]),
+    ];
+    assert_eq!(talk.say(2, close), both);
     assert!(talk.bench.open.is_empty());
-    assert_eq!(
-        talk.say(3, Request::Close { handle }),
-        [failed(3, Kind::Close, Errno::EBADF)]
-    );
+    assert_eq!(talk.say(3, close), [failed(3, Kind::Close, Errno::EBADF)]);
     let next = talk.open(EXCLUSIVE, 0);
     assert_ne!(next, handle);
-    assert_eq!(
-        talk.read(4, handle, 1),
-        [failed(4, Kind::Read, Errno::EBADF)]
-    );
+    let closed = [failed(4, Kind::Read, Errno::EBADF)];
+    assert_eq!(talk.read(4, handle, 1), closed);
 }
 
 #[test]
@@ -228,10 +188,8 @@ fn handles_and_outstanding_requests_are_bounded() {
     for tag in 0..most {
         assert_eq!(talk.read(tag, handle, 1), []);
     }
-    assert_eq!(
-        talk.read(most, handle, 1),
-        [failed(most, Kind::Read, Errno::ENOBUFS)]
-    );
+    let refused = [failed(most, Kind::Read, Errno::ENOBUFS)];
+    assert_eq!(talk.read(most, handle, 1), refused);
     talk.endpoint.close(&mut talk.bench);
     assert!(talk.bench.open.is_empty());
     assert_eq!(talk.endpoint.open_devices(), 0);
@@ -263,17 +221,7 @@ fn a_client_that_does_not_read_stalls_only_itself() {
     let mut talk = Conversation::new();
     let handle = talk.open(EXCLUSIVE, 0);
     talk.bench.released = 1 << 20;
-    let read = |tag| {
-        let limit = 100 << 10;
-        encode(
-            tag,
-            Request::Read {
-                handle,
-                limit,
-                flags: 0,
-            },
-        )
-    };
+    let read = |tag| encode(tag, read_request(handle, 100 << 10, 0));
     let mut sent = 0;
     while talk.endpoint.wants_input() {
         talk.endpoint.receive(&read(sent), &mut talk.bench).unwrap();
@@ -300,14 +248,8 @@ fn unrequested_input_is_bounded() {
     let mut talk = Conversation::new();
     let handle = talk.open(EXCLUSIVE, 0);
     talk.bench.released = MAX_DATA;
-    let request = Request::Read {
-        handle,
-        limit: u32::MAX,
-        flags: 0,
-    };
-    talk.endpoint
-        .receive(&encode(1, request), &mut talk.bench)
-        .unwrap();
+    let request = encode(1, read_request(handle, u32::MAX, 0));
+    talk.endpoint.receive(&request, &mut talk.bench).unwrap();
     assert!(!talk.endpoint.wants_input());
     let junk = vec![0; 1 << 20];
     let results: Vec<_> = (0..6)
@@ -324,25 +266,17 @@ fn requests_queue_behind_one_in_progress() {
     let handle = talk.open(EXCLUSIVE, 0);
     assert_eq!(talk.read(1, handle, 4), []);
     talk.bench.is_busy = true;
-    let ioctl = Request::Ioctl {
-        handle,
-        command: 3,
-        argument: 8,
-        limit: 1,
-        data: b"xyz",
-    };
+    let reversed = ioctl(handle, (3, 8), 1, b"xyz");
     let close = Request::Close { handle };
-    let both = [encode(2, ioctl), encode(3, close)].concat();
+    let both = [encode(2, reversed), encode(3, close)].concat();
     talk.endpoint.receive(&both, &mut talk.bench).unwrap();
     assert!(!talk.endpoint.wants_input());
     assert_eq!(talk.endpoint.outstanding(), 2);
     assert_eq!(talk.release(4), [got(1, Kind::Read, 0, &counting(0, 4))]);
     assert!(talk.bench.open.len() == 1 && talk.endpoint.outstanding() == 1);
     talk.bench.is_busy = false;
-    assert_eq!(
-        talk.release(0),
-        [got(2, Kind::Ioctl, 8, b"z"), got(3, Kind::Close, 0, b"")]
-    );
+    let answers = [got(2, Kind::Ioctl, 8, b"z"), got(3, Kind::Close, 0, b"")];
+    assert_eq!(talk.release(0), answers);
     assert!(talk.bench.open.is_empty() && talk.endpoint.wants_input());
 }
 
@@ -357,11 +291,8 @@ fn a_closed_connection_cancels_its_requests() {
     talk.bench.is_busy = false;
     talk.endpoint.close(&mut talk.bench);
     assert_eq!(talk.endpoint.outstanding(), 0);
-    assert_eq!(
-        talk.bench.open.len(),
-        1,
-        "{other} is closed, {handle} by itself"
-    );
+    let open = talk.bench.open.len();
+    assert_eq!(open, 1, "{other} is closed, {handle} by itself");
 }
 
 /// Requests beyond a turn wait for the next one, in order; another client is answered in between.
@@ -405,10 +336,7 @@ fn a_turn_ends_after_its_time_but_serves_one_request() {
     talk.endpoint.receive(&opens, &mut talk.bench).unwrap();
     for tag in 1..=3 {
         let answered = replies(&mut talk.endpoint);
-        assert_eq!(
-            answered.iter().map(|reply| reply.tag).collect::<Vec<_>>(),
-            [tag]
-        );
+        assert!(answered.iter().map(|reply| reply.tag).eq([tag]));
         assert_eq!(talk.endpoint.waits_for_turn(), tag < 3);
         talk.endpoint.begin_turn();
         talk.endpoint.limit_turn(Duration::ZERO);

@@ -179,18 +179,14 @@ mod tests {
     #[test]
     fn the_clock_is_checked_before_its_settings() {
         let mut session = Session::new(1, 100);
-        assert_eq!(
-            session.clock_request(PCS_SETHZ, 1000),
-            Ok(Some(ClockRequest::Rate(1000)))
-        );
+        let rate = Ok(Some(ClockRequest::Rate(1000)));
+        assert_eq!(session.clock_request(PCS_SETHZ, 1000), rate);
         for hz in [0, -1, 10_001, i64::MAX] {
             assert_eq!(session.clock_request(PCS_SETHZ, hz), Err(Errno::EINVAL));
             assert_eq!(session.ioctl(PCS_SETHZ, hz, &[]), Err(Errno::EINVAL));
         }
-        assert_eq!(
-            session.clock_request(PCS_STOP, 0),
-            Ok(Some(ClockRequest::Flush))
-        );
+        let flush = Ok(Some(ClockRequest::Flush));
+        assert_eq!(session.clock_request(PCS_STOP, 0), flush);
         assert_eq!(session.clock_request(BUF_INCR, 1), Ok(None));
         assert_eq!(session.clock_request(0x5088, 0), Err(Errno::EINVAL));
         session.stop();
@@ -202,14 +198,10 @@ mod tests {
     #[test]
     fn gethz_and_getstat_return_a_new_rate() {
         let mut session = Session::new(2, 100);
-        assert_eq!(
-            session.ioctl(PCS_SETHZ, 250, &[]),
-            Ok(IoctlReply::default())
-        );
-        assert_eq!(
-            session.ioctl(PCS_GETHZ, 0, &[]).map(|reply| reply.value),
-            Ok(250)
-        );
+        let set = session.ioctl(PCS_SETHZ, 250, &[]);
+        assert_eq!(set, Ok(IoctlReply::default()));
+        let rate = session.ioctl(PCS_GETHZ, 0, &[]).unwrap();
+        assert_eq!(rate.value, 250);
         let reply = session.ioctl(PCS_GETSTAT, 0, &[]).unwrap();
         let status = Status::decode(&reply.data).unwrap();
         assert_eq!((status.hz, status.vcpus, status.buffers), (250, 2, 3));

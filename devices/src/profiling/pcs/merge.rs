@@ -151,31 +151,6 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_emitted_every_hundred_ticks_in_order() {
-        let mut merges = Merges::new(Format::Native, 2);
-        let mut buffers = Buffers::default();
-        let modes = [Mode::User, Mode::Interrupt, Mode::Idle];
-        for tick in 0..100 {
-            merges.count(1, modes[tick % 3]);
-            assert!(!merges.is_empty());
-            merges.pass(1, 1, &mut buffers);
-        }
-        assert!(merges.is_empty());
-        let records: Vec<_> = read_all(&mut buffers)
-            .iter()
-            .map(|record| (record.kind, record.cpu, record.count))
-            .collect();
-        assert_eq!(
-            records,
-            [
-                (kind::IDLE, 1, 33),
-                (kind::MKERNELI, 1, 33),
-                (kind::MUSER, 1, 34)
-            ]
-        );
-    }
-
-    #[test]
     fn a_long_idle_time_takes_bounded_memory_and_loses_nothing() {
         let mut merges = Merges::new(Format::Native, 1);
         let mut buffers = Buffers::default();
@@ -196,20 +171,6 @@ mod tests {
                 .sum::<u64>();
         }
         assert_eq!(total + merges.sets[0].counts[0], 1 << 60);
-    }
-
-    #[test]
-    fn classic_counts_are_sums_over_the_vcpus() {
-        let mut merges = Merges::new(Format::Classic, 2);
-        let mut buffers = Buffers::default();
-        buffers.set_format(Format::Classic);
-        merges.idle(0, 100, &mut buffers);
-        assert!(!merges.is_empty());
-        merges.idle(1, 100, &mut buffers);
-        assert!(merges.is_empty());
-        let records = read_all(&mut buffers);
-        assert_eq!(records.len(), 1);
-        assert_eq!(records[0].count, 200);
     }
 
     #[test]

@@ -193,21 +193,6 @@ mod tests {
     };
 
     #[test]
-    fn native_samples_are_encoded_as_documented() {
-        let bytes = Record::Sample(SAMPLE).encode(Format::Native);
-        assert_eq!(
-            *bytes,
-            [
-                9, 0xf0, 2, 1, 0xff, 0xff, 0xff, 0xff, 0x34, 0x12, 0, 0x81, 0xff, 0xff, 0xff, 0xff
-            ]
-        );
-        assert_eq!(
-            Record::decode(Format::Native, &bytes),
-            Some(Record::Sample(SAMPLE))
-        );
-    }
-
-    #[test]
     fn classic_samples_truncate_pid_and_pc() {
         let sample = Psample {
             pid: 0x1_8001,
@@ -218,35 +203,21 @@ mod tests {
         let Some(Record::Sample(decoded)) = Record::decode(Format::Classic, &bytes) else {
             panic!("not a sample");
         };
-        assert_eq!(
-            (decoded.pid, decoded.pc, decoded.cpu),
-            (-32767, 0x8100_1234, 0)
-        );
+        let found = (decoded.pid, decoded.pc, decoded.cpu);
+        assert_eq!(found, (-32767, 0x8100_1234, 0));
     }
 
     #[test]
-    fn merged_counts_round_trip_and_saturate() {
-        let merged = Msample {
+    fn merged_counts_saturate() {
+        let many = Msample {
             kind: kind::IDLE,
             cpu: 3,
-            count: 100,
-        };
-        let bytes = Record::Merged(merged).encode(Format::Native);
-        assert_eq!(*bytes, [3, 0, 3, 0, 100, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(
-            Record::decode(Format::Native, &bytes),
-            Some(Record::Merged(merged))
-        );
-        let many = Msample {
             count: u32::MAX,
-            ..merged
         };
         for format in [Format::Native, Format::Classic] {
             let decoded = Record::decode(format, &Record::Merged(many).encode(format));
-            assert_eq!(
-                decoded.map(|record| record.ticks()),
-                Some(format.max_merged().into())
-            );
+            let ticks = decoded.map(|record| record.ticks());
+            assert_eq!(ticks, Some(format.max_merged().into()));
         }
     }
 

@@ -5,14 +5,16 @@ mod pmc;
 mod prf;
 mod profil;
 mod recorder;
-mod wire;
+pub mod wire;
 
 use std::collections::BTreeMap;
 
+use kvmprof_abi::commands::of_device;
+use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{Reply, ReplyFrame, Request, RequestFrame};
 
 /// The dumps of a page by name.
-fn dumps(page: &str) -> BTreeMap<&str, Vec<u8>> {
+pub fn dumps(page: &str) -> BTreeMap<&str, Vec<u8>> {
     let mut all = BTreeMap::new();
     let mut lines = page.lines();
     while let Some(line) = lines.next() {
@@ -30,14 +32,14 @@ fn dumps(page: &str) -> BTreeMap<&str, Vec<u8>> {
     all
 }
 
-fn request(tag: u32, request: Request<'_>) -> Vec<u8> {
+pub fn request(tag: u32, request: Request<'_>) -> Vec<u8> {
     let frame = RequestFrame { tag, request };
     let mut bytes = vec![0; frame.encoded_length()];
     frame.encode(&mut bytes).unwrap();
     bytes
 }
 
-fn reply(frame: ReplyFrame<'_>) -> Vec<u8> {
+pub fn reply(frame: ReplyFrame<'_>) -> Vec<u8> {
     let mut bytes = vec![0; frame.encoded_length()];
     frame.encode(&mut bytes).unwrap();
     bytes
@@ -55,6 +57,18 @@ fn compare(page: &str, expected: &[(&str, Vec<u8>)]) {
         assert_eq!(dump.as_ref(), Some(bytes), "{name} should be {bytes:02x?}");
     }
     assert!(found.is_empty(), "nothing to compare with: {found:?}");
+}
+
+/// Checks that the page has a row for each command of the device, with the name in these marks, and for each of these errnos.
+fn says_numbers(page: &str, device: u16, mark: &str, errnos: &[Errno]) {
+    for command in of_device(device) {
+        let (name, number) = (command.name, command.number);
+        says(page, &format!("| {mark}{name}{mark} | {number:#06x} |"));
+    }
+    for errno in errnos {
+        let (name, _) = errno.describe().unwrap();
+        says(page, &format!("| {} | {name} |", errno.0));
+    }
 }
 
 /// Checks that the page has `text`, as it is or with its line broken anywhere.

@@ -1,10 +1,9 @@
 //! PCS.md.
 
-use kvmprof_abi::commands::of_device;
 use kvmprof_abi::pcs::{self, Format, Header, Msample, Psample, Record};
 use kvmprof_abi::wire::device;
 
-use super::{compare, says};
+use super::{compare, says, says_numbers};
 
 pub const PCS: &str = include_str!("../../PCS.md");
 
@@ -42,10 +41,7 @@ fn dumps_of_records() {
 #[track_caller]
 #[test]
 fn numbers_of_pcs() {
-    for command in of_device(device::PCS) {
-        let (name, number) = (command.name, command.number);
-        says(PCS, &format!("| `{name}` | {number:#06x} |"));
-    }
+    says_numbers(PCS, device::PCS, "`", &[]);
     for (kind, name) in [
         (pcs::kind::KERNEL, "KERNEL"),
         (pcs::kind::USER, "USER"),

@@ -1,34 +1,24 @@
 //! PMC.md.
 
-use kvmprof_abi::commands::of_device;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pmc::{self, CounterId};
 use kvmprof_abi::wire;
 use kvmprof_abi::wire::device;
 
-use super::{compare, says};
+use super::{compare, says, says_numbers};
 
 const PMC: &str = include_str!("../../PMC.md");
 
 #[test]
 fn numbers_of_pmc() {
-    for command in of_device(device::PMC) {
-        let (name, number) = (command.name, command.number);
-        says(PMC, &format!("| `{name}` | {number:#06x} |"));
-    }
-    for errno in [
-        Errno::EPERM,
-        Errno::ENXIO,
-        Errno::ENOMEM,
-        Errno::EFAULT,
+    let of_calls = [Errno::EPERM, Errno::ENXIO, Errno::ENOMEM, Errno::EFAULT];
+    let of_counters = [
         Errno::EBUSY,
         Errno::ENODEV,
         Errno::EINVAL,
         Errno::EINPROGRESS,
-    ] {
-        let (name, _) = errno.describe().unwrap();
-        says(PMC, &format!("| {} | {name} |", errno.0));
-    }
+    ];
+    says_numbers(PMC, device::PMC, "`", &[of_calls, of_counters].concat());
     let device = wire::device::PMC;
     says(PMC, &format!("(device {device}, minor 0)"));
     says(PMC, &format!("`{}`", pmc::NODE));

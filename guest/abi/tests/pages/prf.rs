@@ -1,24 +1,17 @@
 //! PRF.md.
 
-use kvmprof_abi::commands::of_device;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::prf;
 use kvmprof_abi::wire::device;
 
-use super::{compare, says};
+use super::{compare, says, says_numbers};
 
 const PRF: &str = include_str!("../../PRF.md");
 
 #[test]
 fn numbers_of_prf() {
-    for command in of_device(device::PRF) {
-        let (name, number) = (command.name, command.number);
-        says(PRF, &format!("| `{name}` | {number:#06x} |"));
-    }
-    for errno in [Errno::ENOSPC, Errno::E2BIG, Errno::EBUSY, Errno::EINVAL] {
-        let (name, _) = errno.describe().unwrap();
-        says(PRF, &format!("| {} | {name} |", errno.0));
-    }
+    let errnos = [Errno::ENOSPC, Errno::E2BIG, Errno::EBUSY, Errno::EINVAL];
+    says_numbers(PRF, device::PRF, "`", &errnos);
     let (least, most) = (prf::MIN_ADDRESSES, prf::MAX_ADDRESSES);
     says(PRF, &format!("{least} to `PRF_GETMAX` addresses"));
     says(PRF, &format!("fewer than {least} addresses"));
@@ -28,25 +21,15 @@ fn numbers_of_prf() {
     says(PRF, &format!("{} times a second", prf::RATE_HZ));
     assert_eq!((prf::STATUS_ON, prf::STATUS_LOADED), (1, 2));
     let (each, more) = (prf::read_size(1) - prf::read_size(0), prf::read_size(0));
-    says(
-        PRF,
-        &format!("{each} bytes for each address and {more} more"),
-    );
+    let size = format!("{each} bytes for each address and {more} more");
+    says(PRF, &size);
 }
 
 #[test]
 fn dump_of_a_read() {
-    let words: [u64; 8] = [
-        0,
-        0xffff_ffff_8100_0000,
-        0xffff_ffff_8100_1240,
-        0,
-        7,
-        300,
-        1000,
-        16,
-    ];
-    let bytes = words.into_iter().flat_map(u64::to_le_bytes).collect();
-    assert_eq!(prf::read_size(3), 8 * words.len());
+    let addresses = [0, 0xffff_ffff_8100_0000, 0xffff_ffff_8100_1240];
+    let words = [&addresses[..], &[0, 7, 300, 1000, 16]].concat();
+    let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+    assert_eq!(prf::read_size(3), bytes.len());
     compare(PRF, &[("read-3-addresses", bytes)]);
 }

@@ -1,41 +1,30 @@
 //! PROFIL.md.
 
-use kvmprof_abi::commands::of_device;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::profil::{self, Call, Function, State, Status};
 use kvmprof_abi::wire;
 use kvmprof_abi::wire::device;
 
-use super::{compare, says};
+use super::{compare, says, says_numbers};
 
 const PROFIL: &str = include_str!("../../PROFIL.md");
 
 #[test]
 fn numbers_of_profil() {
-    for command in of_device(device::PROFIL) {
-        let (name, number) = (command.name, command.number);
-        says(PROFIL, &format!("| `{name}` | {number:#06x} |"));
-    }
-    for errno in [Errno::ENXIO, Errno::EFAULT, Errno::EINVAL, Errno::ENOSPC] {
-        let (name, _) = errno.describe().unwrap();
-        says(PROFIL, &format!("| {} | {name} |", errno.0));
-    }
+    let errnos = [Errno::ENXIO, Errno::EFAULT, Errno::EINVAL, Errno::ENOSPC];
+    says_numbers(PROFIL, device::PROFIL, "`", &errnos);
     let device = wire::device::PROFIL;
     says(PROFIL, &format!("(device {device}, minor 0)"));
     says(PROFIL, &format!("`{}`", profil::NODE));
     says(PROFIL, &format!("{} times a second", profil::RATE_HZ));
     says(PROFIL, &format!("{} bytes, little-endian", Call::SIZE));
-    says(
-        PROFIL,
-        &format!("function 3, {} bytes", profil::Range::SIZE),
-    );
+    let range = profil::Range::SIZE;
+    says(PROFIL, &format!("function 3, {range} bytes"));
     says(PROFIL, &format!("stores {} bytes", Status::SIZE));
     says(PROFIL, &format!("more than {}", profil::MAX_RANGES));
     says(PROFIL, &format!("would pass {}", profil::SOLARIS_MAX_COUNT));
-    says(
-        PROFIL,
-        &format!("longer than {} MiB", profil::MAX_KEPT >> 20),
-    );
+    let kept = profil::MAX_KEPT >> 20;
+    says(PROFIL, &format!("longer than {kept} MiB"));
     for (number, function) in [
         (1, Function::Profil),
         (2, Function::AixProfil),
@@ -45,10 +34,8 @@ fn numbers_of_profil() {
         assert_eq!(Function::from_number(number), Some(function));
     }
     for state in State::ALL {
-        says(
-            PROFIL,
-            &format!("| {} | {} |", state as u32, state.describe()),
-        );
+        let (number, what) = (state as u32, state.describe());
+        says(PROFIL, &format!("| {number} | {what} |"));
     }
 }
 
@@ -74,11 +61,10 @@ fn dumps_of_profil() {
         waiting: 5,
         lost: 0,
     };
-    compare(
-        PROFIL,
-        &[
-            ("call-profil-101", call.encode().to_vec()),
-            ("state", status.encode().to_vec()),
-        ],
-    );
+    let (call_bytes, status_bytes) = (call.encode().to_vec(), status.encode().to_vec());
+    assert_eq!(Call::decode(&call_bytes), Some(call));
+    assert_eq!(Call::decode(&call_bytes[1..]), None);
+    assert_eq!(Status::decode(&status_bytes), Some(status));
+    let expected = [("call-profil-101", call_bytes), ("state", status_bytes)];
+    compare(PROFIL, &expected);
 }

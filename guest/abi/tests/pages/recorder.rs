@@ -1,21 +1,17 @@
 //! RECORDER.md.
 
-use kvmprof_abi::commands::of_device;
 use kvmprof_abi::pcs::{self, Format};
 use kvmprof_abi::recorder;
 use kvmprof_abi::wire::device;
 
 use super::pcs::PCS;
-use super::says;
+use super::{says, says_numbers};
 
 const RECORDER: &str = include_str!("../../RECORDER.md");
 
 #[test]
 fn numbers_of_the_recorder() {
-    for command in of_device(device::RECORDER) {
-        let (name, number) = (command.name, command.number);
-        says(RECORDER, &format!("| {name} | {number:#06x} |"));
-    }
+    says_numbers(RECORDER, device::RECORDER, "", &[]);
     for (name, event) in [
         ("EVENT_EXITS", recorder::EVENT_EXITS),
         ("EVENT_PORT", recorder::EVENT_PORT),
@@ -45,13 +41,9 @@ fn numbers_of_the_recorder() {
     says(RECORDER, &format!("0 to {} s", recorder::MAX_INTERVAL));
     says(RECORDER, &format!("{} to {} Hz", pcs::MIN_HZ, pcs::MAX_HZ));
     let parts = [recorder::STACK_KERNEL, recorder::STACK_USER];
-    says(
-        RECORDER,
-        &format!(
-            "{}: the kernel's frames, {}: the user's",
-            parts[0], parts[1]
-        ),
-    );
+    let [kernel, user] = parts;
+    let stacks = format!("{kernel}: the kernel's frames, {user}: the user's");
+    says(RECORDER, &stacks);
 }
 
 #[test]
@@ -77,28 +69,17 @@ fn the_account_is_encoded_as_documented() {
     };
     // Every field holds its own offset, except the format.
     let bytes = status.encode().to_vec();
+    assert_eq!(bytes.len(), pcs::STATUS_SIZE);
+    assert_eq!(pcs::Status::decode(&bytes), Some(status));
+    assert_eq!(pcs::Status::decode(&bytes[1..]), None);
     let row = |offset: usize, kind, name| says(PCS, &format!("| {offset} | {kind} | {name} |"));
-    for (index, name) in [
-        "ticks",
-        "recorded",
-        "merged",
-        "ungathered",
-        "stolen",
-        "lost",
-        "pending",
-        "discarded",
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        assert_eq!(usize::from(bytes[index * 8]), index * 8);
-        row(index * 8, "u64", name);
+    let counts = "ticks recorded merged ungathered stolen lost pending discarded";
+    for (offset, name) in (0..).step_by(8).zip(counts.split(' ')) {
+        assert_eq!(usize::from(bytes[offset]), offset);
+        row(offset, "u64", name);
     }
-    for (index, name) in ["hz", "vcpus", "format", "bsize", "bufno", "modes"]
-        .into_iter()
-        .enumerate()
-    {
-        let offset = 64 + index * 4;
+    let settings = "hz vcpus format bsize bufno modes";
+    for (offset, name) in (64..).step_by(4).zip(settings.split(' ')) {
         if name == "format" {
             assert_eq!(u32::from(bytes[offset]), Format::Classic.number());
         } else {

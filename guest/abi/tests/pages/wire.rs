@@ -8,7 +8,7 @@ use kvmprof_abi::wire::{self, HelloReply, Kind, READABLE, Reply, ReplyFrame, Req
 
 use super::{compare, reply, request, says, success};
 
-const WIRE: &str = include_str!("../../WIRE.md");
+pub const WIRE: &str = include_str!("../../WIRE.md");
 
 #[test]
 fn dumps_of_requests_and_replies() {
@@ -27,12 +27,18 @@ fn dumps_of_requests_and_replies() {
         minor: 0,
         flags,
     };
-    let limit = 1024;
+    let read = Request::Read {
+        handle,
+        limit: 1024,
+        flags,
+    };
     let events = READABLE;
-    let list: Vec<u8> = [2_i32, 42, 43]
-        .into_iter()
-        .flat_map(i32::to_le_bytes)
-        .collect();
+    let poll = Request::Poll {
+        handle,
+        events,
+        flags,
+    };
+    let list = [2_i32, 42, 43].map(i32::to_le_bytes).concat();
     let hello = Reply::Hello(HelloReply::answer(1, 1, 2, 100));
     let ioctl_reply = Reply::Ioctl {
         value: 0,
@@ -49,32 +55,12 @@ fn dumps_of_requests_and_replies() {
             ("open-reply", success(2, Reply::Open { handle })),
             ("open-refused", reply(refused)),
             ("close", request(9, Request::Close { handle })),
-            (
-                "read",
-                request(
-                    5,
-                    Request::Read {
-                        handle,
-                        limit,
-                        flags,
-                    },
-                ),
-            ),
+            ("read", request(5, read)),
             ("read-reply", success(5, Reply::Read { data: b"hello" })),
             ("ioctl-number", request(3, ioctl(pcs::BUF_INCR, 5, b""))),
             ("ioctl-pointer", request(4, ioctl(pcs::PROF_LIST, 0, &list))),
             ("ioctl-reply", success(4, ioctl_reply)),
-            (
-                "poll",
-                request(
-                    6,
-                    Request::Poll {
-                        handle,
-                        events,
-                        flags,
-                    },
-                ),
-            ),
+            ("poll", request(6, poll)),
             ("poll-reply", success(6, Reply::Poll { events })),
             ("cancel", request(7, Request::Cancel { tag: 5 })),
             ("cancelled-read", reply(cancelled)),
@@ -117,19 +103,10 @@ fn numbers_of_the_wire() {
         says(WIRE, &format!("| {} | {name} |", kind as u16));
     }
     says(WIRE, &format!("up to {} bytes", wire::MAX_HELLO));
-    for errno in [
-        Errno::EINTR,
-        Errno::ENXIO,
-        Errno::EBADF,
-        Errno::EAGAIN,
-        Errno::EACCES,
-        Errno::EFAULT,
-        Errno::EBUSY,
-        Errno::ENODEV,
-        Errno::EINVAL,
-        Errno::EMFILE,
-        Errno::ENOBUFS,
-    ] {
+    let of_calls = [Errno::EINTR, Errno::ENXIO, Errno::EBADF, Errno::EAGAIN];
+    let of_devices = [Errno::EACCES, Errno::EFAULT, Errno::EBUSY, Errno::ENODEV];
+    let of_limits = [Errno::EINVAL, Errno::EMFILE, Errno::ENOBUFS, Errno::ENOMEM];
+    for errno in [of_calls, of_devices, of_limits].concat() {
         let (name, _) = errno.describe().unwrap();
         says(WIRE, &format!("| {} | {name} |", errno.0));
     }

@@ -436,29 +436,23 @@ mod tests {
         body.extend_from_slice(&0xffff_ffff_u64.to_ne_bytes());
         body.extend_from_slice(&words([4, 88, 9]));
         let bytes = request(opcode::IOCTL, 6, 1, &body);
-        let Operation::Ioctl {
-            command,
-            argument,
+        let data = &9_u32.to_ne_bytes();
+        let expected = Operation::Ioctl {
+            file: 5,
+            command: 0x5010,
+            argument: 0xffff_ffff,
             data,
-            out_size,
-            compat,
-            ..
-        } = decoded(&bytes)
-        else {
-            panic!("{bytes:?}");
+            out_size: 88,
+            // Unrestricted only.
+            compat: false,
         };
-        assert_eq!((command, argument, out_size), (0x5010, 0xffff_ffff, 88));
-        assert!(!compat, "unrestricted only");
-        assert_eq!(data, 9_u32.to_ne_bytes());
+        assert_eq!(decoded(&bytes), expected);
 
-        let retry = ioctl_retry(
-            6,
-            Some(Piece {
-                address: 0x1000,
-                length: 4,
-            }),
-            None,
-        );
+        let piece = Piece {
+            address: 0x1000,
+            length: 4,
+        };
+        let retry = ioctl_retry(6, Some(piece), None);
         assert_eq!(retry.len(), OUT_HEADER + 16 + 16);
         assert_eq!(retry[20..28], words([IOCTL_RETRY, 1])[..]);
     }

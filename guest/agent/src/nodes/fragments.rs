@@ -203,38 +203,6 @@ mod tests {
     }
 
     #[test]
-    fn a_write_read_with_its_first_fragment_is_performed_once() {
-        let mut fragments = Fragments::default();
-        fragments.keep_written(OWNER, 10, 25);
-        assert_eq!(fragments.continue_write(OWNER, 10, 10), Continuation::Done);
-        assert_eq!(fragments.continue_write(OWNER, 20, 5), Continuation::Done);
-        assert_eq!(
-            fragments.continue_write(OWNER, 25, 5),
-            Continuation::Unknown
-        );
-        fragments.keep_written(OWNER, 10, 25);
-        assert_eq!(
-            fragments.continue_write(OWNER, 20, 5),
-            Continuation::Unknown
-        );
-    }
-
-    #[test]
-    fn a_staged_write_continues_or_is_performed_at_the_next_operation() {
-        let mut fragments = Fragments::default();
-        fragments.stage(OWNER, b"abc".to_vec());
-        let continued = fragments.continue_write(OWNER, 3, 2);
-        assert_eq!(continued, Continuation::Staged(b"abc".to_vec()));
-        fragments.stage(OWNER, b"abcde".to_vec());
-        fragments.stage(Owner { file: 9, thread: 2 }, b"other".to_vec());
-        assert_eq!(fragments.take_staged(1), [b"abcde".to_vec()]);
-        assert!(fragments.take_staged(1).is_empty());
-        fragments.forget(9);
-        assert_eq!(fragments.bytes, 0);
-        assert!(fragments.calls.is_empty());
-    }
-
-    #[test]
     fn memory_is_bounded() {
         let mut fragments = Fragments::default();
         let rest = vec![0; MAX_DATA];

@@ -86,23 +86,18 @@ mod tests {
 
     use super::*;
 
+    fn go(argument: i64, limit: usize) -> Step {
+        Step::Go { argument, limit }
+    }
+
     #[test]
     fn integers_keep_their_sign_by_value_and_by_pointer() {
         for argument in [0xffff_ffff, u64::MAX, 0x1234_ffff_ffff] {
             let step = step(device::PCS, pcs::BUF_INCR, argument, &[], 0);
-            let expected = Step::Go {
-                argument: -1,
-                limit: 0,
-            };
-            assert_eq!(step, expected);
+            assert_eq!(step, go(-1, 0));
         }
-        assert_eq!(
-            step(device::PRF, prf::PRF_SETSTATE, 1, &[], 0),
-            Step::Go {
-                argument: 1,
-                limit: 0
-            }
-        );
+        let on = step(device::PRF, prf::PRF_SETSTATE, 1, &[], 0);
+        assert_eq!(on, go(1, 0));
     }
 
     /// The steps of a PROF_LIST at address 0x1000 whose memory begins with `memory`.
@@ -136,24 +131,20 @@ mod tests {
 
     #[test]
     fn a_changing_count_ends_the_retries() {
-        let data: Vec<u8> = [5_i32, 1]
-            .iter()
-            .flat_map(|word| word.to_ne_bytes())
-            .collect();
-        assert!(matches!(
-            step(device::PCS, pcs::PROF_LIST, 1, &data, 0),
-            Step::Go { .. }
-        ));
+        let data = [5_i32, 1].map(i32::to_ne_bytes).concat();
+        let step = step(device::PCS, pcs::PROF_LIST, 1, &data, 0);
+        assert!(matches!(step, Step::Go { .. }));
+    }
+
+    const fn piece(address: u64, length: usize) -> Option<Piece> {
+        Some(Piece { address, length })
     }
 
     #[test]
     fn a_call_of_profil_is_fetched() {
         let next = |data: &[u8]| step(device::PROFIL, profil::PROFIL_CALL, 0x3000, data, 0);
         let expected = Step::Fetch {
-            reads: Some(Piece {
-                address: 0x3000,
-                length: 72,
-            }),
+            reads: piece(0x3000, 72),
             stores: None,
         };
         assert_eq!(next(&[]), expected);
@@ -163,30 +154,17 @@ mod tests {
     #[test]
     fn a_call_of_pmc_is_fetched_and_written_back() {
         let next = |length: usize, out_size| {
-            step(
-                device::PMC,
-                pmc::PMC_CALL,
-                0x3000,
-                &[0; 56][..length],
-                out_size,
-            )
+            let data = &[0; 56][..length];
+            step(device::PMC, pmc::PMC_CALL, 0x3000, data, out_size)
         };
-        let piece = Some(Piece {
-            address: 0x3000,
-            length: 56,
-        });
         let fetch = Step::Fetch {
-            reads: piece,
-            stores: piece,
+            reads: piece(0x3000, 56),
+            stores: piece(0x3000, 56),
         };
         for (length, out_size) in [(0, 0), (55, 56), (56, 55), (56, 0), (0, 56)] {
             assert_eq!(next(length, out_size), fetch, "{length} {out_size}");
         }
-        let go = Step::Go {
-            argument: 0,
-            limit: 56,
-        };
-        assert_eq!(next(56, 56), go);
+        assert_eq!(next(56, 56), go(0, 56));
     }
 
     #[test]
@@ -202,22 +180,13 @@ mod tests {
             let first = step(device, command, 0x2000, &[], 0);
             let expected = Step::Fetch {
                 reads: None,
-                stores: Some(Piece {
-                    address: 0x2000,
-                    length: size,
-                }),
+                stores: piece(0x2000, size),
             };
             assert_eq!(first, expected);
-            let expected = Step::Go {
-                argument: 0,
-                limit: size,
-            };
-            assert_eq!(step(device, command, 0x2000, &[], size), expected);
+            assert_eq!(step(device, command, 0x2000, &[], size), go(0, size));
         }
         // The same number is another command on another device.
-        assert!(matches!(
-            step(device::PCS, prf::PRF_GETMAX, 7, &[], 0),
-            Step::Go { argument: 7, .. }
-        ));
+        let other = step(device::PCS, prf::PRF_GETMAX, 7, &[], 0);
+        assert!(matches!(other, Step::Go { argument: 7, .. }));
     }
 }

@@ -113,25 +113,6 @@ mod tests {
     }
 
     #[test]
-    fn turns_of_one_user_are_limited() {
-        let mut queue = queue();
-        for unique in 0..10 {
-            queue.add(7, unique);
-        }
-        let (first, item) = queue.next().unwrap();
-        assert_eq!(item, 0);
-        let (_second, item) = queue.next().unwrap();
-        assert_eq!(item, 1);
-        assert!(queue.next().is_none());
-        queue.add(8, 100);
-        let (_other, item) = queue.next().unwrap();
-        assert_eq!(item, 100);
-        assert!(queue.next().is_none());
-        drop(first);
-        assert_eq!(queue.next().unwrap().1, 2);
-    }
-
-    #[test]
     fn users_take_turns_within_the_total() {
         let mut queue = queue();
         for user in [3, 5, 9] {

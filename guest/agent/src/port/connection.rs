@@ -240,6 +240,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
 
+    use kvmprof_abi::errno::Errno;
     use kvmprof_abi::wire::Kind;
 
     use super::*;
@@ -291,11 +292,7 @@ mod tests {
     fn stale_replies_are_skipped() {
         let (mut connection, mut theirs) = pair();
         let old = encoded(ReplyFrame::success(9, Reply::Read { data: &[0x80; 99] }));
-        let failure = encoded(ReplyFrame::failure(
-            TAG,
-            Kind::Read,
-            kvmprof_abi::errno::Errno::EIO,
-        ));
+        let failure = encoded(ReplyFrame::failure(TAG, Kind::Read, Errno::EIO));
         // The end of a frame, whole frames, a reply to another request with the hello's tag, and the answer to the hello.
         let bytes = [&old[31..], &old, &failure, &hello(1), &old].concat();
         come(&mut connection, &mut theirs, &bytes);
@@ -309,10 +306,8 @@ mod tests {
     fn other_versions_and_garbage_end_the_connection() {
         let (mut connection, mut theirs) = pair();
         come(&mut connection, &mut theirs, &hello(7));
-        assert!(matches!(
-            connection.hello(),
-            Err(ConnectionError::Version { .. })
-        ));
+        let other = connection.hello();
+        assert!(matches!(other, Err(ConnectionError::Version { .. })));
         let (mut connection, mut theirs) = pair();
         let mut total = 0;
         let error = loop {

@@ -101,11 +101,8 @@ mod tests {
             let mut bytes = Header { unused, lost: 0 }.encode(Format::Native).to_vec();
             bytes.resize(1024, 0);
             let mut deblocker = Deblocker::new(Format::Native, 1024);
-            assert_eq!(
-                deblocker.push(&bytes, &mut Vec::new()),
-                Err(BadBuffer),
-                "{unused}"
-            );
+            let pushed = deblocker.push(&bytes, &mut Vec::new());
+            assert_eq!(pushed, Err(BadBuffer), "{unused}");
         }
     }
 }

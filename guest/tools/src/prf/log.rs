@@ -381,14 +381,4 @@ mod tests {
         ));
         assert_eq!(fs::read(&path).unwrap(), bytes);
     }
-
-    #[test]
-    fn a_new_file_must_be_new() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(PATH);
-        fs::write(&path, "precious").unwrap();
-        let error = open_to_append(&path, true).unwrap_err();
-        assert!(matches!(error, LogError::Exists { .. }));
-        assert_eq!(fs::read(&path).unwrap(), b"precious");
-    }
 }

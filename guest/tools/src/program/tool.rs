@@ -54,11 +54,8 @@ mod tests {
     #[test]
     fn the_names_are_those_of_the_commands() {
         let command = Tool::augment_subcommands(clap::Command::new("program"));
-        let names: Vec<&str> = command
-            .get_subcommands()
-            .map(clap::Command::get_name)
-            .collect();
-        assert_eq!(names, Tool::NAMES);
+        let names = command.get_subcommands().map(clap::Command::get_name);
+        assert!(names.eq(Tool::NAMES));
         command.debug_assert();
     }
 
@@ -84,10 +81,8 @@ mod tests {
             assert!(matches!(line.tool, Tool::Prfdc(_)), "{arguments:?}");
         }
         assert_eq!(program_name(&strings(&["bin/prfpr"]), "kvmprof"), "prfpr");
-        assert_eq!(
-            program_name(&strings(&["bin/x", "prfpr"]), "kvmprof"),
-            "kvmprof"
-        );
+        let other = program_name(&strings(&["bin/x", "prfpr"]), "kvmprof");
+        assert_eq!(other, "kvmprof");
         assert_eq!(program_name(&[], "kvmprof"), "kvmprof");
     }
 

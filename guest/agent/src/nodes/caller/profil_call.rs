@@ -253,11 +253,11 @@ mod tests {
         static CONSTANT: [u16; 64] = [0; 64];
         let counts = [0_u16; 64];
         let aix = |buffer, size| complete(us(), call(Function::AixProfil, buffer, size)).err();
-        assert_eq!(aix(address(&counts), 128), None);
-        assert_eq!(aix(address(&CONSTANT), 128), Some(Errno::EFAULT));
-        assert_eq!(aix(8, 2), Some(Errno::EFAULT));
-        assert_eq!(aix(address(&counts), 1 << 46), Some(Errno::EFAULT));
-        assert_eq!(aix(address(&counts), u64::MAX), Some(Errno::EFAULT));
+        let (ours, constant) = (address(&counts), address(&CONSTANT));
+        assert_eq!(aix(ours, 128), None);
+        for (buffer, size) in [(constant, 128), (8, 2), (ours, 1 << 46), (ours, u64::MAX)] {
+            assert_eq!(aix(buffer, size), Some(Errno::EFAULT), "{size:#x}");
+        }
         // These calls store nothing, so their buffer isn't checked.
         assert_eq!(aix(8, 0), None);
         let off = Call {
@@ -293,10 +293,8 @@ mod tests {
     }
 
     fn aix_ranges(array: &[u8]) -> Result<Vec<u8>, Errno> {
-        complete(
-            us(),
-            call(Function::AixRanges, array.as_ptr().addr() as u64, 0),
-        )
+        let array = array.as_ptr().addr() as u64;
+        complete(us(), call(Function::AixRanges, array, 0))
     }
 
     #[test]
@@ -316,10 +314,10 @@ mod tests {
         assert_eq!(aix_ranges(&encoded(&endless)), Err(Errno::EINVAL));
         let wrong = [ranges[0], range(9, 8), END];
         assert_eq!(aix_ranges(&encoded(&wrong)), Err(Errno::EFAULT));
-        let nowhere = call(Function::AixRanges, 8, 0);
-        assert_eq!(complete(us(), nowhere), Err(Errno::EFAULT));
-        let last = call(Function::AixRanges, u64::MAX - 7, 0);
-        assert_eq!(complete(us(), last), Err(Errno::EFAULT));
+        for nowhere in [8, u64::MAX - 7] {
+            let refused = complete(us(), call(Function::AixRanges, nowhere, 0));
+            assert_eq!(refused, Err(Errno::EFAULT), "{nowhere:#x}");
+        }
     }
 
     #[test]
@@ -328,9 +326,7 @@ mod tests {
             3000-5000 rw-s 0 00:00 0 \n6000-7000 rw-p 0 00:00 0 [heap]\nbroken\n8000-9000 -w-p";
         let mut found = Vec::new();
         for_writable(&maps[..], |piece| found.push(piece.clone()));
-        assert_eq!(
-            found,
-            [0..0, 0x2000..0x5000, 0x6000..0x7000, 0x8000..0x9000]
-        );
+        let expected = [0..0, 0x2000..0x5000, 0x6000..0x7000, 0x8000..0x9000];
+        assert_eq!(found, expected);
     }
 }

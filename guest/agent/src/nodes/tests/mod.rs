@@ -8,6 +8,7 @@ mod tables;
 use std::collections::VecDeque;
 
 use kvmprof_abi::errno::Errno;
+use kvmprof_abi::profil::PROFIL_CALL;
 use kvmprof_abi::wire::{Kind, MAX_DATA, Reply, ReplyFrame, Request as WireRequest, RequestFrame};
 
 use super::{Environment, Forwarder, Inspection, InspectionResult, Node};
@@ -89,11 +90,8 @@ impl Bench {
 
     /// The next request to kvmprof: its tag, and the result of `look` for it.
     fn sent<T>(&mut self, look: impl FnOnce(WireRequest<'_>) -> T) -> (u32, T) {
-        let bytes = self
-            .environment
-            .sent
-            .pop_front()
-            .expect("a request to kvmprof");
+        let next = self.environment.sent.pop_front();
+        let bytes = next.expect("a request to kvmprof");
         let (frame, _) = RequestFrame::decode(&bytes).unwrap().unwrap();
         (frame.tag, look(frame.request))
     }
@@ -119,15 +117,10 @@ impl Bench {
     }
 
     fn nothing_more(&self) {
+        let TestEnvironment { answers, sent, .. } = &self.environment;
         assert!(
-            self.environment.answers.is_empty(),
-            "{:?}",
-            self.environment.answers
-        );
-        assert!(
-            self.environment.sent.is_empty(),
-            "{:?}",
-            self.environment.sent
+            answers.is_empty() && sent.is_empty(),
+            "{answers:?} {sent:?}"
         );
     }
 
@@ -148,13 +141,38 @@ impl Bench {
     }
 
     fn read(&mut self, node: usize, file: u64, offset: u64, size: usize) -> u64 {
-        let operation = Operation::Read {
-            file,
-            offset,
-            size,
-            flags: 0,
-        };
-        self.ask(node, operation)
+        self.ask(node, read(file, offset, size))
+    }
+
+    /// Makes a request, which is refused at once.
+    #[track_caller]
+    fn refuses(&mut self, node: usize, operation: Operation<'_>, errno: Errno) {
+        let unique = self.ask(node, operation);
+        self.answered(node, &protocol::failed(unique, errno));
+    }
+
+    /// The next request to kvmprof is a read: its tag, its limit and its flags.
+    fn sent_read(&mut self) -> (u32, (u32, u32)) {
+        self.sent(|request| match request {
+            WireRequest::Read { limit, flags, .. } => (limit, flags),
+            other => panic!("{other:?}"),
+        })
+    }
+
+    /// The next request to kvmprof is a poll: its tag, its events and its flags.
+    fn sent_poll(&mut self) -> (u32, (u32, u32)) {
+        self.sent(|request| match request {
+            WireRequest::Poll { events, flags, .. } => (events, flags),
+            other => panic!("{other:?}"),
+        })
+    }
+
+    /// All answers that weren't expected one by one, sorted.
+    fn other_answers(&mut self) -> Vec<Vec<u8>> {
+        let answers = self.environment.answers.drain(..);
+        let mut answers: Vec<Vec<u8>> = answers.map(|(_, bytes)| bytes).collect();
+        answers.sort();
+        answers
     }
 
     fn write(&mut self, file: u64, offset: u64, data: &[u8]) -> u64 {
@@ -175,11 +193,8 @@ impl Bench {
 
     /// Ends an inspection of a caller with this result.
     fn seen(&mut self, whole: InspectionResult) {
-        let (number, inspection) = self
-            .environment
-            .inspections
-            .pop_front()
-            .expect("an inspection");
+        let next = self.environment.inspections.pop_front();
+        let (number, inspection) = next.expect("an inspection");
         match inspection {
             Inspection::WholeWrite { thread }
             | Inspection::ProfilCall { thread, .. }
@@ -206,11 +221,8 @@ fn a_signal_cancels_a_waiting_read() {
     let mut bench = Bench::new();
     let file = bench.open(PCS);
     let read = bench.read(PCS, file, 0, 1000);
-    let (read_tag, limit) = bench.sent(|request| match request {
-        WireRequest::Read { limit, flags, .. } => (limit, flags),
-        other => panic!("{other:?}"),
-    });
-    assert_eq!(limit, (1000, 0));
+    let (read_tag, asked) = bench.sent_read();
+    assert_eq!(asked, (1000, 0));
     // The first interrupts a request that was never made, the others the same request twice.
     for unique in [999, read, read] {
         bench.ask(PCS, Operation::Interrupt { unique });
@@ -228,39 +240,65 @@ fn a_signal_cancels_a_waiting_read() {
     bench.nothing_more();
 }
 
+/// A write of a table, a command with a pid, and a call of profil: its caller can't be read, or not yet.
+#[test]
+fn a_signal_ends_a_call_whose_caller_is_inspected() {
+    let mut bench = Bench::new();
+    let [pcs, prf, profil] = [PCS, PRF, PROFIL].map(|node| bench.open(node));
+    let call = profil::call().encode();
+    let data = &[0; 24];
+    let write = Operation::Write {
+        file: prf,
+        offset: 0,
+        data,
+    };
+    for (node, operation) in [
+        (PRF, write),
+        (PCS, pids::group(pcs, 5)),
+        (PROFIL, profil::ioctl(profil, PROFIL_CALL, &call, 0)),
+    ] {
+        for late in [None, Some(Ok(b"late".to_vec()))] {
+            let unique = bench.ask(node, operation);
+            bench.ask(node, Operation::Interrupt { unique });
+            bench.answered(node, &protocol::failed(unique, Errno::EINTR));
+            bench.seen(late);
+            bench.nothing_more();
+        }
+    }
+}
+
+/// Nor does one of a file that is nonblocking, which is evaluated with every read.
 #[test]
 fn a_continued_read_does_not_wait() {
     let mut bench = Bench::new();
     let file = bench.open(PCS);
-    let read = bench.read(PCS, file, 131_072, 1000);
-    let (tag, flags) = bench.sent(|request| match request {
-        WireRequest::Read { flags, .. } => flags,
-        other => panic!("{other:?}"),
-    });
-    assert_eq!(flags, 1);
-    bench.refuse(tag, Kind::Read, Errno::EAGAIN);
-    bench.answered(PCS, &protocol::read(read, &[]));
+    let nonblocking = u32::try_from(libc::O_NONBLOCK).unwrap();
+    for (offset, flags) in [(131_072, 0), (0, nonblocking)] {
+        let operation = Operation::Read {
+            file,
+            offset,
+            size: 10,
+            flags,
+        };
+        let unique = bench.ask(PCS, operation);
+        let (tag, (_, flags)) = bench.sent_read();
+        assert_eq!(flags, 1);
+        bench.refuse(tag, Kind::Read, Errno::EAGAIN);
+        let nothing = match offset {
+            0 => protocol::failed(unique, Errno::EAGAIN),
+            _ => protocol::read(unique, &[]),
+        };
+        bench.answered(PCS, &nothing);
+    }
 }
 
-#[test]
-fn nonblocking_is_evaluated_with_every_read() {
-    let mut bench = Bench::new();
-    let file = bench.open(PCS);
-    let flags = u32::try_from(libc::O_NONBLOCK).unwrap();
-    let operation = Operation::Read {
+fn read(file: u64, offset: u64, size: usize) -> Operation<'static> {
+    Operation::Read {
         file,
-        offset: 0,
-        size: 10,
-        flags,
-    };
-    let read = bench.ask(PCS, operation);
-    let (tag, flags) = bench.sent(|request| match request {
-        WireRequest::Read { flags, .. } => flags,
-        other => panic!("{other:?}"),
-    });
-    assert_eq!(flags, 1);
-    bench.refuse(tag, Kind::Read, Errno::EAGAIN);
-    bench.answered(PCS, &protocol::failed(read, Errno::EAGAIN));
+        offset,
+        size,
+        flags: 0,
+    }
 }
 
 fn poll(file: u64, events: u32) -> Operation<'static> {
@@ -292,11 +330,8 @@ fn a_poll_is_woken_when_data_is_ready() {
     bench.environment.answers.clear();
     let (cancel, kind) = bench.sent_kind();
     assert_eq!(kind, Kind::Cancel);
-    let (second_watch, events) = bench.sent(|request| match request {
-        WireRequest::Poll { events, flags, .. } => (events, flags),
-        other => panic!("{other:?}"),
-    });
-    assert_eq!(events, (3, 0));
+    let (second_watch, asked) = bench.sent_poll();
+    assert_eq!(asked, (3, 0));
     bench.refuse(first_watch, Kind::Poll, Errno::EINTR);
     assert!(bench.reply(cancel, Reply::Cancel));
     bench.nothing_more();
@@ -325,10 +360,7 @@ fn an_edge_triggered_epoll_is_woken_up_after_each_read() {
             assert!(bench.reply(tag, Reply::Read { data: b"buffer" }));
             bench.answered(PCS, &protocol::read(read, b"buffer"));
         }
-        let (watch, flags) = bench.sent(|request| match request {
-            WireRequest::Poll { flags, .. } => flags,
-            other => panic!("{other:?}"),
-        });
+        let (watch, (_, flags)) = bench.sent_poll();
         assert_eq!(flags, 0, "it waits");
         bench.nothing_more();
         assert!(bench.reply(watch, Reply::Poll { events: 1 }));
@@ -371,12 +403,6 @@ fn everything_is_answered_when_the_connection_ends() {
 
     bench.forwarder.disconnect(&mut bench.environment);
     bench.environment.sent.clear();
-    let mut answers: Vec<Vec<u8>> = bench
-        .environment
-        .answers
-        .drain(..)
-        .map(|(_, bytes)| bytes)
-        .collect();
     let mut expected = vec![
         protocol::failed(unanswered[0], Errno::ENXIO),
         protocol::failed(unanswered[1], Errno::EIO),
@@ -384,17 +410,14 @@ fn everything_is_answered_when_the_connection_ends() {
         protocol::released(release),
         protocol::wake_up(4242),
     ];
-    answers.sort();
     expected.sort();
-    assert_eq!(answers, expected);
+    assert_eq!(bench.other_answers(), expected);
 
-    let unique = bench.ask(PCS, Operation::Open);
-    bench.answered(PCS, &protocol::failed(unique, Errno::ENXIO));
+    bench.refuses(PCS, Operation::Open, Errno::ENXIO);
     bench.forwarder.connect();
     bench.open(PCS);
     // A file that was open before stays lost.
-    let unique = bench.read(PCS, pcs, 0, 100);
-    bench.answered(PCS, &protocol::failed(unique, Errno::EIO));
+    bench.refuses(PCS, read(pcs, 0, 100), Errno::EIO);
     let unique = bench.ask(PCS, poll(pcs, 1));
     bench.answered(PCS, &protocol::polled(unique, 0x18));
     let unique = bench.ask(PCS, Operation::Release { file: pcs });
@@ -434,20 +457,15 @@ fn unrequested_replies_are_a_protocol_error() {
     bench.ask(PCS, Operation::Open);
     let (tag, _) = bench.sent_kind();
     assert!(!bench.reply(tag, Reply::Write { count: 1 }));
-    assert_eq!(
-        bench.environment.answers.len(),
-        1,
-        "it is answered all the same"
-    );
+    let answers = bench.environment.answers.len();
+    assert_eq!(answers, 1, "it is answered all the same");
 }
 
 #[test]
 fn unknown_files_and_requests_have_errors() {
     let mut bench = Bench::new();
-    let unique = bench.read(PCS, 12, 0, 10);
-    bench.answered(PCS, &protocol::failed(unique, Errno::EBADF));
-    let unique = bench.ask(PCS, Operation::Unknown);
-    bench.answered(PCS, &protocol::failed(unique, Errno(libc::ENOSYS)));
+    bench.refuses(PCS, read(12, 0, 10), Errno::EBADF);
+    bench.refuses(PCS, Operation::Unknown, Errno(libc::ENOSYS));
     bench.ask(PCS, Operation::Notice);
     let unique = bench.ask(PCS, Operation::Release { file: 12 });
     bench.answered(PCS, &protocol::released(unique));

@@ -7,13 +7,10 @@ use super::*;
 use crate::nodes::PidKind;
 
 fn bytes(numbers: &[i32]) -> Vec<u8> {
-    numbers
-        .iter()
-        .flat_map(|number| number.to_ne_bytes())
-        .collect()
+    numbers.iter().flat_map(|it| it.to_ne_bytes()).collect()
 }
 
-fn group(file: u64, argument: u64) -> Operation<'static> {
+pub(super) fn group(file: u64, argument: u64) -> Operation<'static> {
     Operation::Ioctl {
         file,
         command: PROF_GROUP,
@@ -27,15 +24,7 @@ fn group(file: u64, argument: u64) -> Operation<'static> {
 impl Bench {
     /// Expects that kvmprof gets this command, with this argument and data, and lets it succeed.
     fn takes_command(&mut self, unique: u64, expected: (u32, i64), expected_data: &[u8]) {
-        let (tag, ()) = self.sent(|request| match request {
-            WireRequest::Ioctl {
-                command,
-                argument,
-                data,
-                ..
-            } => assert_eq!(((command, argument), data), (expected, expected_data)),
-            other => panic!("{other:?}"),
-        });
+        let tag = self.sent_ioctl(PCS, expected, expected_data);
         let reply = Reply::Ioctl {
             value: 0,
             data: &[],
@@ -100,15 +89,4 @@ fn calls_that_kvmprof_refuses_are_passed_without_a_pid() {
     let unique = bench.ask(PCS, ioctl(file, PROF_KERNEL, &[], 0));
     bench.takes_command(unique, (PROF_KERNEL, 0x3000), &[]);
     assert!(bench.environment.inspections.is_empty());
-}
-
-#[test]
-fn a_signal_cancels_the_call() {
-    let mut bench = Bench::new();
-    let file = bench.open(PCS);
-    let unique = bench.ask(PCS, group(file, 5));
-    bench.ask(PCS, Operation::Interrupt { unique });
-    bench.answered(PCS, &protocol::failed(unique, Errno::EINTR));
-    bench.seen(Some(Ok(bytes(&[905]))));
-    bench.nothing_more();
 }

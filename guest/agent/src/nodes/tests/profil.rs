@@ -8,7 +8,7 @@ use super::*;
 const FILES_OF_USER: u64 = 24;
 const CALLS_OF_USER: u64 = 8;
 
-fn call() -> Call {
+pub(super) fn call() -> Call {
     Call {
         function: Function::Pcsample,
         flags: 0,
@@ -47,12 +47,12 @@ impl Bench {
         assert!(self.reply(tag, Reply::Ioctl { value, data }));
     }
 
-    pub(super) fn gets_ioctl(
-        &mut self,
-        node: usize,
-        expected_command: u32,
-        expected: &[u8],
-    ) -> u32 {
+    pub(super) fn gets_ioctl(&mut self, node: usize, command: u32, expected: &[u8]) -> u32 {
+        self.sent_ioctl(node, (command, 0), expected)
+    }
+
+    /// The next request to kvmprof is this command of the node, with this argument and data. Returns its tag.
+    pub(super) fn sent_ioctl(&mut self, node: usize, expected: (u32, i64), of: &[u8]) -> u32 {
         let (tag, ()) = self.sent(|request| match request {
             WireRequest::Ioctl {
                 handle,
@@ -62,8 +62,7 @@ impl Bench {
                 ..
             } => {
                 assert_eq!(handle as usize, 100 + node);
-                assert_eq!((command, argument), (expected_command, 0));
-                assert_eq!(data, expected);
+                assert_eq!(((command, argument), data), (expected, of));
             }
             other => panic!("{other:?}"),
         });
@@ -114,23 +113,23 @@ fn a_call_is_forwarded_with_what_was_read_of_its_caller() {
 fn unsupported_operations_are_refused_by_the_agent() {
     let mut bench = Bench::new();
     let file = bench.open(PROFIL);
-    let unique = bench.read(PROFIL, file, 0, 100);
-    bench.answered(PROFIL, &protocol::failed(unique, Errno::EINVAL));
+    bench.refuses(PROFIL, read(file, 0, 100), Errno::EINVAL);
     let data = b"counts";
     let write = Operation::Write {
         file,
         offset: 0,
         data,
     };
-    let unique = bench.ask(PROFIL, write);
-    bench.answered(PROFIL, &protocol::failed(unique, Errno::EINVAL));
+    bench.refuses(PROFIL, write, Errno::EINVAL);
     let unique = bench.ask(PROFIL, poll(file, 1));
     bench.answered(PROFIL, &protocol::polled(unique, 0x145));
-    let unique = bench.ask(PROFIL, ioctl(file, 0x5503, &[], 0));
-    bench.answered(PROFIL, &protocol::failed(unique, Errno::EINVAL));
+    bench.refuses(PROFIL, ioctl(file, 0x5503, &[], 0), Errno::EINVAL);
     let unknown = [9; Call::SIZE];
-    let unique = bench.ask(PROFIL, ioctl(file, profil::PROFIL_CALL, &unknown, 0));
-    bench.answered(PROFIL, &protocol::failed(unique, Errno::EINVAL));
+    bench.refuses(
+        PROFIL,
+        ioctl(file, profil::PROFIL_CALL, &unknown, 0),
+        Errno::EINVAL,
+    );
     let narrow = Operation::Ioctl {
         file,
         command: profil::PROFIL_CALL,
@@ -139,8 +138,7 @@ fn unsupported_operations_are_refused_by_the_agent() {
         out_size: 0,
         compat: true,
     };
-    let unique = bench.ask(PROFIL, narrow);
-    bench.answered(PROFIL, &protocol::failed(unique, Errno(libc::EOPNOTSUPP)));
+    bench.refuses(PROFIL, narrow, Errno(libc::EOPNOTSUPP));
     let unique = bench.calls(999);
     bench.seen(Some(Ok(Vec::new())));
     bench.answered(PROFIL, &protocol::failed(unique, Errno::EBADF));
@@ -151,12 +149,6 @@ fn unsupported_operations_are_refused_by_the_agent() {
 fn a_call_with_an_unreadable_caller_can_be_killed() {
     let mut bench = Bench::new();
     let file = bench.open(PROFIL);
-    let looked = bench.calls(file);
-    bench.ask(PROFIL, Operation::Interrupt { unique: looked });
-    bench.answered(PROFIL, &protocol::failed(looked, Errno::EINTR));
-    bench.seen(Some(Ok(b"late".to_vec())));
-    bench.nothing_more();
-
     // Calls that wait for a turn can be interrupted, too.
     let calls: Vec<u64> = (0..=CALLS_OF_USER).map(|_| bench.calls(file)).collect();
     let last = *calls.last().unwrap();
@@ -187,15 +179,11 @@ fn calls_of_one_user_are_limited() {
     assert_eq!(bench.environment.inspections.len() as u64, CALLS_OF_USER);
     bench.user = 1001;
     bench.calls(file);
-    assert_eq!(
-        bench.environment.inspections.len() as u64,
-        CALLS_OF_USER + 1
-    );
+    let inspections = bench.environment.inspections.len() as u64;
+    assert_eq!(inspections, CALLS_OF_USER + 1);
     bench.seen(Some(Err(Errno::EFAULT)));
-    assert_eq!(
-        bench.environment.inspections.len() as u64,
-        CALLS_OF_USER + 1
-    );
+    let inspections = bench.environment.inspections.len() as u64;
+    assert_eq!(inspections, CALLS_OF_USER + 1);
     // A turn lasts until kvmprof's reply.
     bench.seen(None);
     bench.seen(Some(Ok(b"completed".to_vec())));
@@ -244,11 +232,8 @@ fn waiting_calls_are_answered_when_the_connection_ends() {
         .map(|unique| protocol::failed(*unique, Errno::EIO))
         .collect();
     expected.push(protocol::failed(open, Errno::ENXIO));
-    let answers = bench.environment.answers.drain(..);
-    let mut answers: Vec<Vec<u8>> = answers.map(|(_, bytes)| bytes).collect();
-    answers.sort();
     expected.sort();
-    assert_eq!(answers, expected);
+    assert_eq!(bench.other_answers(), expected);
     for _ in 0..CALLS_OF_USER {
         bench.seen(Some(Ok(Vec::new())));
     }

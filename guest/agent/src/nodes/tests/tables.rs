@@ -56,17 +56,6 @@ fn a_table_is_refused_with_its_first_fragment() {
 }
 
 #[test]
-fn an_unreadable_caller_can_be_killed() {
-    let mut bench = Bench::new();
-    let file = bench.open(PRF);
-    let unique = bench.write(file, 0, &[0; 24]);
-    bench.ask(PRF, Operation::Interrupt { unique });
-    bench.answered(PRF, &protocol::failed(unique, Errno::EINTR));
-    bench.seen(None);
-    bench.nothing_more();
-}
-
-#[test]
 fn a_table_of_unknown_length_is_staged() {
     let mut bench = Bench::new();
     let file = bench.open(PRF);
@@ -133,10 +122,7 @@ fn a_read_of_a_table_is_one_snapshot() {
     let file = bench.open(PRF);
     let table = table();
     let first = bench.read(PRF, file, 0, MAX_FRAGMENT);
-    let (tag, limit) = bench.sent(|request| match request {
-        WireRequest::Read { limit, .. } => limit,
-        other => panic!("{other:?}"),
-    });
+    let (tag, (limit, _)) = bench.sent_read();
     assert_eq!(usize::try_from(limit).unwrap(), MAX_DATA);
     let data = &table[..2 * MAX_FRAGMENT];
     assert!(bench.reply(tag, Reply::Read { data }));
@@ -153,10 +139,7 @@ fn a_read_of_a_table_is_one_snapshot() {
     let (tag, _) = bench.sent_kind();
     assert!(bench.reply(tag, Reply::Read { data }));
     bench.read(PRF, file, 0, 11);
-    let (tag, limit) = bench.sent(|request| match request {
-        WireRequest::Read { limit, .. } => limit,
-        other => panic!("{other:?}"),
-    });
+    let (tag, (limit, _)) = bench.sent_read();
     assert_eq!(limit, 11);
     let data = &table[..11];
     assert!(bench.reply(tag, Reply::Read { data }));
