@@ -213,21 +213,3 @@ fn impossible_requests_are_refused_in_one_line() {
         run(["control", "pause"]).assert_refused(2, &["--socket"]);
     });
 }
-
-/// kvmprof only observes the guest of another program.
-#[test]
-fn an_attached_guest_is_not_controlled() {
-    on_kvm(|| {
-        let guest = Guest::start(Boot::Demo, ["--hz", "1000"]);
-        let attached = Guest::attach(guest.pid(), Some(Boot::Demo), ["--hz", "100"]);
-        for action in ["pause", "resume", "power-button", "reset", "stop"] {
-            let ran = attached.command("control", &[action]);
-            ran.assert_refused(1, &["another program's", "kvmprof attach"]);
-        }
-        assert!(!info(&attached).paused);
-        // The guest's own kvmprof pauses it. An attached kvmprof has no samples meanwhile, or samples of its present
-        // place.
-        control(&guest, "pause");
-        control(&guest, "resume");
-    });
-}

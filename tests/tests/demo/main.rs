@@ -3,7 +3,6 @@
 
 mod attach;
 mod attach_hostile;
-mod attach_kernel;
 mod attach_rights;
 mod attach_tools;
 mod attach_tracer;
