@@ -14,7 +14,6 @@ mod dump;
 mod embedding;
 mod endings;
 mod errors;
-mod event_consumers;
 mod events;
 mod folders;
 mod host_stacks;

@@ -137,22 +137,22 @@ fn the_synthetic_guest_is_recognised_by_its_memory_and_files() {
         let file = folder.path().join("file");
         let name = file.to_str().unwrap();
         // What a file of symbols doesn't tell is looked for a second time, a quarter of a second later. Samples have no process until then.
-        for (options, contents, samples) in [
-            (&[][..], Vec::new(), 100),
-            (&["--kernel", name], HOT.file(), 100),
-            (&["--kernel", name], symbols(0), 3000),
-            (&["--symbols", name], symbols(0), 3000),
+        for (capture, options, contents, samples) in [
+            ("ptrace", &[][..], Vec::new(), 100),
+            ("kernel", &[], Vec::new(), 100),
+            ("ptrace", &["--kernel", name], HOT.file(), 100),
+            ("kernel", &["--kernel", name], HOT.file(), 100),
+            ("ptrace", &["--kernel", name], symbols(0), 3000),
+            ("ptrace", &["--symbols", name], symbols(0), 3000),
         ] {
             fs::write(&file, contents).unwrap();
-            for capture in CAPTURES {
-                let attached = Attachment::start_with(&vmm, capture, options);
-                attached.until_sampled(samples);
-                let linux = attached.guest.status().machine.linux.unwrap();
-                assert_eq!(linux.release, "6.99.0-test");
-                let (ran, samples, _) = attached.stop();
-                assert_eq!(ran.stderr, "", "{options:?}");
-                check_samples(&samples);
-            }
+            let attached = Attachment::start_with(&vmm, capture, options);
+            attached.until_sampled(samples);
+            let linux = attached.guest.status().machine.linux.unwrap();
+            assert_eq!(linux.release, "6.99.0-test");
+            let (ran, samples, _) = attached.stop();
+            assert_eq!(ran.stderr, "", "{capture} {options:?}");
+            check_samples(&samples);
         }
     });
 }
