@@ -144,14 +144,14 @@ fn kicks_are_not_events() {
 #[test]
 fn record_and_report_name_the_event() {
     on_kvm(|| {
-        let guest = Guest::start(Boot::Test("workload=kernel-pio"), ["--hz", "100"]);
+        let guest = Guest::start(Boot::Test("workload=endless-exits"), ["--hz", "100"]);
         let path = guest.folder().join("out");
         let path = path.to_str().unwrap();
         let words = ["--output", path, "--event", "port-write:20"];
         guest.record(100, &words).quiet();
         let (all, _) = samples(Path::new(path));
-        let is_own = |sample: &Sample| sample.pid == 102;
-        let there = in_function(&all, "write_port_in_kernel", is_own);
+        let is_own = |sample: &Sample| sample.pid == 101;
+        let there = in_function(&all, "exit_by_port_write", is_own);
         let all = all.len() as u64;
         assert!(all > 0 && there == (all, all), "{there:?} of {all}");
         // The time between events isn't known.
@@ -160,7 +160,7 @@ fn record_and_report_name_the_event() {
         assert!(ran.stderr.contains("was sampled by an event"), "{ran:?}");
 
         // Another process has nothing but the number of its ticks.
-        let of_another = [&words[..], &["--pid", "101"]].concat();
+        let of_another = [&words[..], &["--pid", "102"]].concat();
         guest.record(100, &of_another).quiet();
         let (samples, contents) = samples(Path::new(path));
         assert!(samples.is_empty() && contents.account.ungathered > 0);
@@ -201,7 +201,7 @@ fn record_and_report_name_the_event() {
             ("getpc", &["--all", "0.5", "--output", path], ""),
             (
                 "pcsample",
-                &["--pid", "102", "--nsamples", "100", "--seconds", "5"],
+                &["--pid", "101", "--nsamples", "100", "--seconds", "5"],
                 "ticks are every port access",
             ),
         ] {

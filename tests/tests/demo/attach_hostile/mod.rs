@@ -107,7 +107,8 @@ fn check_samples(samples: &[Sample]) {
     assert!(samples.len() >= 20, "{}", samples.len());
     let right = samples.iter().filter(|sample| sample.pid == PID);
     // The first ones may be taken before the location of processes is known.
-    assert!(right.count() * 10 >= samples.len() * 9);
+    let (right, all) = (right.count(), samples.len());
+    assert!(right * 10 >= all * 9, "{right} of {all}");
 }
 
 /// As `System.map`, with each function this far from where it is.
