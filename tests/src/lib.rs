@@ -51,7 +51,7 @@ pub use place::{
     on_kvm_that_counts, on_kvm_with_cgroups, on_kvm_with_collector, on_kvm_with_gprof,
     on_kvm_with_python,
 };
-pub use pmc::{Pmc, count_of, pmc_call};
+pub use pmc::{Pmc, count_of};
 pub use pressure::CpuPressure;
 pub use prf::{Counts, Prf, PrfAccount, table};
 pub use profil::{Profil, kept, profil_call};

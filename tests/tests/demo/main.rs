@@ -34,7 +34,6 @@ mod network;
 mod pcs;
 mod perf_events;
 mod pmc;
-mod pmc_processes;
 mod ports;
 mod prf;
 mod prf_tools;
