@@ -38,41 +38,31 @@ struct Run {
     finished: Finished,
 }
 
-/// Makes each check a test for each VMM.
-macro_rules! on_each_vmm {
-    ($($check:ident)*) => {
-        $(mod $check {
+/// Makes each check a test for each of these VMMs.
+macro_rules! on_vmms {
+    ($vmms:tt $($check:ident)*) => {
+        $(on_vmms! { @check $check $vmms })*
+    };
+    (@check $check:ident { $($name:ident $vmm:ident)* }) => {
+        mod $check {
             use super::*;
 
-            #[test]
-            fn of_microsandbox() {
-                super::$check(&run(Vmm::Microsandbox));
-            }
-
-            #[test]
-            fn of_boxlite() {
-                super::$check(&run(Vmm::Boxlite));
-            }
-
-            #[test]
-            fn of_firecracker() {
-                super::$check(&run(Vmm::Firecracker));
-            }
-
-            #[test]
-            fn of_qemu_microvm() {
-                super::$check(&run(Vmm::QemuMicrovm));
-            }
-
-            #[test]
-            fn of_a_newer_qemu() {
-                super::$check(&run(Vmm::NewerQemu));
-            }
-        })*
+            $(#[test]
+            fn $name() {
+                super::$check(&run(Vmm::$vmm));
+            })*
+        }
     };
 }
 
-on_each_vmm! {
+on_vmms! {
+    {
+        of_microsandbox Microsandbox
+        of_boxlite Boxlite
+        of_firecracker Firecracker
+        of_qemu_microvm QemuMicrovm
+        of_a_newer_qemu NewerQemu
+    }
     it_is_listed_with_its_name
     user_samples_have_their_process
     kernel_stacks_are_whole
@@ -80,38 +70,22 @@ on_each_vmm! {
     processes_have_their_labels
 }
 
-/// With files of Debian's initial RAM disk.
-mod user_stacks_are_whole {
-    use super::*;
-
-    #[test]
-    fn of_firecracker() {
-        super::user_stacks_are_whole(&run(Vmm::Firecracker));
+// With files of Debian's initial RAM disk.
+on_vmms! {
+    {
+        of_firecracker Firecracker
+        of_qemu_microvm QemuMicrovm
+        of_a_newer_qemu NewerQemu
     }
-
-    #[test]
-    fn of_qemu_microvm() {
-        super::user_stacks_are_whole(&run(Vmm::QemuMicrovm));
-    }
-
-    #[test]
-    fn of_a_newer_qemu() {
-        super::user_stacks_are_whole(&run(Vmm::NewerQemu));
-    }
+    user_stacks_are_whole
 }
 
-mod user_stacks_follow_frame_pointers {
-    use super::*;
-
-    #[test]
-    fn of_microsandbox() {
-        super::user_stacks_follow_frame_pointers(&run(Vmm::Microsandbox));
+on_vmms! {
+    {
+        of_microsandbox Microsandbox
+        of_boxlite Boxlite
     }
-
-    #[test]
-    fn of_boxlite() {
-        super::user_stacks_follow_frame_pointers(&run(Vmm::Boxlite));
-    }
+    user_stacks_follow_frame_pointers
 }
 
 fn run(vmm: Vmm) -> Run {
@@ -182,17 +156,14 @@ fn debians_guest(scenario: Scenario, programs: &[(&str, &Program)]) -> Scenario 
 
 impl Run {
     fn pid(&self, name: &str) -> i32 {
-        let console = self.finished.console("guest");
-        console.after(&format!("pid {name} ")).parse().unwrap()
+        self.finished.pid("guest", name)
     }
 
     /// The samples of both recordings, each with the recording's name.
     fn seen(&self) -> [(&'static str, Vec<NamedSample>); 2] {
         RECORDINGS.map(|name| {
-            let (contents, seen) = read(&self.finished, &format!("{name}.kvmprof"));
-            let said = self.finished.text(&format!("{name}.attach"));
-            assert_eq!(contents.closed, Some(contents.account), "{said}");
-            assert!(contents.account.balances(), "{:?}", contents.account);
+            self.finished.attached(name);
+            let (_, seen) = read(&self.finished, &format!("{name}.kvmprof"));
             (name, seen)
         })
     }
@@ -201,14 +172,7 @@ impl Run {
 /// BoxLite's program has no name on its command line.
 fn it_is_listed_with_its_name(run: &Run) {
     println!("{}", run.finished.text("cmdline"));
-    let list = run.finished.json("list.json");
-    let guests = list["guests"].as_array().unwrap().iter();
-    let [guest] = guests
-        .filter(|one| one["attachable"] == true)
-        .collect::<Vec<_>>()[..]
-    else {
-        panic!("{list}");
-    };
+    let guest = run.finished.listed("list.json", "attachable", true);
     let (program, name, vcpus) = match run.vmm {
         Vmm::Microsandbox => ("msb", Some("guest"), 1),
         Vmm::Boxlite => ("boxlite-shim", None, 1),
@@ -248,12 +212,10 @@ fn kernel_stacks_are_whole(run: &Run) {
             .iter()
             .filter(|seen| seen.sample.pid == dd && seen.sample.mode == Mode::Kernel)
             .collect();
-        most(
-            &format!("{recording}: whole kernel stacks"),
-            &kernel,
-            95,
-            |seen| seen.sample.stack.kernel_end == StackEnd::Complete,
-        );
+        let what = format!("{recording}: whole kernel stacks");
+        most(&what, &kernel, 95, |seen| {
+            seen.sample.stack.kernel_end == StackEnd::Complete
+        });
         let is_of_call = |frame: &String| frame == "do_syscall_64" || frame.contains("entry_SYS");
         most(&format!("{recording}: system calls"), &kernel, 90, |seen| {
             seen.frames.iter().any(is_of_call)
@@ -285,12 +247,8 @@ fn user_stacks_follow_frame_pointers(run: &Run) {
             .filter(|seen| seen.sample.mode == Mode::User && code.contains(&seen.sample.pc))
             .collect();
         // inner, middle, outer and main.
-        most(
-            &format!("{recording}: user stacks of calls"),
-            &user,
-            90,
-            |seen| seen.frames.len() >= 4,
-        );
+        let what = format!("{recording}: user stacks of calls");
+        most(&what, &user, 90, |seen| seen.frames.len() >= 4);
     }
 }
 
