@@ -4,6 +4,7 @@
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, guest_program, once};
 
 use super::{COMMON, ONE, TWO, check_pids, check_whole_stacks, of_program};
+use crate::named::{NamedSample, read};
 use crate::prf::functions_of_modules;
 
 const MIB: u64 = 1 << 20;
@@ -70,21 +71,17 @@ fn functions_of_modules_have_their_names() {
     assert!(!said.is_empty(), "{text}");
     let dd = run.pid("qemu", "dd");
     for name in ["traced", "copied"] {
-        let (contents, samples) = run.recording(&format!("{name}.kvmprof"));
+        let (contents, _) = run.recording(&format!("{name}.kvmprof"));
         let functions = functions_of_modules(&contents.symbols);
         for (address, function) in &said {
             let expected = format!("{function} [brd]");
             assert_eq!(functions.get(address), Some(&expected), "{name}");
         }
-        let is_in_module = |address: &u64| {
-            let function = functions.range(..=*address).next_back();
-            function.is_some_and(|(_, function)| function.ends_with(" [brd]"))
-        };
-        let of_reader = samples.iter().filter(|(sample, _)| sample.pid == dd);
-        let in_module = of_reader
-            .clone()
-            .filter(|(_, frames)| frames.iter().any(is_in_module));
-        let (in_module, all) = (in_module.count(), of_reader.count());
+        let (_, seen) = read(&run, &format!("{name}.kvmprof"));
+        let of_reader = seen.iter().filter(|seen| seen.sample.pid == dd);
+        let all = of_reader.clone().count();
+        let is_in = |seen: &&NamedSample| seen.kernel.iter().any(|frame| frame.module == "[brd]");
+        let in_module = of_reader.filter(is_in).count();
         println!("{name}: {in_module} of {all} samples of the reader lead through the module");
         assert!(in_module >= 10);
     }

@@ -1,14 +1,14 @@
 //! A guest of QEMU's with KASLR, whose kernel has neither BTF, ORC nor names of variables, attached to by ptrace and by the
 //! host's kernel simultaneously: all that is known of it is read out of its code, in its memory.
 
-use kvmprof_recording::{Mode, Sample, StackEnd};
+use kvmprof_recording::{Mode, StackEnd};
 use kvmprof_tests::linux::{
     Finished, Scenario, debian, guest_builder, guest_program, once, undescribed_image,
     unexpected_gaps,
 };
 
 use super::{COMMON, ONE, check_pids, check_whole_stacks, of_program};
-use crate::prf::functions_of_modules;
+use crate::named::{NamedSample, read};
 
 /// Both recordings.
 const RECORDINGS: [&str; 2] = ["traced", "copied"];
@@ -48,25 +48,16 @@ fn kernel_stacks_are_whole_through_modules_too() {
     let run = run();
     let dd = run.pid("qemu", "dd");
     for name in RECORDINGS {
-        let (contents, samples) = run.recording(&format!("{name}.kvmprof"));
-        let functions = functions_of_modules(&contents.symbols);
-        let is_in_module = |address: &u64| {
-            let function = functions.range(..=*address).next_back();
-            function.is_some_and(|(_, function)| function.ends_with(" [brd]"))
-        };
-        let kernel = samples
-            .iter()
-            .filter(|(sample, _)| sample.mode == Mode::Kernel);
-        let is_whole = |sample: &Sample| sample.stack.kernel_end == StackEnd::Complete;
-        let whole = kernel
-            .clone()
-            .filter(|(sample, _)| is_whole(sample))
-            .count();
-        let all = kernel.clone().count();
-        let through = kernel.filter(|(sample, frames)| {
-            sample.pid == dd && is_whole(sample) && frames.iter().any(is_in_module)
+        let (_, seen) = read(&run, &format!("{name}.kvmprof"));
+        let is_whole = |seen: &&NamedSample| seen.sample.stack.kernel_end == StackEnd::Complete;
+        let of_kernel = |seen: &&NamedSample| seen.sample.mode == Mode::Kernel;
+        let all = seen.iter().filter(of_kernel).count();
+        let whole: Vec<_> = (seen.iter().filter(of_kernel)).filter(is_whole).collect();
+        let through = whole.iter().filter(|seen| {
+            let mut frames = seen.kernel.iter();
+            seen.sample.pid == dd && frames.any(|frame| frame.module == "[brd]")
         });
-        let through = through.count();
+        let (whole, through) = (whole.len(), through.count());
         println!("{name}: {whole} of {all} kernel stacks are whole, {through} through the module");
         assert!(all >= 50 && whole * 100 >= all * 95 && through >= 10);
     }

@@ -4,13 +4,14 @@
 
 use kvmprof_lab::{PYRO, debian_package, pypi_package};
 use kvmprof_recording::file::Recording;
-use kvmprof_recording::{Mode, Sample, StackEnd};
 use kvmprof_tests::linux::{
     Finished, Product, Program, Scenario, debian, guest_init, guest_program, once, unexpected_gaps,
 };
 
 use super::{COMMON, check_whole_stacks};
-use crate::record::{NamedSample, most, read};
+use crate::record::{
+    NamedSample, check_calls_of_dd, check_frame_pointers, check_process, in_program, read,
+};
 
 /// Where programs are linked to.
 const CALLS: u64 = 0x1000_0000;
@@ -38,30 +39,13 @@ struct Run {
     finished: Finished,
 }
 
-/// Makes each check a test for each of these VMMs.
-macro_rules! on_vmms {
-    ($vmms:tt $($check:ident)*) => {
-        $(on_vmms! { @check $check $vmms })*
-    };
-    (@check $check:ident { $($name:ident $vmm:ident)* }) => {
-        mod $check {
-            use super::*;
-
-            $(#[test]
-            fn $name() {
-                super::$check(&run(Vmm::$vmm));
-            })*
-        }
-    };
-}
-
-on_vmms! {
-    {
-        of_microsandbox Microsandbox
-        of_boxlite Boxlite
-        of_firecracker Firecracker
-        of_qemu_microvm QemuMicrovm
-        of_a_newer_qemu NewerQemu
+kvmprof_tests::in_each_kernel! {
+    of {
+        of_microsandbox(super::Vmm::Microsandbox)
+        of_boxlite(super::Vmm::Boxlite)
+        of_firecracker(super::Vmm::Firecracker)
+        of_qemu_microvm(super::Vmm::QemuMicrovm)
+        of_a_newer_qemu(super::Vmm::NewerQemu)
     }
     it_is_listed_with_its_name
     user_samples_have_their_process
@@ -71,19 +55,19 @@ on_vmms! {
 }
 
 // With files of Debian's initial RAM disk.
-on_vmms! {
-    {
-        of_firecracker Firecracker
-        of_qemu_microvm QemuMicrovm
-        of_a_newer_qemu NewerQemu
+kvmprof_tests::in_each_kernel! {
+    of {
+        of_firecracker(super::Vmm::Firecracker)
+        of_qemu_microvm(super::Vmm::QemuMicrovm)
+        of_a_newer_qemu(super::Vmm::NewerQemu)
     }
     user_stacks_are_whole
 }
 
-on_vmms! {
-    {
-        of_microsandbox Microsandbox
-        of_boxlite Boxlite
+kvmprof_tests::in_each_kernel! {
+    of {
+        of_microsandbox(super::Vmm::Microsandbox)
+        of_boxlite(super::Vmm::Boxlite)
     }
     user_stacks_follow_frame_pointers
 }
@@ -188,38 +172,14 @@ fn it_is_listed_with_its_name(run: &Run) {
 fn user_samples_have_their_process(run: &Run) {
     for (recording, seen) in run.seen() {
         for (name, start) in [("calls", CALLS), ("plain", PLAIN)] {
-            let (pid, code) = (run.pid(name), start..start + 0x100_0000);
-            let user: Vec<&NamedSample> = seen
-                .iter()
-                .filter(|seen| seen.sample.mode == Mode::User && code.contains(&seen.sample.pc))
-                .collect();
-            let right = user
-                .iter()
-                .filter(|seen| seen.sample.pid == pid && seen.name() == name);
-            let (right, all) = (right.count(), user.len());
-            println!(
-                "{recording}: {right} of {all} user samples of {name} have pid {pid} and its name"
-            );
-            assert!(all >= 50 && right * 100 >= all * 99);
+            check_process(recording, &seen, name, start, run.pid(name));
         }
     }
 }
 
 fn kernel_stacks_are_whole(run: &Run) {
-    let dd = run.pid("dd");
     for (recording, seen) in run.seen() {
-        let kernel: Vec<&NamedSample> = seen
-            .iter()
-            .filter(|seen| seen.sample.pid == dd && seen.sample.mode == Mode::Kernel)
-            .collect();
-        let what = format!("{recording}: whole kernel stacks");
-        most(&what, &kernel, 95, |seen| {
-            seen.sample.stack.kernel_end == StackEnd::Complete
-        });
-        let is_of_call = |frame: &String| frame == "do_syscall_64" || frame.contains("entry_SYS");
-        most(&format!("{recording}: system calls"), &kernel, 90, |seen| {
-            seen.frames.iter().any(is_of_call)
-        });
+        check_calls_of_dd(recording, &seen);
     }
 }
 
@@ -227,13 +187,8 @@ fn kernel_stacks_are_whole(run: &Run) {
 fn user_stacks_are_whole(run: &Run) {
     for (recording, seen) in run.seen() {
         for (name, start) in [("calls", CALLS), ("plain", PLAIN)] {
-            let code = start..start + 0x100_0000;
-            let user: Vec<&Sample> = seen
-                .iter()
-                .map(|seen| &seen.sample)
-                .filter(|sample| sample.mode == Mode::User && code.contains(&sample.pc))
-                .collect();
-            check_whole_stacks(recording, name, user);
+            let user = in_program(&seen, start).into_iter();
+            check_whole_stacks(recording, name, user.map(|seen| &seen.sample).collect());
         }
     }
 }
@@ -241,14 +196,7 @@ fn user_stacks_are_whole(run: &Run) {
 /// To main, as when kvmprof runs these kernels: what starts a program has no frame pointers.
 fn user_stacks_follow_frame_pointers(run: &Run) {
     for (recording, seen) in run.seen() {
-        let code = CALLS..CALLS + 0x100_0000;
-        let user: Vec<&NamedSample> = seen
-            .iter()
-            .filter(|seen| seen.sample.mode == Mode::User && code.contains(&seen.sample.pc))
-            .collect();
-        // inner, middle, outer and main.
-        let what = format!("{recording}: user stacks of calls");
-        most(&what, &user, 90, |seen| seen.frames.len() >= 4);
+        check_frame_pointers(recording, &seen, CALLS);
     }
 }
 
