@@ -54,7 +54,7 @@ pub use place::{
 pub use pmc::{Pmc, count_of};
 pub use pressure::CpuPressure;
 pub use prf::{Counts, Prf, PrfAccount, table};
-pub use profil::{Profil, kept, profil_call};
+pub use profil::{Profil, ProfilTable, kept, profil_call};
 pub use program::{Ran, example_path, gprof, interrupt, kvmprof, python, run, run_command, signal};
 pub use random::Random;
 pub use recordings::{

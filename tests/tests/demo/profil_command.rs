@@ -8,8 +8,9 @@ use std::process::{Child, Command, Stdio};
 use kvmprof_demo_guest::{Mode, Row, function_at, process_of, rows, symbol};
 use kvmprof_recording::status::Status;
 use kvmprof_tests::{
-    Boot, Clock, CpuPressure, Guest, Machine, Ran, Sampled, TERMINAL_TYPE, Terminal, assert_rows,
-    gprof, kvmprof, on_kvm, on_kvm_with_gprof, run_command, sampling_rate, share, signal, until,
+    Boot, Clock, CpuPressure, Guest, Machine, ProfilTable, Ran, Sampled, TERMINAL_TYPE, Terminal,
+    assert_rows, gprof, kvmprof, on_kvm, on_kvm_with_gprof, run_command, sampling_rate, share,
+    signal, until,
 };
 use rustix::process::Signal;
 
@@ -77,29 +78,6 @@ fn until_found(guest: &Guest, count: u64) {
     until("ticks find the process", || is_found(guest, count));
 }
 
-/// The rows of a table: each with its count, and its function.
-fn table(text: &str) -> Vec<(u64, String)> {
-    let rows = text.lines().filter(|line| line.starts_with("  0x"));
-    rows.map(|row| {
-        let words: Vec<&str> = row.split_whitespace().collect();
-        let count = words[1].parse().unwrap();
-        (count, words.last().unwrap().to_string())
-    })
-    .collect()
-}
-
-/// The numbers of the equation at the end of a table: ticks, and those that were stored.
-fn account(text: &str) -> (u64, u64) {
-    let line = text
-        .lines()
-        .find(|line| line.contains(" ticks of process "));
-    let line = line.unwrap_or_else(|| panic!("no account: {text}"));
-    let (ticks, rest) = line.split_once(' ').unwrap();
-    let stored = rest.split_once("= ").unwrap().1;
-    let stored = stored.split(' ').next().unwrap();
-    (ticks.parse().unwrap(), stored.parse().unwrap())
-}
-
 /// The functions of gprof's flat profile, and the share of each in percent.
 fn flat_profile(program: &Path, histograms: &[PathBuf]) -> BTreeMap<String, f64> {
     let table = run_command(gprof().args(["-b", "-p"]).arg(program).args(histograms)).quiet();
@@ -144,8 +122,7 @@ fn gprof_names_the_functions_with_their_shares() {
         children.iter().for_each(|child| signal(child, Signal::INT));
         let ends = children.into_iter().map(|child| end(child).quiet());
         let ends = ends.inspect(|text| println!("{text}"));
-        let tables = ends.map(|text| (account(&text).1, table(&text)));
-        let tables: Vec<(u64, Vec<(u64, String)>)> = tables.collect();
+        let tables: Vec<ProfilTable> = ends.map(|text| ProfilTable::parse(&text)).collect();
         let profile = flat_profile(&program, &files);
         let user = |row: &Row| row.mode == Mode::User;
         let of_row = |row: &Row| match row.pid {
@@ -156,10 +133,11 @@ fn gprof_names_the_functions_with_their_shares() {
         let all = counts.iter().sum();
         let sampled = Sampled::new(all, 0, 0, &pressure);
         assert_rows(counts.try_into().unwrap(), cycles, user, sampled);
-        let all_stored = tables.iter().map(|(stored, _)| stored).sum();
+        let all_stored = tables.iter().map(ProfilTable::stored).sum();
         // gprof takes the end of the section .text for the end of the last function, which is elsewhere.
-        let counted = tables.iter().flat_map(|(_, rows)| rows);
-        for (count, function) in counted.filter(|(_, function)| function != "dyer") {
+        let counted = tables.iter().flat_map(|table| &table.rows);
+        let counted = counted.map(|(count, words)| (count, words.last().unwrap()));
+        for (count, function) in counted.filter(|(_, function)| *function != "dyer") {
             let expected = share(*count, all_stored) * 100.0;
             let by_gprof = profile.get(function).copied().unwrap_or_default();
             // It prints hundredths of a percent.
@@ -207,15 +185,13 @@ fn tables_have_the_functions_of_the_process() {
             let ran = interrupted(&guest, "profil", &words, 30);
             assert!(ran.starts_with("process 102: "), "{ran}");
             assert!(ran.contains(heading), "{words:?}: {ran}");
-            let (ticks, stored) = account(&ran);
-            let rows = table(&ran);
-            assert_eq!(rows.iter().map(|(count, _)| count).sum::<u64>(), stored);
+            let table = ProfilTable::parse(&ran);
+            assert_eq!(table.sum(), table.stored());
             // The process spends little time outside of its main function.
-            let own = rows
-                .iter()
-                .filter(|(_, name)| name.starts_with("turn_wheel"));
+            let is_own = |words: &[String]| words.last().unwrap().starts_with("turn_wheel");
+            let own = table.rows.iter().filter(|(_, words)| is_own(words));
             let own: u64 = own.map(|(count, _)| count).sum();
-            assert!(own * 10 >= ticks * 9 && own > 0, "{words:?}: {ran}");
+            assert!(own * 10 >= table.ticks * 9 && own > 0, "{words:?}: {ran}");
         }
         guest.stop();
     });
@@ -227,10 +203,9 @@ fn pcsample_ends_when_it_has_enough() {
         let guest = guest();
         let words = ["--pid", "103", "--nsamples", "50", "--every-tick"];
         let ran = command(&guest, "pcsample", &words).quiet();
-        assert_eq!(account(&ran), (50, 50), "{ran}");
-        let rows = table(&ran);
-        assert_eq!(rows.iter().map(|(count, _)| count).sum::<u64>(), 50);
-        assert_eq!(rows[0].1, "card", "{ran}");
+        let table = ProfilTable::parse(&ran);
+        assert_eq!((table.ticks, table.stored(), table.sum()), (50, 50, 50));
+        assert_eq!(table.rows[0].1.last().unwrap(), "card", "{ran}");
 
         let raw = [&words[..], &["--raw"]].concat();
         let ran = command(&guest, "pcsample", &raw).quiet();
@@ -264,7 +239,7 @@ fn collected_data_is_printed_at_the_end() {
             signal(&child, Signal::INT);
             let ran = end(child);
             assert_eq!(ran.status, 0, "{ran:?}");
-            assert!(account(&ran.stdout).1 >= 20, "{ran:?}");
+            assert!(ProfilTable::parse(&ran.stdout).stored() >= 20, "{ran:?}");
             until("the clock stands still", || {
                 (!guest.status().clock.running).then_some(())
             });
@@ -275,7 +250,7 @@ fn collected_data_is_printed_at_the_end() {
         let ran = end(child);
         assert_eq!(ran.status, 0, "{ran:?}");
         assert_eq!(ran.stderr, "kvmprof: ended early: the guest has ended\n");
-        assert!(account(&ran.stdout).1 >= 20, "{ran:?}");
+        assert!(ProfilTable::parse(&ran.stdout).stored() >= 20, "{ran:?}");
         assert_eq!(guest.wait().status, 0);
     });
 }
