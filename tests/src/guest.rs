@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use kvmprof_client::Connection;
-use kvmprof_recording::status::Status;
+use kvmprof_recording::ConsumerLedger;
+use kvmprof_recording::status::{ClockStatus, Status};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fcntl_setfl, mknodat, open};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::program::{example_path, kvmprof, python, run};
-use crate::status::status_of;
+use crate::status::{status_of, until_recorded};
 use crate::{Accounts, Boot, Pcs, Ran, until};
 
 /// A bare-metal guest under `kvmprof run` or `kvmprof attach`. Dropping it kills that program.
@@ -32,9 +33,7 @@ impl Guest {
     /// # Panics
     /// If it ends instead.
     pub fn start<S: AsRef<OsStr>>(boot: Boot, options: impl IntoIterator<Item = S>) -> Self {
-        let mut guest = Self::launch(boot, options);
-        guest.until_it_answers();
-        guest
+        Self::launch(boot, options).ready()
     }
 
     /// Like [`Guest::start`], but each write of kvmprof to standard error blocks forever, because standard error is a full pipe.
@@ -50,8 +49,7 @@ impl Guest {
         let mut command = Self::command_of(boot, "64M", folder.path());
         let mut guest = Self::spawn(&mut command, options, folder, full.into());
         guest.unread = Some(reader);
-        guest.until_it_answers();
-        guest
+        guest.ready()
     }
 
     /// Like [`Guest::start`], but the console isn't read: it is a full pipe. Returns the pipe's other end, whose reads don't block.
@@ -73,8 +71,7 @@ impl Guest {
         fill(&mut end(OFlags::WRONLY));
         let mut command = Self::command_of(boot, "64M", folder.path());
         let stderr = stderr_file(folder.path());
-        let mut guest = Self::spawn(&mut command, options, folder, stderr);
-        guest.until_it_answers();
+        let guest = Self::spawn(&mut command, options, folder, stderr).ready();
         (guest, console)
     }
 
@@ -97,18 +94,18 @@ impl Guest {
                 .arg(write_kernel(boot, folder.path()));
         }
         let stderr = stderr_file(folder.path());
-        let mut guest = Self::spawn(&mut command, options, folder, stderr);
-        guest.until_it_answers();
-        guest
+        Self::spawn(&mut command, options, folder, stderr).ready()
     }
 
-    fn until_it_answers(&mut self) {
+    /// This guest, whose socket answers.
+    fn ready(mut self) -> Self {
         until("the guest's socket answers", || {
             if let Some(status) = self.child.try_wait().unwrap() {
                 panic!("kvmprof has ended: {status}, {}", self.stderr());
             }
             Connection::connect(&self.socket()).ok()
         });
+        self
     }
 
     /// Starts the guest without waiting.
@@ -128,9 +125,7 @@ impl Guest {
         memory: &str,
         options: impl IntoIterator<Item = S>,
     ) -> Self {
-        let mut guest = Self::launch_with_memory(boot, memory, options);
-        guest.until_it_answers();
-        guest
+        Self::launch_with_memory(boot, memory, options).ready()
     }
 
     fn launch_with_memory<S: AsRef<OsStr>>(
@@ -156,9 +151,7 @@ impl Guest {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Self::command_with(boot, kernel, "64M", folder.path());
         let stderr = stderr_file(folder.path());
-        let mut guest = Self::spawn(&mut command, options, folder, stderr);
-        guest.until_it_answers();
-        guest
+        Self::spawn(&mut command, options, folder, stderr).ready()
     }
 
     fn command_of(boot: Boot, memory: &str, folder: &Path) -> Command {
@@ -264,6 +257,20 @@ impl Guest {
         status_of(&self.connect())
     }
 
+    /// Waits until the clock has taken this many samples. Returns its state, whose account balances.
+    pub fn until_sampled(&self, samples: u64) -> ClockStatus {
+        until("enough is sampled", || {
+            let clock = self.status().clock;
+            assert!(clock.ledger.balances(), "{clock:?}");
+            (clock.ledger.sampled >= samples).then_some(clock)
+        })
+    }
+
+    /// As [`until_recorded`](crate::until_recorded).
+    pub fn until_recorded(&self, ticks: u64) -> ConsumerLedger {
+        until_recorded(&self.connect(), ticks)
+    }
+
     /// Waits until no client has pcs open: kvmprof detects a client's end after a moment.
     pub fn until_closed(&self) -> Accounts {
         let connection = self.connect();
@@ -271,6 +278,27 @@ impl Guest {
             let accounts = Accounts::of(&connection);
             (!accounts.open).then_some(accounts)
         })
+    }
+
+    /// Starts a kvmprof command with this guest's socket, whose output is read at its end.
+    ///
+    /// # Panics
+    /// If it can't be started.
+    pub fn spawn_command(&self, words: &[&str]) -> Child {
+        let mut command = Command::new(kvmprof());
+        command.args(words).env("KVMPROF_SOCKET", self.socket());
+        command.stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    }
+
+    /// Has `kvmprof control` do `action`, such as `pause`.
+    ///
+    /// # Panics
+    /// If it fails or says something.
+    #[track_caller]
+    pub fn control(&self, action: &str) {
+        assert_eq!(self.command("control", &[action]).quiet(), "", "{action}");
     }
 
     /// Runs a kvmprof command with this guest's `--socket`, and more arguments.

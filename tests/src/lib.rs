@@ -47,27 +47,30 @@ pub use not_run::not_run;
 pub use own_run::with_own_run;
 pub use pcs::{Pcs, Recorded, errno_of};
 pub use place::{
-    in_lab, is_kernel_clock_for_demo, on_kvm, on_kvm_of_lab, on_kvm_of_lab_with,
+    clocks_for_demo, in_lab, is_kernel_clock_for_demo, on_kvm, on_kvm_of_lab, on_kvm_of_lab_with,
     on_kvm_that_counts, on_kvm_with_cgroups, on_kvm_with_collector, on_kvm_with_gprof,
     on_kvm_with_python,
 };
-pub use pmc::{Pmc, count_of, pmc_call};
+pub use pmc::{Pmc, count_of};
 pub use pressure::CpuPressure;
 pub use prf::{Counts, Prf, PrfAccount, table};
-pub use profil::{Profil, kept, profil_call};
-pub use program::{Ran, example_path, gprof, kvmprof, python, run, run_command};
+pub use profil::{Profil, ProfilTable, kept, profil_call};
+pub use program::{Ran, example_path, gprof, interrupt, kvmprof, python, run, run_command, signal};
 pub use random::Random;
 pub use recordings::{
-    ENOUGH_SAMPLES, HostFrame, check_demo_processes, demo_row, host_stacks, recorded,
-    recorded_with_frames,
+    ENOUGH_SAMPLES, HostFrame, check_demo_processes, counts_of_rows, demo_row, host_stacks,
+    recorded, recorded_with_frames,
 };
-pub use shares::{Sampled, assert_share, sampling_rate, share, standard_error};
-pub use status::{read_status, status_of};
+pub use shares::{Sampled, assert_rows, assert_share, sampling_rate, share, standard_error};
+pub use status::{read_status, status_of, until_recorded};
 pub use stream::{Block, decode_blocks, ticks_by_kind};
 pub use terminal::{TERMINAL_TYPE, Terminal};
 pub use threads::{StoppedThread, Thread, threads};
 pub use userfault::never_bring;
 pub use wait::until;
+
+/// The values of `attach --capture`.
+pub const CAPTURES: [&str; 2] = ["ptrace", "kernel"];
 
 pub mod linux;
 pub mod raw_client;

@@ -44,6 +44,24 @@ pub struct Clock {
     pub jitter: bool,
 }
 
+impl Clock {
+    /// A clock of the vCPUs' threads, with ticks in step.
+    pub fn at(hz: u32) -> Self {
+        Self {
+            hz,
+            ..Self::default()
+        }
+    }
+
+    /// The same with a random phase. Otherwise the demo guest's own timer would run in step.
+    pub fn jittered(hz: u32) -> Self {
+        Self {
+            jitter: true,
+            ..Self::at(hz)
+        }
+    }
+}
+
 /// Installs the sandbox's filters for the threads of guests in this process, unless `KVMPROF_TESTS_SANDBOX` says `log` or `off`. So the
 /// tests find system calls that the filters have to allow.
 fn contain_threads() {
@@ -94,6 +112,18 @@ impl Machine {
             hold: true,
             ..config
         })
+    }
+
+    /// Starts the guest, neither held nor sampled, without ports, and waits until it counts its time, if it does.
+    ///
+    /// # Panics
+    /// If it can't be started.
+    pub fn unwatched(boot: Boot, vcpus: u16) -> Self {
+        let machine = Self::start_with_ports(boot, vcpus, Clock::default(), GuestAccess::None);
+        if matches!(boot, Boot::Demo) {
+            machine.truth();
+        }
+        machine
     }
 
     /// Starts the guest with a recorder, which lets it run.

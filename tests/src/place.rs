@@ -125,6 +125,12 @@ pub fn is_kernel_clock_for_demo() -> bool {
     is
 }
 
+/// The values of `--clock` for guests other than Linux on this host.
+pub fn clocks_for_demo() -> impl Iterator<Item = &'static str> {
+    let kernel = is_kernel_clock_for_demo().then_some("kernel");
+    std::iter::once("thread").chain(kernel)
+}
+
 /// Like [`on_kvm`], with the host's Python in the lab too.
 ///
 /// # Panics

@@ -1,5 +1,7 @@
 //! A client's open profil.
 
+use std::collections::BTreeMap;
+
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::profil::{Call, Function, PROFIL_CALL, PROFIL_GETSTAT, Range, State, Status};
 use kvmprof_abi::wire::{MAX_DATA, device};
@@ -105,5 +107,63 @@ impl Profil {
         let bytes = self.0.read(MAX_DATA).unwrap();
         let counts = bytes.as_chunks::<2>().0.iter();
         counts.map(|count| u16::from_le_bytes(*count)).collect()
+    }
+}
+
+/// The table of a process that `kvmprof profil` and `kvmprof pcsample` print.
+#[derive(Debug)]
+pub struct ProfilTable {
+    /// Each row's count, and its words.
+    pub rows: Vec<(u64, Vec<String>)>,
+    /// The account below it: ticks of the process, and those of each kind.
+    pub ticks: u64,
+    kinds: BTreeMap<String, u64>,
+}
+
+impl ProfilTable {
+    /// Reads the output.
+    ///
+    /// # Panics
+    /// If it isn't such a table.
+    pub fn parse(text: &str) -> Self {
+        let rows = text.lines().filter(|line| line.starts_with("  0x"));
+        let rows = rows.map(|row| {
+            let words: Vec<String> = row.split_whitespace().map(str::to_owned).collect();
+            (words[1].parse().unwrap(), words)
+        });
+        let mut lines = text.lines();
+        let account = lines.find(|line| line.contains(" ticks of process "));
+        let account = account.unwrap_or_else(|| panic!("no account: {text}"));
+        // 50 ticks of process 101 in user mode = 48 stored + 2 lost
+        let (all, kinds) = account.split_once(" = ").unwrap();
+        let kinds = kinds.split(" + ").map(|kind| {
+            let (count, kind) = kind.split_once(' ').unwrap();
+            (kind.to_owned(), count.parse().unwrap())
+        });
+        let ticks = all.split(' ').next().unwrap().parse().unwrap();
+        Self {
+            rows: rows.collect(),
+            ticks,
+            kinds: kinds.collect(),
+        }
+    }
+
+    /// Ticks of the kind `stored`.
+    pub fn stored(&self) -> u64 {
+        self.kinds.get("stored").copied().unwrap_or_default()
+    }
+
+    /// All counts of the rows.
+    pub fn sum(&self) -> u64 {
+        self.rows.iter().map(|(count, _)| count).sum()
+    }
+
+    /// The counts of a function's rows.
+    pub fn of(&self, function: &str) -> u64 {
+        let its = self
+            .rows
+            .iter()
+            .filter(|(_, words)| words.last().is_some_and(|it| it == function));
+        its.map(|(count, _)| count).sum()
     }
 }

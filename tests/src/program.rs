@@ -2,9 +2,11 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use kvmprof_lab::shared_libraries;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 use crate::in_lab;
 
@@ -23,6 +25,25 @@ pub struct Ran {
 }
 
 impl Ran {
+    /// Its output, after it has succeeded without a message.
+    ///
+    /// # Panics
+    /// If it has failed, or said something on standard error.
+    #[track_caller]
+    pub fn quiet(self) -> String {
+        assert_eq!((self.status, self.stderr.as_str()), (0, ""), "{self:?}");
+        self.stdout
+    }
+
+    /// Its output, as a JSON document.
+    ///
+    /// # Panics
+    /// As [`Ran::quiet`], and if it is none.
+    #[track_caller]
+    pub fn json(self) -> Value {
+        serde_json::from_str(&self.quiet()).unwrap()
+    }
+
     /// The same without the messages that a vCPU's thread was slow to stop. A busy host causes that: such a tick is lost, and the account has it.
     #[must_use]
     pub fn without_slow_looks(mut self) -> Self {
@@ -130,6 +151,23 @@ pub fn run_command(command: &mut Command) -> Ran {
     let output = command.stdin(Stdio::null()).output();
     let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
     output.into()
+}
+
+/// Sends `signal` to a program that a test has started.
+///
+/// # Panics
+/// If it has ended, and has been waited for.
+pub fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+/// Ends a program by SIGINT, and returns what it has said.
+///
+/// # Panics
+/// As [`signal`].
+pub fn interrupt(child: Child) -> Ran {
+    signal(&child, Signal::INT);
+    Ran::from(child.wait_with_output().unwrap())
 }
 
 impl From<Output> for Ran {

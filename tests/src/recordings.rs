@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use kvmprof_abi::kallsyms::KernelSymbol;
-use kvmprof_demo_guest::{Mode, function_at, process_of, row_of};
+use kvmprof_demo_guest::{Mode, ROWS, function_at, process_of, row_of, rows};
 use kvmprof_recording::file::{Contents, Recording};
 use kvmprof_recording::{HOST_FRAMES, Mode as SampleMode, Sample};
 
@@ -105,4 +105,18 @@ pub fn demo_row(sample: &Sample) -> usize {
         SampleMode::Idle => Mode::Idle,
     };
     row_of(mode, sample.pid, sample.pc).unwrap_or_else(|| panic!("{sample:x?}"))
+}
+
+/// How many of the samples, and of the ticks that were idle without one, are in each row of the demo guest.
+///
+/// # Panics
+/// If a sample belongs to no row.
+pub fn counts_of_rows<'a>(samples: impl IntoIterator<Item = &'a Sample>, idle: u64) -> [u64; ROWS] {
+    let mut counts = [0; ROWS];
+    for sample in samples {
+        counts[demo_row(sample)] += 1;
+    }
+    let row = rows().iter().position(|row| row.mode == Mode::Idle);
+    counts[row.unwrap()] += idle;
+    counts
 }

@@ -1,5 +1,7 @@
 //! Shares of samples, and the tolerance for their distance from the truth.
 
+use kvmprof_demo_guest::{ROWS, Row, rows};
+
 use crate::{CpuPressure, in_lab, not_run};
 
 /// Tolerance in addition to four standard errors: the clock's own exits and the guest's bookkeeping may shift shares by this much.
@@ -127,6 +129,25 @@ pub fn assert_share(what: &str, observed: f64, expected: f64, sampled: Sampled) 
     };
     if let Err(reason) = judged {
         panic!("{what}: {reason}");
+    }
+}
+
+/// Checks that the rows of the demo guest that `is_judged` have the shares of its own count, in cycles. `counts` are the samples of each row.
+///
+/// # Panics
+/// As [`assert_share`].
+#[track_caller]
+pub fn assert_rows(
+    counts: [u64; ROWS],
+    cycles: [u64; ROWS],
+    is_judged: impl Fn(&Row) -> bool,
+    sampled: Sampled,
+) {
+    let judged = || (rows().iter().zip(counts).zip(cycles)).filter(|((row, _), _)| is_judged(row));
+    let whole = |of: fn(u64, u64) -> u64| judged().map(|((_, count), own)| of(count, own)).sum();
+    let (seen, spent) = (whole(|count, _| count), whole(|_, own| own));
+    for ((row, count), own) in judged() {
+        assert_share(row.name, share(count, seen), share(own, spent), sampled);
     }
 }
 

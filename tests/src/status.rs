@@ -2,7 +2,10 @@
 
 use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
+use kvmprof_recording::ConsumerLedger;
 use kvmprof_recording::status::Status;
+
+use crate::until;
 
 /// Maximum number of bytes of a status document, which has some KiB.
 const MAX_STATUS: usize = 1 << 20;
@@ -24,4 +27,17 @@ pub fn read_status(document: impl AsRef<[u8]>) -> Status {
     let document = document.as_ref();
     Status::from_json(document)
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(document)))
+}
+
+/// Waits until the only recorder has recorded this many ticks. Returns its account.
+///
+/// # Panics
+/// If the account doesn't balance.
+pub fn until_recorded(connection: &Connection, ticks: u64) -> ConsumerLedger {
+    until("enough is recorded", || {
+        let status = status_of(connection);
+        let ledger = status.recorders().next()?.ledger;
+        assert!(ledger.balances(), "{ledger:?}");
+        (ledger.recorded + ledger.merged >= ticks).then_some(ledger)
+    })
 }

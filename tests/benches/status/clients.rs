@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use kvmprof_abi::pcs::PROF_ALL;
 use kvmprof_abi::recorder::{REC_START, STACK_KERNEL, STACK_USER};
-use kvmprof_abi::wire::{HEADER_LENGTH, MAX_DATA, Request, device};
+use kvmprof_abi::wire::{MAX_DATA, device};
 use kvmprof_client::{Connection, RemoteDevice};
-use kvmprof_tests::raw_client::{connect, encode};
+use kvmprof_tests::raw_client::{self, connect, encode};
 use kvmprof_tests::{Boot, Guest};
 
 use super::{MAX_STATUS, Times, end};
@@ -139,26 +139,9 @@ pub fn unread_answers(answers: usize) -> Times {
 fn ask_without_reading(guest: &Guest) -> std::io::Result<()> {
     let limit = Some(Duration::from_millis(100));
     let mut stream = connect(&guest.socket(), limit)?;
-    let open = Request::Open {
-        device: device::STATUS,
-        minor: 0,
-        flags: 0,
-    };
-    stream.write_all(&encode(1, open))?;
-    let mut reply = [0; HEADER_LENGTH + 4];
-    stream.read_exact(&mut reply)?;
-    let handle = u32::from_le_bytes([reply[16], reply[17], reply[18], reply[19]]);
+    let handle = raw_client::open(&mut stream, device::STATUS, 0)?;
     for tag in 2.. {
-        let limit = u32::try_from(MAX_DATA).unwrap_or(u32::MAX);
-        let flags = 0;
-        stream.write_all(&encode(
-            tag,
-            Request::Read {
-                handle,
-                limit,
-                flags,
-            },
-        ))?;
+        stream.write_all(&encode(tag, raw_client::read(handle, MAX_DATA)))?;
     }
     Ok(())
 }

@@ -20,100 +20,52 @@ pub struct Derived {
     pub described: Option<u64>,
 }
 
-/// The members that are compared although a kernel's code may not give them: all that any recipe finds.
-const MEMBERS: [(&str, &str); 92] = [
-    ("task_struct", "pid"),
-    ("task_struct", "tgid"),
-    ("task_struct", "comm"),
-    ("task_struct", "cred"),
-    ("task_struct", "thread_pid"),
-    ("task_struct", "signal"),
-    ("task_struct", "mm"),
-    ("task_struct", "thread.sp"),
-    ("task_struct", "tasks"),
-    ("task_struct", "thread_node"),
-    ("task_struct", "real_parent"),
-    ("task_struct", "group_leader"),
-    ("task_struct", "__state"),
-    ("task_struct", "exit_state"),
-    ("task_struct", "on_cpu"),
-    ("task_struct", "thread_info.cpu"),
-    ("task_struct", "start_time"),
-    ("task_struct", "nvcsw"),
-    ("task_struct", "nivcsw"),
-    ("task_struct", "self_exec_id"),
-    ("signal_struct", "pids"),
-    ("signal_struct", "thread_head"),
-    ("signal_struct", "live"),
+/// The members that are compared although a kernel's code may not give them: all that any recipe finds, by structure.
+const MEMBERS: [(&str, &str); 32] = [
+    (
+        "task_struct",
+        "pid tgid comm cred thread_pid signal mm thread.sp tasks thread_node real_parent group_leader __state exit_state on_cpu thread_info.cpu start_time nvcsw nivcsw self_exec_id",
+    ),
+    ("signal_struct", "pids thread_head live"),
     ("pid", "numbers"),
     ("cred", "uid"),
-    ("mm_struct", "mm_mt.ma_root"),
-    ("mm_struct", "mmap"),
+    ("mm_struct", "mm_mt.ma_root mmap"),
     ("vm_area_struct", "vm_next"),
-    ("mm_struct", "pgd"),
-    ("mm_struct", "map_count"),
-    ("mm_struct", "total_vm"),
-    ("mm_struct", "exec_vm"),
-    ("mm_struct", "start_code"),
-    ("mm_struct", "arg_start"),
-    ("mm_struct", "saved_auxv"),
-    ("maple_range_64", "pivot"),
-    ("maple_range_64", "slot"),
-    ("maple_arange_64", "pivot"),
-    ("maple_arange_64", "slot"),
-    ("vm_area_struct", "vm_start"),
-    ("vm_area_struct", "vm_end"),
-    ("vm_area_struct", "vm_flags"),
-    ("vm_area_struct", "vm_pgoff"),
-    ("vm_area_struct", "vm_file"),
-    ("file", "f_inode"),
-    ("file", "f_path.mnt"),
-    ("file", "f_path.dentry"),
-    ("dentry", "d_parent"),
-    ("dentry", "d_name.name"),
-    ("dentry", "d_name.len"),
-    ("inode", "i_sb"),
-    ("inode", "i_ino"),
-    ("inode", "i_size"),
+    (
+        "mm_struct",
+        "pgd map_count total_vm exec_vm start_code arg_start saved_auxv",
+    ),
+    ("maple_range_64", "pivot slot"),
+    ("maple_arange_64", "pivot slot"),
+    (
+        "vm_area_struct",
+        "vm_start vm_end vm_flags vm_pgoff vm_file",
+    ),
+    ("file", "f_inode f_path.mnt f_path.dentry"),
+    ("dentry", "d_parent d_name.name d_name.len"),
+    ("inode", "i_sb i_ino i_size"),
     ("super_block", "s_dev"),
     ("mutex", "owner"),
     ("task_struct", "fs"),
-    ("fs_struct", "root.mnt"),
-    ("fs_struct", "root.dentry"),
+    ("fs_struct", "root.mnt root.dentry"),
     ("pid", "level"),
-    ("upid", SIZE),
+    ("upid", "SIZE"),
     ("vfsmount", "mnt_root"),
-    ("mount", "mnt"),
-    ("mount", "mnt_parent"),
-    ("mount", "mnt_mountpoint"),
+    ("mount", "mnt mnt_parent mnt_mountpoint"),
     ("inode", "i_mapping"),
     ("address_space", "i_pages.xa_head"),
-    ("xa_node", "shift"),
-    ("xa_node", "slots"),
-    ("xa_node", SIZE),
-    ("page", "flags"),
-    ("page", SIZE),
+    ("xa_node", "shift slots SIZE"),
+    ("page", "flags SIZE"),
     ("pageflags", "PG_uptodate"),
-    ("module", "state"),
-    ("module", "list"),
-    ("module", "name"),
-    ("module", "kallsyms"),
-    ("module", "text.base"),
-    ("module", "text.size"),
-    ("module", "init_text.base"),
-    ("module", "init_text.size"),
-    ("module", "arch.orc_unwind_ip"),
-    ("module", "arch.orc_unwind"),
-    ("module", "arch.num_orcs"),
-    ("mod_kallsyms", "symtab"),
-    ("mod_kallsyms", "num_symtab"),
-    ("mod_kallsyms", "strtab"),
-    ("mod_kallsyms", "typetab"),
+    (
+        "module",
+        "state list name kallsyms text.base text.size init_text.base init_text.size arch.orc_unwind_ip arch.orc_unwind arch.num_orcs",
+    ),
+    ("mod_kallsyms", "symtab num_symtab strtab typetab"),
     ("task_struct", "cgroups"),
     ("css_set", "dfl_cgrp"),
     ("cgroup", "kn"),
-    ("kernfs_node", "name"),
-    ("kernfs_node", "parent"),
+    ("kernfs_node", "name parent"),
 ];
 
 /// Variables, and where they are in `struct pcpu_hot` in kernels that have that.
@@ -132,7 +84,7 @@ const VARIABLES: [(&str, &str); 11] = [
 ];
 
 /// What stands for a structure's size in place of a member.
-const SIZE: &str = "";
+const SIZE: &str = "SIZE";
 
 /// What BTF says of a member, or of what recipes give beside members.
 fn described(btf: &Btf<'_>, structure: &str, member: &str) -> Option<u64> {
@@ -183,12 +135,12 @@ pub fn compare(elf: &[u8], with_functions: bool) -> Option<Vec<Derived>> {
     let findings = Code::new(&image, &symbols).findings();
     let variables: BTreeMap<&str, u64> = findings.variables().collect();
     let mut derived = Vec::new();
-    for (structure, member) in MEMBERS {
-        derived.push(Derived {
+    for (structure, members) in MEMBERS {
+        derived.extend(members.split(' ').map(|member| Derived {
             name: format!("{structure}.{member}"),
-            told: findings.member(structure, member),
+            told: findings.member(structure, if member == SIZE { "" } else { member }),
             described: described(&btf, structure, member),
-        });
+        }));
     }
     for (name, hot) in VARIABLES {
         let in_hot = btf.offset_of("pcpu_hot", hot).filter(|_| !hot.is_empty());

@@ -33,7 +33,8 @@ pub use undescribed::patched;
 
 /// Makes each check a test for each kernel on which all tests of guests run. The check gets the result of the test program's function `run`
 /// for the series. Behind `described or not:` there are also tests for [kernels that say nothing of themselves](undescribed_kernel), and `run`
-/// gets whether the kernel describes itself, as behind `described:`.
+/// gets whether the kernel describes itself, as behind `described:`. Behind `of { NAME(ARGUMENTS) ... }` the tests have these names, and `run` gets
+/// these arguments.
 #[macro_export]
 macro_rules! in_each_kernel {
     (@tests { $($check:ident)* } $tests:tt) => {
@@ -46,6 +47,9 @@ macro_rules! in_each_kernel {
                 super::$check(&super::run $run);
             })*
         }
+    };
+    (of $tests:tt $($check:ident)*) => {
+        $crate::in_each_kernel! { @tests { $($check)* } $tests }
     };
     (described or not: $($check:ident)*) => {
         $crate::in_each_kernel! { @tests { $($check)* } {

@@ -330,6 +330,52 @@ impl Finished {
         Console::new(&self.text(&format!("{guest}.console")))
     }
 
+    /// The pids of a guest's process, as its shell prints them at each start of the guest.
+    pub fn pids(&self, guest: &str, process: &str) -> Vec<i32> {
+        let console = self.console(guest).text();
+        let prefix = format!("pid {process} ");
+        let pids = console
+            .lines()
+            .filter_map(|line| line.strip_prefix(&prefix));
+        pids.map(|pid| pid.trim().parse().expect("a pid")).collect()
+    }
+
+    /// The pid at the first start.
+    ///
+    /// # Panics
+    /// If it isn't printed.
+    pub fn pid(&self, guest: &str, process: &str) -> i32 {
+        self.console(guest).number(&format!("pid {process} "))
+    }
+
+    /// A [recording](Self::recording) by `kvmprof attach`, which has ended without an error: it has samples, and is complete.
+    ///
+    /// # Panics
+    /// If it isn't.
+    pub fn attached(&self, name: &str) -> (Contents, Vec<(Sample, Vec<u64>)>) {
+        let said = self.text(&format!("{name}.attach"));
+        let status = self.text(&format!("{name}.attach.status"));
+        assert_eq!(status.trim(), "0", "{name}: {said}");
+        let (contents, samples) = self.recording(&format!("{name}.kvmprof"));
+        assert!(!samples.is_empty(), "{name}: {said}");
+        let account = contents.account;
+        assert_eq!(contents.closed, Some(account), "{name}");
+        assert!(account.balances(), "{name}: {account:?}");
+        (contents, samples)
+    }
+
+    /// The one guest that `kvmprof list` found with this value of a member.
+    ///
+    /// # Panics
+    /// If it found none or several.
+    pub fn listed(&self, document: &str, member: &str, value: impl Into<Value>) -> Value {
+        let (list, value) = (self.json(document), value.into());
+        let guests = list["guests"].as_array().expect("guests").iter();
+        let found: Vec<_> = guests.filter(|guest| guest[member] == value).collect();
+        assert_eq!(found.len(), 1, "{list}");
+        found[0].clone()
+    }
+
     /// The exit status of the guest's kvmprof.
     ///
     /// # Panics

@@ -1,7 +1,7 @@
 //! `kvmprof attach`: guests that another process runs, this one or a `kvmprof run`.
 
-use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::fs;
+use std::io::Read;
 use std::process::{self, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,12 +10,12 @@ use std::thread;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::PROF_ALL;
 use kvmprof_abi::wire::device;
-use kvmprof_demo_guest::{Mode, ROWS, rows};
-use kvmprof_machine::virtio::GuestAccess;
-use kvmprof_recording::{ClockLedger, Mode as SampleMode};
+use kvmprof_demo_guest::Mode;
+use kvmprof_recording::{ClockLedger, Mode as SampleMode, Sample};
 use kvmprof_tests::{
-    Boot, Clock, CpuPressure, Guest, Machine, Random, Sampled, assert_share, demo_row, kvmprof,
-    on_kvm, recorded, run, sampling_rate, share, until,
+    Boot, CAPTURES, CpuPressure, Guest, Machine, Random, Sampled, assert_rows,
+    check_demo_processes, counts_of_rows, errno_of, kvmprof, on_kvm, recorded,
+    recorded_with_frames, run, sampling_rate, until,
 };
 use rustix::process::Signal;
 
@@ -23,62 +23,90 @@ use rustix::process::Signal;
 const CHECKED: Boot = Boot::Test("workload=mmio");
 const NO_OPTIONS: [&str; 0] = [];
 
-/// A guest in this process, not held or sampled by it.
-fn machine(boot: Boot, vcpus: u16) -> Machine {
-    Machine::start_with_ports(boot, vcpus, Clock::default(), GuestAccess::None)
-}
-
 /// The clock's ledger in a status document, which balances.
 fn ledger(guest: &Guest) -> ClockLedger {
-    let ledger = guest.status().clock.ledger;
-    assert!(ledger.balances(), "{ledger:?}");
-    ledger
+    guest.until_sampled(0).ledger
 }
 
-/// Waits until the guest's clock has taken this many samples.
-fn until_sampled(guest: &Guest, samples: u64) {
-    until("enough is sampled", || {
-        (ledger(guest).sampled >= samples).then_some(())
-    });
+/// The host's kernel doesn't wait for a page that the host has reclaimed or moves: such a sample has no process.
+fn is_unread(sample: &Sample) -> bool {
+    sample.mode == SampleMode::User && sample.pid == -1
 }
 
-/// As [`machine`]'s own clock would see it.
+/// As the machine's own clock would see it, by both captures.
 #[test]
 fn a_recording_agrees_with_the_guests_own_count() {
     on_kvm(|| {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("recording");
-        let machine = machine(Boot::Demo, 1);
-        machine.truth();
-        let hz = sampling_rate(250).to_string();
-        let pressure = CpuPressure::begin();
-        let before = machine.truth();
-        let options = ["--hz", &hz, "--jitter", "--record", path.to_str().unwrap()];
-        let attached = Guest::attach(process::id(), Some(Boot::Demo), options);
-        until_sampled(&attached, 1500);
-        let cycles = machine.truth().cycles_since(&before);
-        let status = attached.status();
-        assert_eq!(status.clock.source, "ptrace");
-        assert_eq!(status.machine.memory_bytes, 64 << 20);
-        attached.stop();
-        machine.stop();
-        let (samples, contents) = recorded(&path);
-        let account = contents.account;
-        assert_eq!(contents.closed, Some(account));
-        let mut counts = [0; ROWS];
-        for sample in &samples {
-            counts[demo_row(sample)] += 1;
-        }
-        let idle = rows().iter().position(|row| row.mode == Mode::Idle);
-        counts[idle.unwrap()] += account.idle;
-        let whole = counts.iter().sum();
-        let sampled = Sampled::new(whole, account.stolen, account.lost, &pressure);
-        let busy: u64 = cycles.iter().sum();
-        for (row, (count, cycles)) in rows().iter().zip(counts.into_iter().zip(cycles)) {
-            let (observed, expected) = (share(count, whole), share(cycles, busy));
-            assert_share(row.name, observed, expected, sampled);
+        for (capture, hz) in [("ptrace", 250), ("kernel", 1000)] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("recording");
+            let machine = Machine::unwatched(Boot::Demo, 1);
+            let hz = sampling_rate(hz).to_string();
+            let (pressure, before) = (CpuPressure::begin(), machine.truth());
+            let options = ["--capture", capture, "--hz", &hz, "--record"];
+            let jitter = (capture == "ptrace").then_some("--jitter");
+            let options = options.into_iter().chain(path.to_str()).chain(jitter);
+            let attached = Guest::attach(process::id(), Some(Boot::Demo), options);
+            let clock = attached.until_sampled(2500);
+            assert_eq!(clock.source, capture);
+            assert_eq!(attached.status().machine.memory_bytes, 64 << 20);
+            let cycles = machine.truth().cycles_since(&before);
+            attached.stop();
+            machine.stop();
+            let (samples, contents) = recorded_with_frames(&path);
+            let account = contents.account;
+            assert_eq!(contents.closed, Some(account));
+            let read = || samples.iter().filter(|(sample, _)| !is_unread(sample));
+            let unread = samples.len() - read().count();
+            let most = if capture == "kernel" {
+                samples.len() / 100
+            } else {
+                0
+            };
+            assert!(unread <= most, "{capture}: {unread} of {}", samples.len());
+            let user = read().filter(|(sample, _)| sample.mode == SampleMode::User);
+            check_demo_processes(user.map(|(sample, _)| (sample.pc, sample.pid)));
+            let counts = counts_of_rows(read().map(|(sample, _)| sample), account.idle);
+            let whole = counts.iter().sum();
+            let sampled = Sampled::new(whole, account.stolen, account.lost, &pressure);
+            let is_judged = |mode| capture == "ptrace" || mode == Mode::User;
+            assert_rows(counts, cycles, |row| is_judged(row.mode), sampled);
+            for (sample, frames) in &samples {
+                // The stack begins at the program counter, which isn't a guess.
+                assert!(frames.first().is_none_or(|first| *first == sample.pc));
+            }
         }
     });
+}
+
+#[test]
+fn vcpus_are_accounted_for_each() {
+    on_kvm(|| {
+        let machine = Machine::unwatched(Boot::Demo, 2);
+        for capture in CAPTURES {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("recording");
+            let hz = sampling_rate(500).to_string();
+            let options = ["--capture", capture, "--hz", &hz, "--record"];
+            let options = options.into_iter().chain(path.to_str());
+            let attached = Guest::attach(process::id(), Some(Boot::Demo), options);
+            attached.until_sampled(1500);
+            attached.stop();
+            let (samples, contents) = recorded(&path);
+            assert!(contents.account.ticks >= 1500, "{:?}", contents.account);
+            for vcpu in [0, 1] {
+                let own = samples.iter().filter(|sample| sample.vcpu == vcpu);
+                assert!(own.count() > 50, "{capture}: vCPU {vcpu}");
+            }
+        }
+        machine.stop();
+    });
+}
+
+#[test]
+fn a_random_phase_is_refused_by_the_hosts_kernel() {
+    let words = "attach 1 --capture kernel --jitter --socket /nowhere";
+    run(words.split(' ')).assert_refused(2, &["--jitter", "--capture ptrace"]);
 }
 
 /// Threads that use all of the host's processors until this is dropped.
@@ -110,84 +138,41 @@ impl Drop for BusyThreads {
 #[test]
 fn a_killed_kvmprof_leaves_no_trace() {
     on_kvm(|| {
-        let machine = machine(CHECKED, 2);
+        let machine = Machine::unwatched(CHECKED, 2);
         machine.until_rounds(10, || {});
-        let [_, threads] = holdings();
+        let threads = threads_untraced();
         let mut random = Random(1);
         let mut busy = None;
         for round in 0..100 {
             if round == 50 {
                 busy = Some(BusyThreads::start());
             }
-            let capture = ["ptrace", "kernel"][round % 2];
+            let capture = CAPTURES[round % 2];
             let options = ["--hz", "1000", "--capture", capture];
             let attached = Guest::attach(process::id(), Some(CHECKED), options);
             let pcs = attached.open();
             pcs.ioctl(PROF_ALL, 0);
             // A different number of samples each time, so that it is killed at different points.
-            until_sampled(&attached, random.below(8));
+            attached.until_sampled(random.below(8));
             drop(attached);
         }
         drop(busy);
         machine.until_rounds(1000, || {});
-        assert_eq!(holdings()[1], threads);
+        assert_eq!(threads_untraced(), threads);
         machine.stop();
     });
 }
 
-/// Each attachment finds the guest like the first one, and the VMM is unchanged.
-#[test]
-fn it_attaches_repeatedly_and_twice_at_once() {
-    on_kvm(|| {
-        let machine = machine(Boot::Demo, 2);
-        machine.truth();
-        let pid = process::id();
-        let first = Guest::attach(pid, Some(Boot::Demo), ["--hz", "100"]);
-        let second = Guest::attach(pid, Some(Boot::Demo), ["--hz", "100"]);
-        let clients = [first.open(), second.open()];
-        for client in &clients {
-            client.ioctl(PROF_ALL, 0);
-        }
-        until_sampled(&first, 100);
-        until_sampled(&second, 100);
-        drop(clients);
-        first.stop();
-        second.stop();
-        let held = holdings();
-        for round in 0..200 {
-            let options = ["--hz", "1000", "--capture", ["ptrace", "kernel"][round % 2]];
-            let attached = Guest::attach(pid, Some(Boot::Demo), options);
-            let socket = attached.socket();
-            // Some end while they sample, some before they do.
-            if round % 5 < 2 {
-                let pcs = attached.open();
-                pcs.ioctl(PROF_ALL, 0);
-                until_sampled(&attached, 5);
-            }
-            attached.stop();
-            assert!(!socket.exists(), "{round}");
-        }
-        assert_eq!(holdings(), held);
-        let before = machine.truth();
-        until("the guest goes on", || {
-            let now = machine.truth();
-            let mut vcpus = now.vcpus.iter().zip(&before.vcpus);
-            vcpus
-                .all(|(now, before)| now.updates > before.updates + 10)
-                .then_some(())
-        });
-        machine.stop();
-    });
-}
-
-/// A process's resources: its descriptors and its threads, none of which is traced.
-fn holdings() -> [usize; 2] {
-    let count = |folder| fs::read_dir(folder).unwrap().count();
-    for task in fs::read_dir("/proc/self/task").unwrap() {
-        let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
-        assert!(status.contains("TracerPid:\t0\n"), "{status}");
-    }
-    [count("/proc/self/fd"), count("/proc/self/task")]
+/// The number of this process's threads, none of which is traced.
+fn threads_untraced() -> usize {
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    tasks
+        .inspect(|task| {
+            let path = task.as_ref().unwrap().path();
+            let status = fs::read_to_string(path.join("status")).unwrap();
+            assert!(status.contains("TracerPid:\t0\n"), "{status}");
+        })
+        .count()
 }
 
 /// While its VMM is stopped, a guest's ticks are stolen, or idle for the host's kernel; its end is kvmprof's.
@@ -206,14 +191,14 @@ fn check_stopped_vmm(capture: &str, counted: impl Fn(ClockLedger) -> u64) {
     let mut attached = Guest::attach(vmm.pid(), Some(Boot::Demo), options);
     let pcs = attached.open();
     pcs.ioctl(PROF_ALL, 0);
-    until_sampled(&attached, 20);
+    attached.until_sampled(20);
     vmm.signal(Signal::STOP);
     let before = counted(ledger(&attached));
     until("ticks are counted", || {
         (counted(ledger(&attached)) >= before + 50).then_some(())
     });
     vmm.signal(Signal::CONT);
-    until_sampled(&attached, ledger(&attached).sampled + 20);
+    attached.until_sampled(ledger(&attached).sampled + 20);
     drop(pcs);
     vmm.signal(Signal::TERM);
     assert_eq!(vmm.wait().status, 0);
@@ -222,62 +207,25 @@ fn check_stopped_vmm(capture: &str, counted: impl Fn(ClockLedger) -> u64) {
     assert!(ran.stderr.contains("has ended"), "{ran:?}");
 }
 
-/// What is in the file from before doesn't count.
-#[test]
-fn a_text_on_the_guests_console_ends_it() {
-    on_kvm(|| {
-        let folder = tempfile::tempdir().unwrap();
-        let [console, recording] = ["console", "recording"].map(|name| folder.path().join(name));
-        fs::write(&console, "login:\nlog").unwrap();
-        let machine = machine(Boot::Demo, 1);
-        machine.truth();
-        let [file, record] = [&console, &recording].map(|path| path.to_str().unwrap());
-        let options = ["--until", "login:", "--console", file, "--record", record];
-        let mut attached = Guest::attach(process::id(), Some(Boot::Demo), options);
-        until_sampled(&attached, 20);
-        let mut written = File::options().append(true).open(&console).unwrap();
-        written.write_all(b"out\r\ndebian login: ").unwrap();
-        let ran = attached.wait();
-        assert_eq!(ran.status, 0, "{ran:?}");
-        let (samples, contents) = recorded(&recording);
-        assert!(samples.len() >= 20);
-        assert_eq!(contents.closed, Some(contents.account));
-        machine.stop();
-        let socket = folder.path().join("socket");
-        let pid = process::id().to_string();
-        let words = [
-            "attach",
-            &pid,
-            "--socket",
-            socket.to_str().unwrap(),
-            "--until",
-            "login:",
-        ];
-        run(words).assert_refused(2, &["--console"]);
-    });
-}
-
 /// Only kvmprof's own VMM has these functions.
 #[test]
-fn options_that_need_kvmprofs_own_vmm_are_refused() {
+fn what_needs_kvmprofs_own_vmm_is_refused() {
     on_kvm(|| {
-        let machine = machine(Boot::Demo, 1);
-        machine.truth();
+        let machine = Machine::unwatched(Boot::Demo, 1);
         let attached = Guest::attach(process::id(), Some(Boot::Demo), NO_OPTIONS);
         let connection = attached.connect();
         for number in [device::PROFIL, device::PMC] {
-            let opened = connection.open(number, 0);
-            assert_eq!(
-                opened.err().and_then(|error| error.errno()),
-                Some(Errno::ENODEV)
-            );
+            assert_eq!(errno_of(connection.open(number, 0)), Errno::ENODEV);
         }
         let file = attached.folder().join("events").display().to_string();
-        let ran = attached.command(
-            "record",
-            &["--event", "exits:1", "--output", &file, "--seconds", "1"],
-        );
+        let words = ["--event", "exits:1", "--output", &file, "--seconds", "1"];
+        let ran = attached.command("record", &words);
         ran.assert_refused(1, &["--event", "attach"]);
+        for action in ["pause", "resume", "power-button", "reset", "stop"] {
+            let ran = attached.command("control", &[action]);
+            ran.assert_refused(1, &["another program's", "kvmprof attach"]);
+        }
+        assert!(!attached.status().machine.paused);
         attached.stop();
         machine.stop();
     });
@@ -287,38 +235,32 @@ fn options_that_need_kvmprofs_own_vmm_are_refused() {
 fn errors_say_what_is_wrong() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
-        let socket = folder.path().join("socket");
-        let socket = socket.to_str().unwrap();
-        run(["attach", "nobody", "--socket", socket])
-            .assert_refused(1, &["nobody", "kvmprof list"]);
+        let socket = folder.path().join("socket").display().to_string();
         let own = process::id().to_string();
-        run(["attach", &own, "--socket", socket]).assert_refused(1, &["kvmprof list"]);
-        run(["attach", &own]).assert_refused(2, &["--socket", "--record"]);
-        run(["attach", &own, "--socket", socket, "--hz", "0"]).assert_refused(2, &["--hz"]);
-        let machine = machine(Boot::Demo, 1);
-        let words = ["attach", &own, "--socket", socket, "--kernel"];
-        run(words.into_iter().chain(["/nowhere"])).assert_refused(1, &["/nowhere"]);
-        run(words.into_iter().chain(["/etc/passwd"])).assert_refused(1, &["/etc/passwd"]);
-        let words = [
-            "attach",
-            &own,
-            "--socket",
-            socket,
-            "--until",
-            "login:",
-            "--console",
-        ];
-        run(words.into_iter().chain(["/nowhere"])).assert_refused(1, &["/nowhere"]);
-        run(words.into_iter().chain(["/dev/null"])).assert_refused(1, &["no regular file"]);
-        let there = [
-            "attach",
-            &own,
-            "--record",
-            "/nowhere/recording",
-            "--pid-at",
-            "none",
-        ];
-        run(there).assert_refused(1, &["/nowhere/recording"]);
+        let refused = |words: &str, status, said: &[&str]| {
+            let words = words.replace("SOCKET", &format!("--socket {socket}"));
+            let words = words.replace("OWN", &own);
+            run(words.split(' ')).assert_refused(status, said);
+        };
+        refused("attach nobody SOCKET", 1, &["nobody", "kvmprof list"]);
+        refused("attach OWN SOCKET", 1, &["kvmprof list"]);
+        refused("attach OWN", 2, &["--socket", "--record"]);
+        refused("attach OWN SOCKET --hz 0", 2, &["--hz"]);
+        refused("attach OWN SOCKET --until login:", 2, &["--console"]);
+        let machine = Machine::unwatched(Boot::Demo, 1);
+        for file in ["/nowhere", "/etc/passwd"] {
+            refused(&format!("attach OWN SOCKET --kernel {file}"), 1, &[file]);
+        }
+        for (file, said) in [("/nowhere", "/nowhere"), ("/dev/null", "no regular file")] {
+            let words = format!("attach OWN SOCKET --until login: --console {file}");
+            refused(&words, 1, &[said]);
+        }
+        let file = "/nowhere/recording";
+        refused(
+            &format!("attach OWN --pid-at none --record {file}"),
+            1,
+            &[file],
+        );
         machine.stop();
     });
 }
@@ -327,19 +269,11 @@ fn errors_say_what_is_wrong() {
 #[test]
 fn a_recording_that_nobody_reads_any_more_ends_it() {
     on_kvm(|| {
-        let machine = machine(Boot::Demo, 1);
-        machine.truth();
+        let machine = Machine::unwatched(Boot::Demo, 1);
         let pid = process::id().to_string();
-        let words = [
-            "attach",
-            &pid,
-            "--pid-at",
-            "none",
-            "--record",
-            "/dev/stdout",
-        ];
         let mut attached = Command::new(kvmprof())
-            .args(words)
+            .args(["attach", &pid, "--pid-at", "none"])
+            .args(["--record", "/dev/stdout"])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -364,11 +298,10 @@ fn a_guest_without_linux_is_sampled_without_processes() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording");
-        let machine = machine(Boot::Demo, 1);
-        machine.truth();
+        let machine = Machine::unwatched(Boot::Demo, 1);
         let options = ["--pid-at", "none", "--record", path.to_str().unwrap()];
         let attached = Guest::attach(process::id(), None, options);
-        until_sampled(&attached, 50);
+        attached.until_sampled(50);
         assert_eq!(attached.status().machine.linux, None);
         attached.stop();
         machine.stop();

@@ -9,14 +9,15 @@ use std::process::{Child, Command, Stdio};
 use kvmprof_client::Connection;
 use kvmprof_tests::Capability::{Bpf, DacOverride, DacReadSearch, Perfmon, SysAdmin, SysPtrace};
 use kvmprof_tests::{
-    Boot, Capability, NOBODY, Ran, as_nobody_with, as_root_with, is_kernel_clock_for_demo,
-    is_perfmon_enough, kvmprof, on_kvm, recorded, run, run_command, until, with_seccomp_filter,
+    Boot, CAPTURES, Capability, NOBODY, as_nobody_with, as_root_with, is_kernel_clock_for_demo,
+    is_perfmon_enough, kvmprof, on_kvm, recorded, run_command, signal, status_of, until,
+    with_seccomp_filter,
 };
-use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use rustix::process::Signal;
 use tempfile::TempDir;
 
-const CAPTURES: [&str; 2] = ["ptrace", "kernel"];
+/// Capabilities, and what is said if kvmprof has only these.
+type Refusals = &'static [(&'static [Capability], &'static str)];
 
 /// A folder for all users, with the program in it and the files that it uses.
 struct ProgramFolder(TempDir);
@@ -85,19 +86,6 @@ impl ProgramFolder {
         assert!(!samples.is_empty(), "{capture}: {:?}", contents.account);
         fs::remove_file(self.file("recording")).unwrap();
     }
-
-    /// The same fails, and the message names the missing one.
-    fn is_refused(
-        &self,
-        pid: u32,
-        capture: &str,
-        capabilities: &'static [Capability],
-        missing: &str,
-    ) {
-        let ran: Ran = run_command(&mut self.attach(pid, capture, capabilities));
-        let lacks = format!("lacks {missing};");
-        ran.assert_refused(1, &[&lacks]);
-    }
 }
 
 /// A kvmprof whose socket answers, which is killed when this is dropped.
@@ -132,8 +120,9 @@ impl Running {
         fs::read_to_string(&self.stderr).unwrap()
     }
 
+    /// Ends it, and checks that it has said nothing.
     fn stop(mut self) {
-        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        signal(&self.child, Signal::TERM);
         let status = until("it ends", || self.child.try_wait().unwrap());
         assert!(status.success(), "{status} {}", self.said());
         assert_eq!(self.said(), "");
@@ -148,57 +137,54 @@ impl Drop for Running {
     }
 }
 
-/// The VMM has a capability that kvmprof hasn't, so that the same user doesn't suffice.
+/// Which capabilities are enough for guests of the same user, whose VMM has one that kvmprof hasn't, of other users, and with a seccomp filter, by ptrace
+/// and initially by eBPF, too; and what is said without some of them.
 #[test]
-fn three_capabilities_suffice_for_guests_of_the_same_user() {
+fn the_capabilities_that_suffice_and_the_missing_ones_are_named() {
     on_kvm(|| {
         if !is_perfmon_enough() {
             return;
         }
         let place = ProgramFolder::new();
-        // /dev/kvm is root's on some hosts.
-        let vmm = place.run(place.program(&[DacOverride]));
-        for capture in CAPTURES {
-            place.attaches(vmm.pid(), capture, &[SysPtrace, Perfmon, Bpf]);
-            let lacks: [(&[Capability], &str); 4] = [
-                (&[Perfmon, Bpf], "CAP_SYS_PTRACE"),
-                (&[SysPtrace, Bpf], "CAP_PERFMON"),
-                (&[SysPtrace, Perfmon], "CAP_BPF"),
-                (&[], "CAP_PERFMON and CAP_BPF"),
-            ];
-            for (capabilities, missing) in lacks {
-                place.is_refused(vmm.pid(), capture, capabilities, missing);
+        let own = || Command::new(kvmprof());
+        let filtered = || {
+            let mut vmm = own();
+            with_seccomp_filter(&mut vmm);
+            vmm
+        };
+        let enough = &[SysPtrace, Perfmon, Bpf, DacReadSearch, SysAdmin];
+        let of_user: Refusals = &[
+            (&[Perfmon, Bpf], "lacks CAP_SYS_PTRACE;"),
+            (&[SysPtrace, Bpf], "lacks CAP_PERFMON;"),
+            (&[SysPtrace, Perfmon], "lacks CAP_BPF;"),
+            (&[], "lacks CAP_PERFMON and CAP_BPF;"),
+        ];
+        let of_others: Refusals = &[
+            (&[SysPtrace, Perfmon, Bpf], "lacks CAP_DAC_READ_SEARCH;"),
+            (&[DacReadSearch, Perfmon, Bpf], "lacks CAP_SYS_PTRACE;"),
+            (
+                &[Perfmon, Bpf],
+                "lacks CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH;",
+            ),
+        ];
+        let of_filter: Refusals = &[(&[SysPtrace, Perfmon, Bpf, DacReadSearch], "CAP_SYS_ADMIN")];
+        for (vmm, number, refusals) in [
+            // /dev/kvm is root's on some hosts.
+            (place.program(&[DacOverride]), 3, of_user),
+            (own(), 4, of_others),
+            (filtered(), 5, of_filter),
+        ] {
+            let vmm = place.run(vmm);
+            for capture in CAPTURES {
+                place.attaches(vmm.pid(), capture, &enough[..number]);
+                for (capabilities, said) in refusals {
+                    let mut attach = place.attach(vmm.pid(), capture, capabilities);
+                    run_command(&mut attach).assert_refused(1, &[said]);
+                }
             }
+            // The first one has reported that it may not use perf itself.
+            drop(vmm);
         }
-        // It has reported that it may not use perf itself.
-        drop(vmm);
-    });
-}
-
-#[test]
-fn guests_of_other_users_need_a_fourth_capability() {
-    on_kvm(|| {
-        if !is_perfmon_enough() {
-            return;
-        }
-        let place = ProgramFolder::new();
-        let vmm = place.run(Command::new(kvmprof()));
-        for capture in CAPTURES {
-            place.attaches(
-                vmm.pid(),
-                capture,
-                &[SysPtrace, Perfmon, Bpf, DacReadSearch],
-            );
-            let lacks: [(&[Capability], &str); 3] = [
-                (&[SysPtrace, Perfmon, Bpf], "CAP_DAC_READ_SEARCH"),
-                (&[DacReadSearch, Perfmon, Bpf], "CAP_SYS_PTRACE"),
-                (&[Perfmon, Bpf], "CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"),
-            ];
-            for (capabilities, missing) in lacks {
-                place.is_refused(vmm.pid(), capture, capabilities, missing);
-            }
-        }
-        vmm.stop();
     });
 }
 
@@ -222,41 +208,14 @@ fn two_capabilities_suffice_for_ones_own_guest() {
             .arg(&recording)
             .arg("--socket")
             .arg(&socket);
-        let mut guest = Running::start(&mut command, &socket, place.file("own.stderr"));
+        let guest = Running::start(&mut command, &socket, place.file("own.stderr"));
         until("the host's kernel samples", || {
-            let ran = run(["status", "--json", "--socket", socket.to_str().unwrap()]);
-            let status: Value = serde_json::from_str(&ran.stdout).unwrap();
-            let clock = &status["clock"];
-            let sampled = clock["ledger"]["sampled"].as_u64().unwrap();
-            (clock["source"] == "kernel" && sampled >= 200).then_some(())
+            let clock = status_of(&Connection::connect(&socket).unwrap()).clock;
+            (clock.source == "kernel" && clock.ledger.sampled >= 200).then_some(())
         });
-        kill_process(Pid::from_child(&guest.child), Signal::TERM).unwrap();
-        let status = guest.child.wait().unwrap();
-        assert!(status.success(), "{status} {}", guest.said());
+        guest.stop();
         let (samples, contents) = recorded(&recording);
         assert!(samples.len() >= 200, "{:?}", contents.account);
         assert_eq!(contents.closed, Some(contents.account));
-    });
-}
-
-/// By ptrace, and initially by eBPF, too.
-#[test]
-fn a_seccomp_filter_needs_one_more_capability() {
-    on_kvm(|| {
-        if !is_perfmon_enough() {
-            return;
-        }
-        let place = ProgramFolder::new();
-        let mut vmm = Command::new(kvmprof());
-        with_seccomp_filter(&mut vmm);
-        let vmm = place.run(vmm);
-        for capture in CAPTURES {
-            let enough = &[SysPtrace, Perfmon, Bpf, DacReadSearch, SysAdmin];
-            place.attaches(vmm.pid(), capture, enough);
-            let without = &enough[..4];
-            let ran: Ran = run_command(&mut place.attach(vmm.pid(), capture, without));
-            ran.assert_refused(1, &["CAP_SYS_ADMIN", "seccomp"]);
-        }
-        vmm.stop();
     });
 }

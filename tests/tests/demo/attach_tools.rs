@@ -8,40 +8,25 @@ use std::process;
 use kvmprof_abi::note;
 use kvmprof_abi::prf::ALL_VCPUS;
 use kvmprof_introspection::notes;
-use kvmprof_machine::virtio::GuestAccess;
 use kvmprof_recording::{Mode, Sample, StackEnd};
 use kvmprof_tests::{
-    Boot, Clock, Guest, Machine, Prf, check_demo_processes, on_kvm, recorded, recorded_with_frames,
-    sampling_rate, until,
+    Boot, CAPTURES, Guest, Machine, Prf, check_demo_processes, on_kvm, recorded,
+    recorded_with_frames, sampling_rate, until,
 };
-
-const CAPTURES: [&str; 2] = ["ptrace", "kernel"];
-
-/// A guest in this process, not held or sampled by it.
-fn machine(vcpus: u16) -> Machine {
-    Machine::start_with_ports(Boot::Demo, vcpus, Clock::default(), GuestAccess::None)
-}
-
-/// The output of a command that has succeeded without a message.
-#[track_caller]
-fn command(guest: &Guest, name: &str, arguments: &[&str]) -> String {
-    let ran = guest.command(name, arguments);
-    assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{name} {ran:?}");
-    ran.stdout
-}
 
 /// Commands that count, show and record work with an attached guest as with kvmprof's own.
 #[test]
 fn tools_work_as_on_kvmprofs_own_guest() {
     on_kvm(|| {
-        let machine = machine(2);
-        machine.truth();
+        let machine = Machine::unwatched(Boot::Demo, 2);
         for capture in CAPTURES {
             // That of prf.
             let options = ["--hz", "100", "--capture", capture];
             let guest = Guest::attach(process::id(), Some(Boot::Demo), options);
             check_profile(&guest);
-            let table = command(&guest, "top", &["--count", "1", "--interval", "4"]);
+            let table = guest
+                .command("top", &["--count", "1", "--interval", "4"])
+                .quiet();
             for what in ["weaver", "vCPU 0   [", "vCPU 1   ["] {
                 assert!(table.contains(what), "{what} isn't in\n{table}");
             }
@@ -60,14 +45,14 @@ fn tools_work_as_on_kvmprofs_own_guest() {
 fn check_profile(guest: &Guest) {
     let log = guest.folder().join("log");
     let log = log.to_str().unwrap();
-    command(guest, "prfld", &[]);
-    command(guest, "prfsnap", &[log]);
+    guest.command("prfld", &[]).quiet();
+    guest.command("prfsnap", &[log]).quiet();
     let prf = Prf::open(&guest.connect(), ALL_VCPUS).unwrap();
     until("prf has counted", || {
         (prf.counts().sum() >= 400).then_some(())
     });
-    command(guest, "prfsnap", &[log]);
-    let report = command(guest, "prfpr", &[log, "0"]);
+    guest.command("prfsnap", &[log]).quiet();
+    let report = guest.command("prfpr", &[log, "0"]).quiet();
     // A process of the workload computes in the kernel.
     for name in ["compute ", "user ", "idle "] {
         let is_there = report.lines().any(|line| line.starts_with(name));
@@ -111,8 +96,7 @@ fn image_without_note() -> Vec<u8> {
 #[test]
 fn the_location_of_the_pid_and_the_image_suffice() {
     on_kvm(|| {
-        let machine = machine(1);
-        machine.truth();
+        let machine = Machine::unwatched(Boot::Demo, 1);
         for capture in CAPTURES {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("recording");
@@ -123,10 +107,7 @@ fn the_location_of_the_pid_and_the_image_suffice() {
             let known = ["--pid-at", &place, "--kernel", image.to_str().unwrap()];
             let options = options.into_iter().chain(known);
             let guest = Guest::attach(process::id(), None, options);
-            until("enough is sampled", || {
-                let sampled = guest.status().clock.ledger.sampled;
-                (sampled >= 1500).then_some(())
-            });
+            guest.until_sampled(1500);
             guest.stop();
             let (samples, contents) = recorded_with_frames(&path);
             // The first ones may be taken before the location of processes and of the image's code is known.

@@ -3,17 +3,19 @@
 use std::ffi::CString;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use kvmprof_abi::pcs::PROF_ALL;
 use kvmprof_sandbox::filters::STATUS;
-use kvmprof_tests::{Boot, Guest, StoppedThread, not_run, on_kvm, until};
+use kvmprof_tests::{
+    Boot, CAPTURES, Guest, StoppedThread, interrupt, kvmprof, not_run, on_kvm, run, until,
+};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::sandbox::{Fields, threads};
 use super::sandbox_taken_over::has_landlock;
 
-const CAPTURES: [&str; 2] = ["ptrace", "kernel"];
 const NO_OPTIONS: [&str; 0] = [];
 /// The threads that may use another user's file: `--record`, `--socket`. They have neither guest memory nor registers to parse.
 const WITH_FILES: [&str; 3] = ["kvmprof", "events", "recorder"];
@@ -35,14 +37,8 @@ fn attached_with(vmm: &Guest, capture: &str, recording: &Path, options: &[&str])
         let mut all = threads(attached.pid()).into_values();
         all.all(|fields| fields["Seccomp"] == "2").then_some(())
     });
-    until_sampled(&attached, 10);
+    attached.until_sampled(10);
     attached
-}
-
-fn until_sampled(attached: &Guest, samples: u64) {
-    until("enough is sampled", || {
-        (attached.status().clock.ledger.sampled >= samples).then_some(())
-    });
 }
 
 /// The tracer of process `pid`, if that has one.
@@ -82,10 +78,8 @@ fn what_parses_has_no_rights_and_what_traces_parses_nothing() {
             }
             for (name, fields) in threads(attached.pid()) {
                 let rights = number(&fields, "CapPrm");
-                let allowed = match WITH_FILES.contains(&name.as_str()) {
-                    true => FILE_RIGHTS,
-                    false => 0,
-                };
+                let has_files = WITH_FILES.contains(&name.as_str());
+                let allowed = if has_files { FILE_RIGHTS } else { 0 };
                 assert_eq!(rights & !allowed, 0, "{capture} {name}");
                 assert_eq!(fields["NoNewPrivs"], "1", "{capture} {name}");
             }
@@ -100,10 +94,8 @@ fn what_parses_has_no_rights_and_what_traces_parses_nothing() {
             // None of them parses: no thread has the name of a parsing one.
             let names: Vec<String> = threads(tracer).into_keys().collect();
             let parse = ["introspection", "modules", "binaries", "recorder", "events"];
-            assert!(
-                !names.iter().any(|name| parse.contains(&name.as_str())),
-                "{names:?}"
-            );
+            let mut all = names.iter();
+            assert!(!all.any(|name| parse.contains(&name.as_str())), "{names:?}");
             attached.stop();
         }
         vmm.stop();
@@ -123,11 +115,8 @@ fn a_thread_that_is_taken_over_neither_reads_the_vmm_nor_leads_out() {
             let stopped = names.map(|name| (name, StoppedThread::stop(attached.pid(), name)));
             for (name, thread) in &stopped {
                 for file in ["mem", "maps", "environ"] {
-                    assert_eq!(
-                        thread.open(&path(file)),
-                        Err(Errno::ACCESS),
-                        "{name} {file}"
-                    );
+                    let opened = thread.open(&path(file));
+                    assert_eq!(opened, Err(Errno::ACCESS), "{name} {file}");
                 }
                 assert_eq!(thread.open(c"/etc/passwd"), Err(Errno::ACCESS), "{name}");
             }
@@ -169,7 +158,7 @@ fn samples_by_the_hosts_kernel_take_no_request() {
             let tracer = tracer(attached.pid()).unwrap();
             let sampled = || attached.status().clock.ledger.sampled;
             let (looked, before) = (looks(tracer), sampled());
-            until_sampled(&attached, before + SAMPLES);
+            attached.until_sampled(before + SAMPLES);
             let looked = looks(tracer) - looked;
             match capture {
                 "ptrace" => assert!(looked >= SAMPLES, "{looked}"),
@@ -194,7 +183,7 @@ fn the_end_of_the_tracer_is_reported_and_the_guest_continues() {
             ran.assert_refused(1, &["traces process", "has ended", "attach again"]);
         }
         let again = attached(&vmm, "ptrace", &folder.path().join("again"));
-        until_sampled(&again, 20);
+        again.until_sampled(20);
         again.stop();
         vmm.stop();
     });
@@ -226,29 +215,23 @@ fn the_tracer_ends_with_the_process_that_asks() {
 fn a_guest_is_named_by_its_pid_and_start_time() {
     on_kvm(|| {
         let vmm = Guest::start(Boot::Demo, NO_OPTIONS);
-        let list = kvmprof_tests::run(["list", "--json"]);
-        let list: serde_json::Value = serde_json::from_str(&list.stdout).unwrap();
-        let guests = list["guests"].as_array().unwrap();
-        let own = guests.iter().find(|guest| guest["pid"] == vmm.pid());
+        let list = run(["list", "--json"]).json();
+        let mut guests = list["guests"].as_array().unwrap().iter();
+        let own = guests.find(|guest| guest["pid"] == vmm.pid());
         let start = own.unwrap()["start_time"].as_u64().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let record = folder.path().join("recording").display().to_string();
         let other = format!("{}:{}", vmm.pid(), start + 1);
-        kvmprof_tests::run(["attach", &other, "--record", &record])
-            .assert_refused(1, &["no guest", &other]);
+        let ran = run(["attach", &other, "--record", &record]);
+        ran.assert_refused(1, &["no guest", &other]);
         let same = format!("{}:{start}", vmm.pid());
         let words = ["attach", &same, "--pid-at", "none", "--record", &record];
-        let mut attached = std::process::Command::new(kvmprof_tests::kvmprof())
-            .args(words)
-            .spawn()
-            .unwrap();
+        let attached = Command::new(kvmprof()).args(words).spawn().unwrap();
         until("something is recorded", || {
-            fs::metadata(&record)
-                .is_ok_and(|file| file.len() > 512)
-                .then_some(())
+            let file = fs::metadata(&record);
+            file.is_ok_and(|file| file.len() > 512).then_some(())
         });
-        kill_process(Pid::from_child(&attached), Signal::INT).unwrap();
-        assert!(attached.wait().unwrap().success());
+        assert_eq!(interrupt(attached).status, 0);
         vmm.stop();
     });
 }

@@ -6,8 +6,9 @@ use kvmprof_abi::pcs::{BUF_INCR, PCS_SETBSIZE, PROF_ALL, kind};
 use kvmprof_demo_guest::{Mode, ROWS, function_at, rows};
 use kvmprof_profiling::clock::ClockSource;
 use kvmprof_tests::{
-    Accounts, Boot, Clock, CpuPressure, Guest, Machine, Recorded, Sampled, assert_share, in_lab,
-    is_kernel_clock_for_demo, on_kvm, share, threads, ticks_by_kind, until,
+    Accounts, Boot, Clock, CpuPressure, Guest, Machine, Recorded, Sampled, assert_share,
+    clocks_for_demo, in_lab, is_kernel_clock_for_demo, on_kvm, share, threads, ticks_by_kind,
+    until,
 };
 
 const ROOM: i64 = 65_536;
@@ -32,11 +33,7 @@ fn record(machine: &Machine, ticks: u64) -> (Recorded, [u64; ROWS], u64) {
 /// The cost of an exit to user space now, in seconds: on a quiet host 1 us in hardware, 60 if KVM interprets, and more while others use the host.
 fn exit_cost() -> f64 {
     const ROUNDS: u32 = 2500;
-    let clock = Clock {
-        hz: 1,
-        ..Clock::default()
-    };
-    let machine = Machine::start(Boot::Test("workload=pio"), 1, clock);
+    let machine = Machine::start(Boot::Test("workload=pio"), 1, Clock::at(1));
     let pcs = machine.open();
     pcs.ioctl(PROF_ALL, 0);
     machine.until_rounds(1, || ());
@@ -88,49 +85,36 @@ fn check_duty(duty: u32, period: u32, clock: Clock) {
     machine.stop();
 }
 
-/// A period that divides none of those here, so that the phases of both drift.
-const UNEVEN: Clock = Clock {
-    hz: 997,
-    source: ClockSource::Thread,
-    jitter: false,
-};
-
-fn check_duties(period: u32) {
-    for duty in [5, 20, 50, 80, 95] {
-        check_duty(duty, period, UNEVEN);
-    }
-}
-
+/// With a period that divides none of those here, so that the phases of both drift, and with the random phase, whose purpose is work in step with the
+/// clock. There the exits and wake-ups of each round are short compared with the period, on slow hosts too: their time counts neither as the guest's work nor
+/// as its sleep for certain.
 #[test]
-fn idle_time_is_right_at_2_milliseconds() {
-    on_kvm(|| check_duties(2000));
-}
-
-#[test]
-fn idle_time_is_right_by_the_hosts_kernel() {
+fn idle_time_is_right() {
     on_kvm(|| {
-        if !is_kernel_clock_for_demo() {
-            return;
+        for (duty, period, clock) in [
+            (5, 2000, Clock::at(997)),
+            (20, 2000, Clock::at(997)),
+            (50, 2000, Clock::at(997)),
+            (80, 2000, Clock::at(997)),
+            (95, 2000, Clock::at(997)),
+            (20, 4000, Clock::jittered(250)),
+            (50, 4000, Clock::jittered(250)),
+            (80, 4000, Clock::jittered(250)),
+        ] {
+            check_duty(duty, period, clock);
         }
-        let source = ClockSource::Kernel;
-        for (duty, period) in [(20, 300), (20, 2000), (80, 2000), (50, 33_000)] {
-            check_duty(duty, period, Clock { source, ..UNEVEN });
-        }
-    });
-}
-
-/// The purpose of the random phase is work in step with the clock. The exits and wake-ups of each round are short compared
-/// with the period, on slow hosts too: their time counts neither as the guest's work nor as its sleep for certain.
-#[test]
-fn with_jitter_shares_of_a_synchronised_guest_are_right() {
-    on_kvm(|| {
-        for duty in [20, 50, 80] {
-            let clock = Clock {
-                hz: 250,
-                source: ClockSource::Thread,
-                jitter: true,
-            };
-            check_duty(duty, 4000, clock);
+        if is_kernel_clock_for_demo() {
+            let source = ClockSource::Kernel;
+            for (duty, period) in [(20, 300), (20, 2000), (80, 2000), (50, 33_000)] {
+                check_duty(
+                    duty,
+                    period,
+                    Clock {
+                        source,
+                        ..Clock::at(997)
+                    },
+                );
+            }
         }
     });
 }
@@ -139,10 +123,7 @@ fn with_jitter_shares_of_a_synchronised_guest_are_right() {
 #[test]
 fn a_halted_guest_sleeps_through_its_ticks() {
     on_kvm(|| {
-        check_sleep("thread");
-        if is_kernel_clock_for_demo() {
-            check_sleep("kernel");
-        }
+        clocks_for_demo().for_each(|clock| drop(check_sleep(clock)));
     });
 }
 
@@ -185,11 +166,7 @@ pub fn check_sleep(clock: &str) -> String {
 fn without_a_consumer_there_is_no_clock() {
     on_kvm(|| {
         const ROUNDS: u64 = 50_000_000;
-        let clock = Clock {
-            hz: 10_000,
-            ..Clock::default()
-        };
-        let machine = Machine::start(Boot::Test("workload=spin"), 1, clock);
+        let machine = Machine::start(Boot::Test("workload=spin"), 1, Clock::at(10_000));
         let witness = machine.connect();
         let pcs = machine.open();
         pcs.ioctl(PROF_ALL, 0);

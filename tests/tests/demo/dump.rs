@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use kvmprof_demo_guest::ELF;
 use kvmprof_tests::{Boot, Guest, Ran, kvmprof, on_kvm, run, run_command, until};
-use object::elf::{FileHeader64, PT_LOAD, PT_NOTE};
+use object::elf::{FileHeader64, PT_LOAD, PT_NOTE, ProgramHeader64};
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{LittleEndian, Object, ObjectSection, SectionKind};
 use rustix::process::{Pid, Signal, kill_process};
@@ -41,28 +41,38 @@ impl Core {
         Self { file, begin }
     }
 
+    /// The program headers.
+    fn headers(&self) -> &[ProgramHeader64<LittleEndian>] {
+        let header = FileHeader64::<LittleEndian>::parse(self.begin.as_slice()).unwrap();
+        header
+            .program_headers(LittleEndian, self.begin.as_slice())
+            .unwrap()
+    }
+
     /// The parts of memory: the address, the length, and the place in the file.
     fn memory(&self) -> Vec<(u64, u64, u64)> {
-        let header = FileHeader64::<LittleEndian>::parse(self.begin.as_slice()).unwrap();
-        let programs = header.program_headers(LittleEndian, self.begin.as_slice());
-        let memory = programs.unwrap().iter();
-        let memory = memory.filter(|program| program.p_type(LittleEndian) == PT_LOAD);
-        memory
-            .map(|program| {
-                let length = program.p_filesz(LittleEndian);
-                let offset = program.p_offset(LittleEndian);
-                (program.p_paddr(LittleEndian), length, offset)
-            })
+        let all = self.headers().iter();
+        let memory = all.filter(|one| one.p_type(LittleEndian) == PT_LOAD);
+        let values = memory.map(|one| {
+            [
+                one.p_paddr(LittleEndian),
+                one.p_filesz(LittleEndian),
+                one.p_offset(LittleEndian),
+            ]
+        });
+        values
+            .map(|[address, length, offset]| (address, length, offset))
             .collect()
     }
 
     /// The notes of this owner.
     fn notes(&self, owner: &str) -> Vec<Vec<u8>> {
-        let begin = self.begin.as_slice();
-        let header = FileHeader64::<LittleEndian>::parse(begin).unwrap();
-        let programs = header.program_headers(LittleEndian, begin).unwrap();
-        assert_eq!(programs[0].p_type(LittleEndian), PT_NOTE);
-        let mut notes = programs[0].notes(LittleEndian, begin).unwrap().unwrap();
+        let first = &self.headers()[0];
+        assert_eq!(first.p_type(LittleEndian), PT_NOTE);
+        let mut notes = first
+            .notes(LittleEndian, self.begin.as_slice())
+            .unwrap()
+            .unwrap();
         let mut found = Vec::new();
         while let Some(note) = notes.next().unwrap() {
             if note.name() == owner.as_bytes() {
@@ -79,9 +89,8 @@ impl Core {
             memory.filter(|(begin, length, _)| (*begin..begin + length).contains(&address));
         let (begin, _, offset) = parts.next().unwrap();
         let mut found = vec![0; bytes];
-        self.file
-            .read_exact_at(&mut found, offset + address - begin)
-            .unwrap();
+        let place = offset + address - begin;
+        self.file.read_exact_at(&mut found, place).unwrap();
         found
     }
 }
@@ -227,6 +236,11 @@ fn a_dump_that_is_killed_leaves_no_file() {
     });
 }
 
+fn has_memory(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"));
+    status.is_ok_and(|status| status.contains("VmSize"))
+}
+
 #[test]
 fn the_end_of_the_guest_or_of_the_tracer_is_an_error_and_leaves_no_file() {
     on_kvm(|| {
@@ -237,8 +251,7 @@ fn the_end_of_the_guest_or_of_the_tracer_is_an_error_and_leaves_no_file() {
                 guest.signal(Signal::KILL);
                 // It stays a zombie while the tracer hasn't waited for its thread.
                 until("its memory is gone", || {
-                    let status = fs::read_to_string(format!("/proc/{}/status", guest.pid()));
-                    (!status.is_ok_and(|status| status.contains("VmSize"))).then_some(())
+                    (!has_memory(guest.pid())).then_some(())
                 });
                 kill_process(begun.tracer, Signal::CONT).unwrap();
                 "has ended"

@@ -41,12 +41,13 @@ fn a_vcpus_thread_that_panics_ends_the_guest() {
         }
         let ran = guest.wait();
         assert_eq!(ran.status, 5, "{ran:?}");
-        for words in [
+        let words = [
             "'vcpu 0'",
             "on purpose",
             "attempt to add with overflow",
             "a bug in kvmprof",
-        ] {
+        ];
+        for words in words {
             assert!(ran.stderr.contains(words), "no {words}: {ran:?}");
         }
     });
@@ -70,9 +71,7 @@ fn an_emulation_failure_is_reported_once() {
         let (ran, console) = ending("bad-instruction", "1");
         if console.contains("instruction executed") {
             assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
-            return kvmprof_tests::not_run(
-                "the end by a failure of KVM's: this KVM executes the instruction",
-            );
+            return not_run("the end by a failure of KVM's: this KVM executes the instruction");
         }
         assert_eq!(ran.status, 3, "{ran:?}");
         // cmpxchg16b is 0f c7 /1 with REX.W (SDM volume 2).
@@ -83,20 +82,30 @@ fn an_emulation_failure_is_reported_once() {
     });
 }
 
-/// SIGINT and SIGTERM end the guest cleanly, and act as PCS_STOP: clients get all remaining data, then the end of file.
+/// Signals and `control stop` end the guest cleanly, paused or not, and act as PCS_STOP: clients get all remaining data, then the end of file.
 #[test]
 fn signals_end_the_guest_and_clients_get_all_data() {
     on_kvm(|| {
-        for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let signals = [Signal::INT, Signal::TERM, Signal::HUP].map(Some);
+        for (end, is_paused) in signals
+            .into_iter()
+            .chain([None])
+            .zip([false, true].into_iter().cycle())
+        {
             let mut guest = Guest::start(Boot::Demo, ["--hz", "1000", "--cpus", "2"]);
             let pcs = guest.open();
             pcs.ioctl(PROF_ALL, 0);
             pcs.stall_until("there is something left", |ledger| ledger.pending > 130);
-            guest.signal(signal);
+            if is_paused {
+                guest.control("pause");
+            }
+            match end {
+                Some(signal) => guest.signal(signal),
+                None => guest.control("stop"),
+            }
             let recorded = pcs.drain();
-            assert!(recorded.ticks() > 130, "{:?}", recorded.status);
-            let ran = guest.wait();
-            assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{signal:?}");
+            assert!(recorded.ticks() > 130, "{end:?}: {:?}", recorded.status);
+            guest.wait().quiet();
             assert!(!guest.socket().exists());
         }
     });
@@ -142,13 +151,9 @@ fn clients_get_all_data_of_a_guest_that_ends() {
             pcs.ioctl(PROF_ALL, 0);
             let first = read.wait().unwrap();
             assert_eq!(first.len() % 1024, 0);
-            assert_eq!(
-                pcs.device.read(1024).unwrap().len(),
-                0,
-                "the end stays the end"
-            );
-            let status_after = pcs.status();
-            assert_eq!(status_after.ledger.pending, 0);
+            // The end stays the end.
+            assert_eq!(pcs.device.read(1024).unwrap().len(), 0);
+            assert_eq!(pcs.status().ledger.pending, 0);
             let second = guest.connect();
             assert_eq!(errno_of(second.open(device::PCS, 0)), Errno::ENXIO);
             drop((pcs, second));
@@ -163,20 +168,16 @@ fn sixty_four_vcpus_run() {
     on_kvm(|| {
         for cpus in [1, 64] {
             let count = cpus.to_string();
-            let guest = Guest::start(
-                Boot::Test("workload=halt"),
-                ["--cpus", &count, "--hz", "10"],
-            );
+            let options = ["--cpus", &count, "--hz", "10"];
+            let guest = Guest::start(Boot::Test("workload=halt"), options);
             let mut pcs = guest.open();
             pcs.ioctl(PROF_ALL, 0);
             pcs.read_ticks(10 * cpus);
             let recorded = pcs.stop();
             let accounts = &recorded.accounts;
             assert_eq!(u64::try_from(accounts.vcpus.len()).unwrap(), cpus);
-            assert!(
-                accounts.vcpus.iter().all(|vcpu| vcpu.ticks > 0),
-                "{accounts:?}"
-            );
+            let mut vcpus = accounts.vcpus.iter();
+            assert!(vcpus.all(|vcpu| vcpu.ticks > 0), "{accounts:?}");
             let idle = kvmprof_tests::ticks_by_kind(recorded.records())[&kind::IDLE];
             assert!(idle * 2 > recorded.ticks(), "{:?}", recorded.status);
             guest.stop();

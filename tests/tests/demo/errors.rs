@@ -8,9 +8,7 @@ use std::process::Command;
 
 use kvmprof_abi::pcs::{PCS_SETBSIZE, PROF_ALL, kind};
 use kvmprof_client::Connection;
-use kvmprof_tests::{
-    Boot, Guest, Pcs, Ran, is_kernel_clock_for_demo, kvmprof, on_kvm, run, run_command, until,
-};
+use kvmprof_tests::{Pcs, Ran, clocks_for_demo, kvmprof, on_kvm, run, run_command, until};
 use tempfile::TempDir;
 
 /// The link address of the kernel of [`other_elf`]: above everything that the machine reserves.
@@ -112,10 +110,7 @@ fn impossible_machines_are_refused() {
 #[test]
 fn a_guest_without_a_note_is_sampled_with_pid_minus_one() {
     on_kvm(|| {
-        check_guest_without_note("thread");
-        if is_kernel_clock_for_demo() {
-            check_guest_without_note("kernel");
-        }
+        clocks_for_demo().for_each(check_guest_without_note);
     });
 }
 
@@ -265,19 +260,4 @@ fn no_permission_for_kvm() {
         "cargo lab",
     ];
     ran.assert_refused(2, &expected);
-}
-
-/// The guest's own words on the command line.
-#[test]
-fn an_unknown_workload_powers_off() {
-    on_kvm(|| {
-        let mut guest = Guest::launch(Boot::Test("workload=gardening"), ["--cpus", "1"]);
-        let ran = guest.wait();
-        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
-        assert!(
-            guest.console().contains("unknown workload"),
-            "{}",
-            guest.console()
-        );
-    });
 }

@@ -3,36 +3,36 @@
 use std::path::Path;
 
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::pcs::PROF_ALL;
+use kvmprof_abi::pcs::{PCS_GETHZ, PROF_ALL};
+use kvmprof_abi::prf::ALL_VCPUS;
 use kvmprof_abi::recorder::{
-    EVENT_CACHE_MISSES, EVENT_CYCLES, EVENT_EXITS, EVENT_GUEST_TIME, EVENT_PORT, MAX_PERIOD,
-    MIN_CYCLES, MIN_GUEST_TIME, REC_EVENT, REC_START, STACK_KERNEL, STACK_USER,
+    EVENT_EXITS, EVENT_PORT, REC_EVENT, REC_START, STACK_KERNEL, STACK_USER,
 };
 use kvmprof_abi::wire::device;
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
-use kvmprof_machine::virtio::GuestAccess;
 use kvmprof_recording::file::Contents;
-use kvmprof_recording::status::Status;
 use kvmprof_recording::{ConsumerLedger, Mode, Sample, SamplingEvent};
-use kvmprof_test_guest::{EXIT_ROUNDS, Exits, IMAGE};
+use kvmprof_test_guest::{EXIT_ROUNDS, IMAGE};
 use kvmprof_tests::{
-    Boot, Clock, Guest, Machine, errno_of, on_kvm, recorded_with_frames, run, share, until,
+    Boot, Clock, Guest, Machine, Prf, errno_of, on_kvm, recorded_with_frames, run, share, until,
+    until_recorded,
 };
 
-fn event(text: &str) -> SamplingEvent {
-    text.parse().unwrap()
-}
+/// The instructions of the workload `exits`: the symbol, the process and the mode of each, and how often a vCPU executes it in a round.
+pub const EXITS: [(&str, i32, Mode, u64); 4] = [
+    ("exit_by_port_write", 101, Mode::User, 4),
+    ("exit_by_port_read", 102, Mode::Kernel, 3),
+    ("exit_by_mmio_read", 103, Mode::Kernel, 2),
+    ("exit_by_mmio_write", 201, Mode::Kernel, 1),
+];
 
-/// The samples of a complete recording, and the addresses of its first frames.
-fn samples(path: &Path) -> (Vec<Sample>, Contents) {
+/// The samples of a complete recording, each with its process and its program counter.
+pub fn samples(path: &Path) -> (Vec<Sample>, Contents) {
     let (samples, contents) = recorded_with_frames(path);
     let account = contents.account;
     assert_eq!(contents.closed, Some(account));
-    assert_eq!(
-        (account.idle, account.stolen),
-        (0, 0),
-        "an event is neither"
-    );
+    let neither = (account.idle, account.stolen);
+    assert_eq!(neither, (0, 0), "an event is neither");
     for (sample, frames) in &samples {
         assert_eq!(frames.first().unwrap_or(&sample.pc), &sample.pc);
     }
@@ -40,84 +40,59 @@ fn samples(path: &Path) -> (Vec<Sample>, Contents) {
     (samples.collect(), contents)
 }
 
-/// Runs the workload `exits` to its end on two vCPUs without a clock, recorded by `event`; returns the samples, and each
-/// vCPU's own counts.
-fn record_exits(event: SamplingEvent) -> (Vec<Sample>, Contents, Vec<Exits>) {
+/// Runs a workload of the test guest without a clock, recorded by `event`, until each vCPU has counted this many rounds.
+pub fn record_rounds(
+    workload: &'static str,
+    vcpus: u16,
+    event: &str,
+    rounds: u64,
+) -> (Vec<Sample>, Contents) {
+    let event: SamplingEvent = event.parse().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
-    let boot = Boot::Test("workload=exits");
-    let machine = Machine::recorded_by(boot, 2, Clock::default(), Some(event), &path);
-    let counters = until("the guest is done", || {
+    let (boot, clock) = (Boot::Test(workload), Clock::default());
+    let machine = Machine::recorded_by(boot, vcpus, clock, Some(event), &path);
+    until("the guest is done", || {
         let counters = machine.counters();
-        let all = counters.iter().all(|one| one.rounds == EXIT_ROUNDS);
-        all.then_some(counters)
+        let is_done = counters.iter().all(|one| one.rounds >= rounds);
+        is_done.then_some(())
     });
     let clock = machine.status().clock;
-    assert!(!clock.running);
-    assert_eq!(clock.event, Some(event.to_string()));
+    assert_eq!(
+        (clock.running, clock.event),
+        (false, Some(event.to_string()))
+    );
     machine.stop();
     let (samples, contents) = samples(&path);
-    assert_eq!(contents.info.event, Some(event));
-    assert_eq!(contents.info.hz, 0);
-    let exits = counters.iter().map(|counter| counter.exits).collect();
-    (samples, contents, exits)
+    assert_eq!((contents.info.event, contents.info.hz), (Some(event), 0));
+    (samples, contents)
 }
 
-/// An instruction of the workload `exits`: its symbol, its process, its mode, and its number of exits by the guest's own
-/// count.
-struct Row {
-    symbol: &'static str,
-    pid: i32,
-    mode: Mode,
-    count: u64,
-}
-
-fn rows(exits: &[Exits]) -> [Row; 4] {
-    let row = |symbol, pid, mode, count: fn(&Exits) -> u64| Row {
-        symbol,
-        pid,
-        mode,
-        count: exits.iter().map(count).sum(),
-    };
-    [
-        row("exit_by_port_write", 101, Mode::User, |vcpu| {
-            vcpu.port_writes
-        }),
-        row("exit_by_port_read", 102, Mode::Kernel, |vcpu| {
-            vcpu.port_reads
-        }),
-        row("exit_by_mmio_read", 103, Mode::Kernel, |vcpu| {
-            vcpu.mmio_reads
-        }),
-        row("exit_by_mmio_write", 201, Mode::Kernel, |vcpu| {
-            vcpu.mmio_writes
-        }),
-    ]
-}
-
-/// How many of `samples` are at the instruction of `row`. All of them are of its process, in its mode.
-fn count(samples: &[Sample], row: &Row) -> u64 {
-    let symbol = IMAGE.symbol(row.symbol).unwrap();
-    let there = symbol.address..symbol.address + symbol.size;
-    let at = samples.iter().filter(|sample| there.contains(&sample.pc));
-    at.map(|sample| assert_eq!((sample.pid, sample.mode), (row.pid, row.mode), "{sample:?}"))
-        .count() as u64
+/// How many of the samples in this function of the test guest are as they should be, and how many there are.
+pub fn in_function(samples: &[Sample], name: &str, is: impl Fn(&Sample) -> bool) -> (u64, u64) {
+    let function = IMAGE.symbol(name).unwrap();
+    let there = function.address..function.address + function.size;
+    let there = samples.iter().filter(|sample| there.contains(&sample.pc));
+    let right = there.clone().filter(|sample| is(sample));
+    (right.count() as u64, there.count() as u64)
 }
 
 /// Every exit is a sample inside the instruction that made it, of the process that it was made for: as many as the guest
-/// has counted. In addition, the guest has only written its greeting.
+/// has made. In addition, the guest has only written its greeting.
 #[test]
 fn every_exit_is_sampled_at_its_instruction() {
     on_kvm(|| {
-        let (samples, contents, exits) = record_exits(event("exits:1"));
+        let (samples, contents) = record_rounds("workload=exits", 2, "exits:1", EXIT_ROUNDS);
         let account = contents.account;
         let (mut at, mut missing) = (0, 0);
-        for row in rows(&exits) {
-            let found = count(&samples, &row);
-            assert!(found <= row.count, "{} {found} {}", row.symbol, row.count);
-            assert!(found > 0, "{}", row.symbol);
+        for (symbol, pid, mode, in_round) in EXITS {
+            let made = 2 * EXIT_ROUNDS * in_round;
+            let is_own = |sample: &Sample| (sample.pid, sample.mode) == (pid, mode);
+            let (found, all) = in_function(&samples, symbol, is_own);
+            assert_eq!(found, all, "{symbol} is of one process");
+            assert!((1..=made).contains(&found), "{symbol}: {found} of {made}");
             at += found;
-            missing += row.count - found;
+            missing += made - found;
         }
         assert!(missing <= account.lost, "{missing} of {account}");
         let of_all = share(at, account.samples);
@@ -140,66 +115,12 @@ fn start(recorder: &RemoteDevice) -> Result<(), ClientError> {
     recorder.ioctl(REC_START, STACK_KERNEL).map(|_| ())
 }
 
-/// The ledgers of all started recorders.
-fn ledgers(status: &Status) -> Vec<ConsumerLedger> {
-    let recorders = status.recorders();
-    let ledgers: Vec<_> = recorders.map(|recorder| recorder.ledger).collect();
-    assert!(ledgers.iter().all(ConsumerLedger::balances), "{ledgers:?}");
-    ledgers
-}
-
-fn until_ticks(guest: &Guest, recorder: usize, ticks: u64) {
-    until("ticks are recorded", || {
-        (ledgers(&guest.status())[recorder].ticks >= ticks).then_some(())
-    });
-}
-
-#[test]
-fn an_event_is_chosen_before_the_start() {
-    on_kvm(|| {
-        let guest = Guest::start(Boot::Test("workload=kernel-pio"), ["--hz", "0"]);
-        let connection = guest.connect();
-        let recorder = open(&connection);
-        for kind in [0, EVENT_CACHE_MISSES + 1, u32::MAX] {
-            assert_eq!(errno_of(choose(&recorder, kind, 1)), Errno::ENODEV);
-        }
-        let most = i64::try_from(MAX_PERIOD).unwrap();
-        let beyond = most + 1;
-        for period in [0, -1, beyond, 1 << 40, i64::MAX, i64::MIN] {
-            let refused = choose(&recorder, EVENT_EXITS, period);
-            assert_eq!(errno_of(refused), Errno::EINVAL, "{period}");
-        }
-        for (kind, least) in [
-            (EVENT_GUEST_TIME, MIN_GUEST_TIME),
-            (EVENT_CYCLES, MIN_CYCLES),
-        ] {
-            let below = i64::try_from(least).unwrap() - 1;
-            assert_eq!(errno_of(choose(&recorder, kind, below)), Errno::EINVAL);
-        }
-        for data in [&[1][..], &[1, 0, 0], &[1, 0, 0, 0, 0]] {
-            let refused = recorder.ioctl_with(REC_EVENT, 1, data, 0);
-            assert_eq!(errno_of(refused), Errno::EINVAL);
-        }
-        // Refused settings change nothing, and the last accepted one counts.
-        choose(&recorder, EVENT_EXITS, 1).unwrap();
-        recorder.ioctl(REC_EVENT, 0).unwrap();
-        assert_eq!(errno_of(start(&recorder)), Errno::EINVAL, "no clock");
-        choose(&recorder, EVENT_EXITS, most).unwrap();
-        choose(&recorder, EVENT_EXITS, 10).unwrap();
-        start(&recorder).unwrap();
-        assert_eq!(errno_of(choose(&recorder, EVENT_EXITS, 10)), Errno::EBUSY);
-        until_ticks(&guest, 0, 100);
-        assert_eq!(guest.status().clock.event.as_deref(), Some("exits:10"));
-        guest.stop();
-    });
-}
-
 /// What interrupts the guest from outside isn't an exit of its own.
 #[test]
 fn kicks_are_not_events() {
     on_kvm(|| {
         let boot = Boot::Test("workload=spin");
-        let machine = Machine::start_with_ports(boot, 2, Clock::default(), GuestAccess::None);
+        let machine = Machine::unwatched(boot, 2);
         // From here on the guest makes no exit.
         machine.until_rounds(1000, || {});
         let connection = machine.connect();
@@ -214,7 +135,7 @@ fn kicks_are_not_events() {
             another.close().unwrap();
         }
         machine.until_rounds(1000, || {});
-        assert_eq!(ledgers(&machine.status())[0], ConsumerLedger::default());
+        assert_eq!(until_recorded(&connection, 0), ConsumerLedger::default());
         machine.stop();
     });
 }
@@ -223,27 +144,24 @@ fn kicks_are_not_events() {
 #[test]
 fn record_and_report_name_the_event() {
     on_kvm(|| {
-        let guest = Guest::start(Boot::Test("workload=kernel-pio"), ["--hz", "100"]);
+        let guest = Guest::start(Boot::Test("workload=endless-exits"), ["--hz", "100"]);
         let path = guest.folder().join("out");
         let path = path.to_str().unwrap();
         let words = ["--output", path, "--event", "port-write:20"];
-        let ran = guest.record(100, &words);
-        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        guest.record(100, &words).quiet();
         let (all, _) = samples(Path::new(path));
-        let function = IMAGE.symbol("write_port_in_kernel").unwrap();
-        let there = function.address..function.address + function.size;
-        assert!(!all.is_empty());
-        assert!(all.iter().all(|sample| there.contains(&sample.pc)));
-        assert!(all.iter().all(|sample| sample.pid == 102));
+        let is_own = |sample: &Sample| sample.pid == 101;
+        let there = in_function(&all, "exit_by_port_write", is_own);
+        let all = all.len() as u64;
+        assert!(all > 0 && there == (all, all), "{there:?} of {all}");
         // The time between events isn't known.
         let ran = run(["stalls", path]);
         assert_eq!(ran.status, 1, "{ran:?}");
         assert!(ran.stderr.contains("was sampled by an event"), "{ran:?}");
 
         // Another process has nothing but the number of its ticks.
-        let of_another = [&words[..], &["--pid", "101"]].concat();
-        let ran = guest.record(100, &of_another);
-        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        let of_another = [&words[..], &["--pid", "102"]].concat();
+        guest.record(100, &of_another).quiet();
         let (samples, contents) = samples(Path::new(path));
         assert!(samples.is_empty() && contents.account.ungathered > 0);
         assert_eq!(
@@ -251,26 +169,56 @@ fn record_and_report_name_the_event() {
             contents.account.ticks
         );
 
+        // Consumers of the clock's ticks keep them: an event has to wait for them, and a rate for an event.
         let pcs = guest.open();
         pcs.ioctl(PROF_ALL, 0);
+        assert_eq!(pcs.ioctl(PCS_GETHZ, 0), 100);
         let ran = guest.command("record", &words);
         ran.assert_refused(1, &["sampled by the clock", "EBUSY"]);
         pcs.device.close().unwrap();
-        let recorder = open(&guest.connect());
+        let connection = guest.connect();
+        let recorder = open(&connection);
         choose(&recorder, EVENT_PORT, 1).unwrap();
+        let prf = Prf::open(&connection, ALL_VCPUS).unwrap();
+        prf.load(&[0, 0x20_0000, 0x30_0000]);
+        prf.set(1);
+        assert_eq!(errno_of(start(&recorder)), Errno::EBUSY);
+        prf.set(0);
         start(&recorder).unwrap();
-        let without = ["--output", path, "--seconds", "0.5"];
-        let ran = guest.command("record", &without);
-        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        // It counts each event, though its own rate is 100 Hz.
+        prf.set(1);
+        until("prf counts events", || {
+            (prf.counts().sum() >= 1000).then_some(())
+        });
+        drop(prf);
+        for (command, arguments, words) in [
+            (
+                "record",
+                &["--output", path, "--seconds", "0.5"][..],
+                "samples of every port access",
+            ),
+            ("status", &[], "stopped, ticks are every port access"),
+            ("getpc", &["--all", "0.5", "--output", path], ""),
+            (
+                "pcsample",
+                &["--pid", "101", "--nsamples", "100", "--seconds", "5"],
+                "ticks are every port access",
+            ),
+        ] {
+            let ran = guest.command(command, arguments);
+            assert!(ran.stdout.contains(words), "{ran:?}");
+            if command == "record" {
+                let ran = run(["report", path]);
+                assert!(ran.stdout.contains("sampled: every port access"), "{ran:?}");
+            }
+        }
+        let ran = run(["pcstat", path]);
         assert!(
-            ran.stdout.contains("samples of every port access"),
+            ran.stdout.contains("none, an event makes the ticks"),
             "{ran:?}"
         );
-        let ran = run(["report", path]);
-        assert!(ran.stdout.contains("sampled: every port access"), "{ran:?}");
-        let ran = guest.command("status", &[]);
-        let words = "stopped, ticks are every port access";
-        assert!(ran.stdout.contains(words), "{ran:?}");
+        let ran = guest.command("getpc", &["--all", "0.5", "--hz", "100", "--output", path]);
+        ran.assert_refused(1, &["an event makes the ticks", "EBUSY"]);
         guest.stop();
     });
 }

@@ -2,22 +2,15 @@
 
 use kvmprof_abi::pcs::{PCS_SETBSIZE, PROF_ALL, PROF_GROUP, PROF_KERNEL};
 use kvmprof_abi::wire::device;
-use kvmprof_profiling::clock::ClockSource;
 use kvmprof_recording::file::Recording;
 use kvmprof_tests::{Accounts, Boot, Clock, Guest, Machine, on_kvm};
-
-const CLOCK: Clock = Clock {
-    hz: 2000,
-    source: ClockSource::Thread,
-    jitter: false,
-};
 
 /// Circular page tables, invalid pointers and absurd counts during every kind of introspection.
 #[test]
 fn a_hostile_guest_harms_nobody() {
     on_kvm(|| {
         const ROUNDS: u64 = 150;
-        let machine = Machine::start(Boot::Test("workload=hostile"), 2, CLOCK);
+        let machine = Machine::start(Boot::Test("workload=hostile"), 2, Clock::at(2000));
         let witness = machine.connect();
         let mut pcs = machine.open();
         pcs.ioctl(PCS_SETBSIZE, 65_536);
@@ -75,11 +68,7 @@ fn ticks_leave_exits_alone() {
             ("pio", 3000),
             ("kernel-pio", 2000),
         ] {
-            let clock = Clock {
-                hz: 5000,
-                source: ClockSource::Thread,
-                jitter: true,
-            };
+            let clock = Clock::jittered(5000);
             let words = format!("workload={workload}");
             let machine = Machine::start(Boot::Test(&words), 2, clock);
             let mut pcs = machine.open();

@@ -3,15 +3,8 @@
 
 use kvmprof_abi::pcs::PROF_ALL;
 use kvmprof_machine::virtio::GuestAccess;
-use kvmprof_profiling::clock::ClockSource;
 use kvmprof_test_guest::{AttackResult, AttackResults, Outcome, Victim};
 use kvmprof_tests::{Accounts, Boot, Clock, Machine, Pcs, on_kvm, until};
-
-const CLOCK: Clock = Clock {
-    hz: 1000,
-    source: ClockSource::Thread,
-    jitter: false,
-};
 
 /// Waits for the end of all attacks, and is a client on the host meanwhile.
 fn watch(machine: &Machine) -> AttackResults {
@@ -98,7 +91,7 @@ fn check_counts(machine: &Machine, results: &AttackResults) {
 fn a_hostile_driver_harms_only_its_own_port() {
     on_kvm(|| {
         let boot = Boot::Test("workload=hostile-queues");
-        let machine = Machine::start_with_ports(boot, 2, CLOCK, GuestAccess::All);
+        let machine = Machine::start_with_ports(boot, 2, Clock::at(1000), GuestAccess::All);
         let results = watch(&machine);
         assert_eq!(results.first, Outcome::Done);
         assert_eq!(usize::try_from(results.over), Ok(results.attacks.len()));

@@ -5,10 +5,10 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use kvmprof_tests::{
-    NOBODY, Ran, as_nobody_with, kvmprof, not_run, on_kvm, on_kvm_with_cgroups, recorded, run,
+    NOBODY, as_nobody_with, kvmprof, not_run, on_kvm, on_kvm_with_cgroups, recorded, run,
     run_command, until,
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -39,18 +39,17 @@ impl Place {
     pub fn command(&self, jail: &[&str], run: &[&str]) -> Command {
         let mut command = Command::new(kvmprof());
         let user = NOBODY.to_string();
+        command.args(["jail", "--uid", &user, "--gid", &user, "--root"]);
+        command.arg(self.file("jail")).args(jail);
+        command.args([
+            "--",
+            "run",
+            "--memory",
+            "64M",
+            "--cmdline",
+            "workload=mixed",
+        ]);
         command
-            .args(["jail", "--uid", &user, "--gid", &user, "--root"])
-            .arg(self.file("jail"))
-            .args(jail)
-            .args([
-                "--",
-                "run",
-                "--memory",
-                "64M",
-                "--cmdline",
-                "workload=mixed",
-            ])
             .args(["--console", "none", "--kernel"])
             .arg(self.file("kernel"))
             .args(run)
@@ -60,12 +59,7 @@ impl Place {
     }
 
     /// With a recording.
-    pub fn start(&self, jail: &[&str]) -> Jail {
-        self.start_with(jail, &[])
-    }
-
-    /// With a recording, and with further options.
-    pub fn start_with(&self, jail: &[&str], run: &[&str]) -> Jail {
+    pub fn start(&self, jail: &[&str], run: &[&str]) -> Jail {
         let (socket, recording) = (self.file("jail/socket"), self.file("jail/recording"));
         let files = ["--socket", path(&socket), "--record", path(&recording)];
         let outside = self.command(jail, &[&files, run].concat()).spawn().unwrap();
@@ -131,6 +125,22 @@ impl Jail {
         names.collect()
     }
 
+    /// Ends it by a signal to the process outside.
+    pub fn end(mut self) {
+        signal(self.outside.id(), Signal::INT);
+        assert!(self.outside.wait().unwrap().success());
+    }
+
+    /// Kills one of its two processes. Returns the status of the one outside, once nothing runs inside.
+    pub fn kill(&mut self, pid: u32) -> ExitStatus {
+        signal(pid, Signal::KILL);
+        let status = self.outside.wait().unwrap();
+        until("the process in it is gone", || {
+            (!self.proc("").exists()).then_some(())
+        });
+        status
+    }
+
     pub fn until_contained(&self) {
         until("the threads have their filters", || {
             (self.status("Seccomp") == "2").then_some(())
@@ -187,14 +197,16 @@ fn check_rights(jail: &Jail) {
 
 /// Its open files, and their flags.
 fn check_files(jail: &Jail, place: &Place) {
-    let set = |names: &[&str]| -> BTreeSet<String> {
-        names.iter().map(|name| (*name).to_owned()).collect()
-    };
     let folder = path(place.0.path()).trim_start_matches('/').to_owned();
     let first = folder.split('/').next().unwrap();
-    assert_eq!(jail.names(""), set(&["dev", "proc", first]));
-    assert_eq!(jail.names("dev"), set(&["kvm", "null", "urandom"]));
-    assert_eq!(jail.names(&folder), set(&["jail", "kernel", "other"]));
+    for (folder, expected) in [
+        ("", &["dev", "proc", first][..]),
+        ("dev", &["kvm", "null", "urandom"]),
+        (&folder, &["jail", "kernel", "other"]),
+    ] {
+        let expected: BTreeSet<String> = expected.iter().map(ToString::to_string).collect();
+        assert_eq!(jail.names(folder), expected);
+    }
     let kvm = fs::metadata(jail.proc("root/dev/kvm")).unwrap();
     assert_eq!((kvm.uid(), kvm.mode() & 0o777), (NOBODY, 0o600));
     assert_eq!(kvm.rdev(), fs::metadata("/dev/kvm").unwrap().rdev());
@@ -224,13 +236,13 @@ fn a_guest_in_a_jail_has_nothing_but_what_it_needs() {
         let before = mounts();
         let limit = "fsize=1000000000";
         let options = ["--bind", path(&other), "--resource-limit", limit];
-        let mut jail = place.start(&options);
+        let jail = place.start(&options, &[]);
         jail.until_contained();
         check_rights(&jail);
         check_files(&jail, &place);
+        check_list(&jail);
         until_sampled(&place.file("jail/socket"));
-        signal(jail.outside.id(), Signal::INT);
-        assert!(jail.outside.wait().unwrap().success());
+        jail.end();
         assert_eq!(mounts(), before);
         let left: Vec<_> = fs::read_dir(place.file("jail")).unwrap().collect();
         assert_eq!(left.len(), 1, "{left:?}");
@@ -238,23 +250,12 @@ fn a_guest_in_a_jail_has_nothing_but_what_it_needs() {
     });
 }
 
-/// Its command line has no name.
-#[test]
-fn a_guest_is_listed_by_its_jails_folder() {
-    on_kvm(|| {
-        let place = Place::new();
-        let mut jail = place.start(&[]);
-        // By then it has a guest.
-        jail.until_contained();
-        let Ran { status, stdout, .. } = run(["list", "--json"]);
-        assert_eq!(status, 0);
-        let document: Value = serde_json::from_str(&stdout).unwrap();
-        let guests = document["guests"].as_array().unwrap();
-        let entry = guests.iter().find(|it| it["pid"] == jail.inside);
-        assert_eq!(entry.unwrap_or(&Value::Null)["name"], "jail", "{stdout}");
-        signal(jail.outside.id(), Signal::INT);
-        assert!(jail.outside.wait().unwrap().success());
-    });
+/// A guest without a name in its command line has that of its jail's folder.
+fn check_list(jail: &Jail) {
+    let document = run(["list", "--json"]).json();
+    let mut guests = document["guests"].as_array().unwrap().iter();
+    let entry = guests.find(|it| it["pid"] == jail.inside);
+    assert_eq!(entry.unwrap_or(&Value::Null)["name"], "jail", "{document}");
 }
 
 /// Killing either of the two processes.
@@ -264,24 +265,20 @@ fn nothing_is_left_of_a_jail_that_is_killed() {
         for is_outer in [true, false] {
             let place = Place::new();
             let before = mounts();
-            let mut jail = place.start(&[]);
+            let mut jail = place.start(&[], &[]);
             jail.until_contained();
             let pid = if is_outer {
                 jail.outside.id()
             } else {
                 jail.inside
             };
-            signal(pid, Signal::KILL);
-            let status = jail.outside.wait().unwrap();
+            let status = jail.kill(pid);
             if !is_outer {
                 assert_eq!(status.code(), Some(128 + 9));
             }
-            until("the process in it is gone", || {
-                (!jail.proc("").exists()).then_some(())
-            });
             assert_eq!(mounts(), before);
             // The next one replaces it.
-            let mut jail = place.start(&[]);
+            let mut jail = place.start(&[], &[]);
             signal(jail.outside.id(), Signal::INT);
             assert!(jail.outside.wait().unwrap().success());
         }
@@ -292,42 +289,37 @@ fn nothing_is_left_of_a_jail_that_is_killed() {
 fn wrong_options_are_reported() {
     on_kvm(|| {
         let place = Place::new();
-        let refused = |jail: &[&str], run: &[&str], words: &[&str]| {
-            place.is_refused(jail, run, USAGE, words);
-        };
         let outside = place.file("socket");
-        refused(
-            &[],
-            &["--socket", path(&outside)],
-            &["--socket", "isn't in the jail"],
-        );
-        refused(&[], &["--name", "a"], &["--name", "--socket"]);
-        refused(&[], &["--user", "1:1"], &["--user", "--uid"]);
-        refused(&[], &["--root", "/tmp"], &["--root", "--share"]);
-        refused(&[], &["--nonsense"], &["--nonsense"]);
-        refused(&["--bind", "/"], &[], &["whole root"]);
-        refused(&["--bind", "/proc"], &[], &["the jail's own"]);
-        refused(
-            &["--bind", path(place.0.path())],
-            &[],
-            &["has the jail's folder in it"],
-        );
-        refused(
-            &["--resource-limit", "core=1"],
-            &[],
-            &["'core'", "no-file=N"],
-        );
-        refused(&["--cgroup", "../a"], &[], &["--cgroup", "without .."]);
-        let mut command = Command::new(kvmprof());
-        command.args([
-            "jail", "--uid", "0", "--gid", "1", "--root", "/tmp/a", "--", "run",
-        ]);
-        run_command(&mut command).assert_refused(USAGE, &["root"]);
-        let mut command = Command::new(kvmprof());
-        command.args([
-            "jail", "--uid", "1", "--gid", "1", "--root", "/tmp/a", "--", "demo",
-        ]);
-        run_command(&mut command).assert_refused(USAGE, &["kvmprof run"]);
+        let own = path(place.0.path());
+        let none: &[&str] = &[];
+        for (jail, run, words) in [
+            (
+                none,
+                &["--socket", path(&outside)][..],
+                &["--socket", "isn't in the jail"][..],
+            ),
+            (none, &["--name", "a"], &["--name", "--socket"]),
+            (none, &["--user", "1:1"], &["--user", "--uid"]),
+            (none, &["--root", "/tmp"], &["--root", "--share"]),
+            (none, &["--nonsense"], &["--nonsense"]),
+            (&["--bind", "/"], none, &["whole root"]),
+            (&["--bind", "/proc"], none, &["the jail's own"]),
+            (&["--bind", own], none, &["has the jail's folder in it"]),
+            (
+                &["--resource-limit", "core=1"],
+                none,
+                &["'core'", "no-file=N"],
+            ),
+            (&["--cgroup", "../a"], none, &["--cgroup", "without .."]),
+        ] {
+            place.is_refused(jail, run, USAGE, words);
+        }
+        for (user, command, word) in [("0", "run", "root"), ("1", "demo", "kvmprof run")] {
+            let words = [
+                "jail", "--uid", user, "--gid", "1", "--root", "/tmp/a", "--",
+            ];
+            run(words.iter().chain(&[command])).assert_refused(USAGE, &[word]);
+        }
     });
 }
 
@@ -336,32 +328,30 @@ fn missing_features_of_the_host_are_reported() {
     on_kvm(|| {
         let place = Place::new();
         symlink(place.0.path(), place.file("link")).unwrap();
-        let link = place.file("link/kernel");
-        place.is_refused(
-            &["--bind", path(&link)],
-            &[],
-            USAGE,
-            &["A link leads to", "name it as"],
-        );
-        let missing = place.file("missing");
-        place.is_refused(
-            &["--bind", path(&missing)],
-            &[],
-            FAILURE,
-            &["cannot find", "missing"],
-        );
-        place.is_refused(
-            &["--netns", "kvmprof-none"],
-            &[],
-            FAILURE,
-            &["kvmprof-none", "ip netns add"],
-        );
-        place.is_refused(
-            &["--netns", path(&place.file("kernel"))],
-            &[],
-            FAILURE,
-            &["--netns"],
-        );
+        let [link, missing, kernel] = ["link/kernel", "missing", "kernel"].map(|it| place.file(it));
+        for (option, value, status, words) in [
+            (
+                "--bind",
+                path(&link),
+                USAGE,
+                &["A link leads to", "name it as"][..],
+            ),
+            (
+                "--bind",
+                path(&missing),
+                FAILURE,
+                &["cannot find", "missing"],
+            ),
+            (
+                "--netns",
+                "kvmprof-none",
+                FAILURE,
+                &["kvmprof-none", "ip netns add"],
+            ),
+            ("--netns", path(&kernel), FAILURE, &["--netns"]),
+        ] {
+            place.is_refused(&[option, value], &[], status, words);
+        }
         chown(place.file("jail"), Some(1), Some(1)).unwrap();
         place.is_refused(&[], &[], USAGE, &["belongs to user 1", "chown 65534:65534"]);
     });
@@ -387,12 +377,8 @@ fn errors_inside_are_reported_outside() {
     on_kvm(|| {
         let place = Place::new();
         let socket = place.file("jail/socket");
-        place.is_refused(
-            &[],
-            &["--socket", path(&socket), "--disk", "/dev/null"],
-            FAILURE,
-            &["/dev/null"],
-        );
+        let wrong = ["--socket", path(&socket), "--disk", "/dev/null"];
+        place.is_refused(&[], &wrong, FAILURE, &["/dev/null"]);
         // The user can't read it.
         fs::set_permissions(place.file("kernel"), fs::Permissions::from_mode(0o600)).unwrap();
         place.is_refused(&[], &[], FAILURE, &["kernel", "Permission denied"]);
@@ -423,7 +409,7 @@ fn a_jail_has_limits() {
         let place = Place::new();
         let name = format!("kvmprof-test-{}/guest", std::process::id());
         let folder = top.join(&name);
-        let mut jail = place.start(&["--cgroup", &name]);
+        let mut jail = place.start(&["--cgroup", &name], &[]);
         let groups = jail.read("cgroup");
         let expected = format!("0::/{name}");
         assert!(groups.lines().any(|line| line == expected), "{groups}");
@@ -433,15 +419,10 @@ fn a_jail_has_limits() {
         assert_eq!(limit("pids.max").trim(), "512");
         let group = ["--cgroup", &name];
         place.is_refused(&group, &[], FAILURE, &["another jail uses it"]);
-        signal(jail.outside.id(), Signal::KILL);
-        jail.outside.wait().unwrap();
-        until("the process in it is gone", || {
-            (!jail.proc("").exists()).then_some(())
-        });
+        jail.kill(jail.outside.id());
         assert!(folder.exists());
-        let mut jail = place.start(&group);
-        signal(jail.outside.id(), Signal::INT);
-        assert!(jail.outside.wait().unwrap().success());
+        let jail = place.start(&group, &[]);
+        jail.end();
         assert!(!folder.exists());
         fs::remove_dir(folder.parent().unwrap()).unwrap();
     });
@@ -465,12 +446,11 @@ fn a_jail_can_have_another_network_namespace() {
     on_kvm(|| {
         let place = Place::new();
         let own = format!("/proc/{}/ns/net", std::process::id());
-        let mut jail = place.start(&["--netns", &own]);
+        let jail = place.start(&["--netns", &own], &[]);
         let of = |path: &Path| fs::read_link(path).unwrap();
         assert_eq!(of(&jail.proc("ns/net")), of(Path::new(&own)));
         let outer = of(Path::new("/proc/self/ns/mnt"));
         assert_ne!(of(&jail.proc("ns/mnt")), outer);
-        signal(jail.outside.id(), Signal::INT);
-        assert!(jail.outside.wait().unwrap().success());
+        jail.end();
     });
 }

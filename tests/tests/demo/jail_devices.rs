@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use kvmprof_lab::virtiofsd;
@@ -25,11 +25,6 @@ fn status(socket: &Path) -> Status {
     read_status(ran.stdout)
 }
 
-fn end(mut jail: Jail) {
-    signal(jail.outside.id(), Signal::INT);
-    assert!(jail.outside.wait().unwrap().success());
-}
-
 /// The server of a folder, a child of the process that starts it, which is the jail's outside.
 fn daemons(jail: &Jail) -> Vec<u32> {
     let helpers = children(jail.outside.id()).into_iter();
@@ -37,18 +32,15 @@ fn daemons(jail: &Jail) -> Vec<u32> {
     children(helpers.next().expect("what starts virtiofsd"))
 }
 
-/// Whether this host's virtiofsd can be started: QEMU's needs a folder for its own root.
-fn virtiofsd_here() -> Option<PathBuf> {
-    Some(virtiofsd()).filter(|program| program.exists())
-}
-
 /// virtiofsd is outside; the jail has neither the folder nor the program, and none of their files is left.
 #[test]
 fn folders_are_served_from_outside() {
     on_kvm(|| {
-        let Some(program) = virtiofsd_here() else {
+        // QEMU's needs a folder for its own root.
+        let program = virtiofsd();
+        if !program.exists() {
             return not_run("this host has no virtiofsd");
-        };
+        }
         let place = Place::new();
         let shared = place.file("shared");
         fs::create_dir(&shared).unwrap();
@@ -56,7 +48,7 @@ fn folders_are_served_from_outside() {
         let options = ["--share", &share, "--virtiofsd", path(&program)];
         for is_killed in [false, true] {
             let before = mounts();
-            let mut jail = place.start_with(&[], &options);
+            let mut jail = place.start(&[], &options);
             jail.until_contained();
             until_sampled(&place.file("jail/socket"));
             let folder = &status(&place.file("jail/socket")).machine.folders[0];
@@ -70,11 +62,9 @@ fn folders_are_served_from_outside() {
             }
             let seen = jail.names(path(place.0.path()).trim_start_matches('/'));
             assert!(!seen.contains("shared"), "{seen:?}");
-            if is_killed {
-                signal(jail.outside.id(), Signal::KILL);
-                jail.outside.wait().unwrap();
-            } else {
-                end(jail);
+            match is_killed {
+                true => drop(jail.kill(jail.outside.id())),
+                false => jail.end(),
             }
             until("virtiofsd has ended", || {
                 let is_over = |pid: &u32| !name(*pid).contains("virtiofsd");
@@ -90,12 +80,10 @@ fn folders_are_served_from_outside() {
 fn unservable_folders_are_reported() {
     on_kvm(|| {
         let place = Place::new();
-        let refused = |options: &[&str], words: &[&str]| {
-            place.is_refused(&[], options, FAILURE, words);
-        };
-        refused(&["--share", "/nowhere=a"], &["/nowhere", "No such file"]);
         let nothing = ["--share", "/tmp=a", "--virtiofsd", "/nowhere/at-all"];
-        refused(&nothing, &["/nowhere/at-all", "No such file"]);
+        for options in [&["--share", "/nowhere=a"][..], &nothing] {
+            place.is_refused(&[], options, FAILURE, &["/nowhere", "No such file"]);
+        }
     });
 }
 
@@ -106,20 +94,16 @@ fn a_jail_has_a_socket_device() {
         let place = Place::new();
         let socket = place.file("jail/vsock");
         let device = format!("3,socket={}", socket.display());
-        let jail = place.start_with(&[], &["--vsock", &device]);
+        let jail = place.start(&[], &["--vsock", &device]);
         jail.until_contained();
         assert_eq!(fs::symlink_metadata(&socket).unwrap().uid(), NOBODY);
         assert!(UnixStream::connect(&socket).is_ok());
-        end(jail);
+        jail.end();
         assert!(!socket.exists());
         let outside = place.file("vsock");
         let device = format!("3,socket={}", outside.display());
-        place.is_refused(
-            &[],
-            &["--vsock", &device],
-            2,
-            &["--vsock", "isn't in the jail"],
-        );
+        let words = ["--vsock", "isn't in the jail"];
+        place.is_refused(&[], &["--vsock", &device], 2, &words);
     });
 }
 
@@ -160,12 +144,12 @@ fn a_jail_has_a_tap() {
         let place = Place::new();
         let own = format!("/proc/{}/ns/net", std::process::id());
         let end_of_it = format!("tap={}", tap.0);
-        let jail = place.start_with(&["--netns", &own], &["--net", &end_of_it]);
+        let jail = place.start(&["--netns", &own], &["--net", &end_of_it]);
         jail.until_contained();
         assert!(jail.names("dev").contains("net"));
         let networks = status(&place.file("jail/socket")).machine.networks;
         assert_eq!(networks[0].peer, end_of_it);
-        end(jail);
+        jail.end();
         // A separate namespace has none.
         place.is_refused(&[], &["--net", &end_of_it], FAILURE, &[&tap.0]);
     });
@@ -176,6 +160,9 @@ fn a_jail_has_a_tap() {
 fn a_jail_can_run_in_the_background() {
     on_kvm(|| {
         let place = Place::new();
+        // Before there is a jail the command waits, and reports errors.
+        let nowhere = ["--daemonize", "--netns", "kvmprof-none"];
+        place.is_refused(&nowhere, &[], FAILURE, &["kvmprof-none", "ip netns add"]);
         let (socket, recording) = (place.file("jail/socket"), place.file("jail/recording"));
         let files = ["--socket", path(&socket), "--record", path(&recording)];
         let mut command = place.command(&["--daemonize"], &files);
@@ -196,15 +183,5 @@ fn a_jail_can_run_in_the_background() {
             is_over.then_some(())
         });
         assert!(!recorded(&recording).0.is_empty());
-    });
-}
-
-/// Before there is a jail the command waits, and reports errors.
-#[test]
-fn errors_before_the_background_are_reported() {
-    on_kvm(|| {
-        let place = Place::new();
-        let nowhere = ["--daemonize", "--netns", "kvmprof-none"];
-        place.is_refused(&nowhere, &[], FAILURE, &["kvmprof-none", "ip netns add"]);
     });
 }

@@ -10,7 +10,7 @@ use kvmprof_abi::pmc::CounterId;
 use kvmprof_recording::Mode;
 use kvmprof_tests::Capability::{Bpf, Perfmon};
 use kvmprof_tests::{
-    Accounts, Boot, ENOUGH_SAMPLES, Guest, Pmc, Recorded, as_root_with, check_demo_processes,
+    Accounts, Boot, ENOUGH_SAMPLES, Guest, Pmc, as_root_with, check_demo_processes,
     is_kernel_clock_for_demo, kvmprof, on_kvm, recorded, run, run_command, until,
 };
 
@@ -28,32 +28,6 @@ fn source(guest: &Guest) -> String {
 fn until_source(guest: &Guest, expected: &str) {
     until("the clock is driven otherwise", || {
         (source(guest) == expected).then_some(())
-    });
-}
-
-fn check_processes(recorded: &Recorded) {
-    let samples = recorded.samples();
-    let user = samples.filter(|sample| sample.kind == kind::USER);
-    check_demo_processes(user.map(|sample| (sample.pc, sample.pid)));
-}
-
-#[test]
-fn samples_name_their_process_on_each_vcpu() {
-    on_kvm(|| {
-        if !is_kernel_clock_for_demo() {
-            return;
-        }
-        let guest = guest(&["--cpus", "2"]);
-        let mut pcs = guest.open();
-        pcs.ioctl(PCS_SETBSIZE, BSIZE);
-        pcs.ioctl(PROF_ALL, 0);
-        pcs.read_ticks(6000);
-        assert_eq!(source(&guest), "kernel");
-        let recorded = pcs.stop();
-        check_processes(&recorded);
-        let vcpus: BTreeSet<u16> = recorded.samples().map(|sample| sample.cpu).collect();
-        assert_eq!(vcpus, BTreeSet::from([0, 1]));
-        guest.stop();
     });
 }
 
@@ -83,7 +57,15 @@ fn consumers_that_need_exits_get_them_while_active() {
         until_source(&guest, "kernel");
         pcs.read_ticks(6000);
         let recorded = pcs.stop();
-        check_processes(&recorded);
+        let samples = || {
+            recorded
+                .samples()
+                .map(|sample| (sample.kind, sample.pc, sample.pid))
+        };
+        let user = samples().filter(|(mode, ..)| *mode == kind::USER);
+        check_demo_processes(user.map(|(_, pc, pid)| (pc, pid)));
+        let vcpus: BTreeSet<u16> = recorded.samples().map(|sample| sample.cpu).collect();
+        assert_eq!(vcpus, BTreeSet::from([0, 1]));
         let clock = recorded.accounts.clock.since(&before.clock);
         let ledger = recorded.status.ledger;
         assert_eq!(clock.ticks, ledger.ticks - before.pcs.ticks);

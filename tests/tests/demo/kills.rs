@@ -48,12 +48,11 @@ pub struct Victims {
     random: Random,
 }
 
-fn start(words: &[&str], socket: &Path) -> Command {
+/// A command of kvmprof with this socket, whose output isn't read.
+pub fn start(words: &[&str], socket: &Path) -> Command {
     let mut command = Command::new(kvmprof());
+    command.args(words).arg("--socket").arg(socket);
     command
-        .args(words)
-        .arg("--socket")
-        .arg(socket)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
@@ -61,7 +60,7 @@ fn start(words: &[&str], socket: &Path) -> Command {
 }
 
 /// Kills `child`. Returns whether it hadn't ended by itself.
-fn kill(mut child: Child) -> bool {
+pub fn kill(mut child: Child) -> bool {
     child.kill().unwrap();
     child.wait().unwrap().signal() == Some(libc::SIGKILL)
 }
@@ -104,8 +103,7 @@ impl Victims {
     /// The other guest ends without errors or messages.
     pub fn end(mut self) {
         self.guest.signal(Signal::TERM);
-        let ran = self.guest.wait();
-        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+        self.guest.wait().quiet();
     }
 
     /// A number below `end`.

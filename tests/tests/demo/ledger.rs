@@ -2,9 +2,7 @@
 
 use kvmprof_abi::pcs::{PCS_SETBSIZE, PCS_SETHZ, PCS_STOP, PROF_ALL, PROF_KERNEL};
 use kvmprof_client::Connection;
-use kvmprof_tests::{
-    Accounts, Boot, Guest, Pcs, Recorded, is_kernel_clock_for_demo, on_kvm, until,
-};
+use kvmprof_tests::{Accounts, Boot, Guest, Pcs, Recorded, clocks_for_demo, on_kvm, until};
 
 /// Checks the accounts in each phase of an open.
 const LOOKS: usize = 40;
@@ -28,10 +26,7 @@ fn watch(connection: &Connection, mut between: impl FnMut()) {
 #[test]
 fn accounts_balance_at_every_moment() {
     on_kvm(|| {
-        for (clock, cpus) in [("thread", "1"), ("thread", "2"), ("kernel", "2")] {
-            if clock == "kernel" && !is_kernel_clock_for_demo() {
-                continue;
-            }
+        for (clock, cpus) in clocks_for_demo().zip(["1", "2"]) {
             let options = ["--clock", clock, "--hz", "1000", "--cpus", cpus];
             let guest = Guest::start(Boot::Demo, options);
             let witness = guest.connect();
@@ -92,14 +87,9 @@ fn record(pcs: &mut Pcs, ticks: u64) {
 #[test]
 fn clock_and_consumer_agree_over_an_open() {
     on_kvm(|| {
-        for options in [
-            &["--clock", "thread"][..],
-            &["--clock", "thread", "--cpus", "2", "--jitter"],
-            &["--clock", "kernel", "--cpus", "2"],
-        ] {
-            if options[1] == "kernel" && !is_kernel_clock_for_demo() {
-                continue;
-            }
+        for clock in clocks_for_demo() {
+            let jitter = (clock == "thread").then_some("--jitter");
+            let options = ["--clock", clock, "--cpus", "2"].into_iter().chain(jitter);
             let guest = Guest::start(Boot::Demo, options);
             for (hz, ticks) in [(100, 60), (1000, 400), (10_000, 2000)] {
                 let mut pcs = guest.open();
@@ -110,7 +100,7 @@ fn clock_and_consumer_agree_over_an_open() {
                 record(&mut pcs, ticks);
                 let recorded = pcs.stop();
                 check_open(&before, &recorded);
-                println!("{options:?} {hz} Hz: {:?}", recorded.status.ledger);
+                println!("{clock} {hz} Hz: {:?}", recorded.status.ledger);
             }
             guest.stop();
         }
@@ -121,10 +111,7 @@ fn clock_and_consumer_agree_over_an_open() {
 #[test]
 fn a_halted_guest_is_accounted_for() {
     on_kvm(|| {
-        for clock in ["thread", "kernel"] {
-            if clock == "kernel" && !is_kernel_clock_for_demo() {
-                continue;
-            }
+        for clock in clocks_for_demo() {
             let boot = Boot::Test("workload=halt");
             let options = ["--clock", clock, "--hz", "1000", "--cpus", "2"];
             let guest = Guest::start(boot, options);

@@ -12,11 +12,9 @@ use kvmprof_attach::{
 };
 use kvmprof_demo_guest::IMAGE;
 use kvmprof_introspection::PhysicalMemory;
-use kvmprof_machine::virtio::GuestAccess;
 use kvmprof_tests::Capability::{Bpf, Perfmon, SysPtrace};
 use kvmprof_tests::{
-    Boot, Capability, Clock, Guest, Machine, Ran, as_root_with, kvmprof, on_kvm, run, run_command,
-    until,
+    Boot, Capability, Guest, Machine, as_root_with, kvmprof, on_kvm, run, run_command, until,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -32,7 +30,7 @@ const HIGH: u64 = 1 << 20;
 const CONSTANTS: [&str; 4] = ["compute", "kernel_main", "run_workload", "build_idt"];
 
 fn start(vcpus: u16) -> Machine {
-    let machine = Machine::start_with_ports(Boot::Demo, vcpus, Clock::default(), GuestAccess::None);
+    let machine = Machine::unwatched(Boot::Demo, vcpus);
     machine.truth();
     machine
 }
@@ -96,11 +94,8 @@ fn guests_of_one_process_are_distinguished() {
             }
             // Only this guest's memory contains this.
             let mark = u64::try_from(vcpus).unwrap().to_le_bytes();
-            machine.overwrite(
-                "compute",
-                MARK - IMAGE.area("compute").unwrap().start,
-                &mark,
-            );
+            let offset = MARK - IMAGE.area("compute").unwrap().start;
+            machine.overwrite("compute", offset, &mark);
         }
         let marks = found.iter().map(|guest| {
             let memory = AttachedMemory::open(guest, Arc::clone(&kernel)).unwrap();
@@ -164,32 +159,22 @@ fn a_guest_of_another_process_is_listed_and_read() {
 
 /// The row of `kvmprof list` for `guest`.
 fn check_list(guest: &Found) {
-    let Ran { status, stdout, .. } = run(["list", "--json"]);
-    assert_eq!(status, 0);
-    let document: Value = serde_json::from_str(&stdout).unwrap();
-    let guests = document["guests"].as_array().unwrap();
-    let entry = guests.iter().find(|it| it["pid"] == guest.pid).unwrap();
-    assert_eq!(entry["memory_bytes"], MEMORY);
-    assert_eq!(entry["attachable"], true);
+    let document = run(["list", "--json"]).json();
+    let mut guests = document["guests"].as_array().unwrap().iter();
+    let entry = guests.find(|it| it["pid"] == guest.pid).unwrap();
+    assert_eq!(
+        (&entry["memory_bytes"], &entry["attachable"]),
+        (&MEMORY.into(), &true.into())
+    );
     assert_eq!(entry["start_time"], guest.start_time);
-    let threads: Vec<i64> = guest
-        .vcpus
-        .iter()
-        .filter_map(|vcpu| vcpu.thread)
-        .map(i64::from)
-        .collect();
+    let threads = guest.vcpus.iter().filter_map(|vcpu| vcpu.thread);
+    let threads: Vec<i64> = threads.map(i64::from).collect();
     let listed = entry["vcpus"].as_array().unwrap().iter();
     let listed: Vec<i64> = listed.filter_map(|vcpu| vcpu["thread"].as_i64()).collect();
     assert_eq!(listed, threads);
-
-    let Ran {
-        status,
-        stdout,
-        stderr,
-    } = run(["list"]);
-    assert_eq!((status, stderr.as_str()), (0, ""));
+    let text = run(["list"]).quiet();
     let pid = guest.pid.to_string();
-    let mut lines = stdout
+    let mut lines = text
         .lines()
         .map(|line| line.split_whitespace().collect::<Vec<_>>());
     let line = lines
@@ -199,7 +184,7 @@ fn check_list(guest: &Found) {
     let rest = [
         "kvmprof", "-", "-", "64M", "yes", "2", &places[0], &places[1],
     ];
-    assert_eq!(line[1..], rest, "{stdout}");
+    assert_eq!(line[1..], rest, "{text}");
 }
 
 /// `kvmprof list --json` by root with only these capabilities.
@@ -207,9 +192,7 @@ fn list_with(capabilities: &'static [Capability]) -> Value {
     let mut command = Command::new(kvmprof());
     command.args(["list", "--json"]);
     as_root_with(&mut command, capabilities);
-    let ran = run_command(&mut command);
-    assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
-    serde_json::from_str(&ran.stdout).unwrap()
+    run_command(&mut command).json()
 }
 
 /// Three capabilities suffice; without one of them the list names it.
@@ -337,14 +320,10 @@ fn slots_that_change_are_read_again() {
             vm.remove(slot);
         }
         let gone = memory.refresh();
-        let is_gone = matches!(
-            gone,
-            Err(AttachError::Obstacle {
-                obstacle: Obstacle::NoMemory,
-                ..
-            })
-        );
-        assert!(is_gone, "{gone:?}");
+        let Err(AttachError::Obstacle { obstacle, .. }) = gone else {
+            panic!("{gone:?}");
+        };
+        assert_eq!(obstacle, Obstacle::NoMemory);
     });
 }
 

@@ -3,7 +3,6 @@
 
 mod attach;
 mod attach_hostile;
-mod attach_kernel;
 mod attach_rights;
 mod attach_tools;
 mod attach_tracer;
@@ -15,7 +14,6 @@ mod dump;
 mod embedding;
 mod endings;
 mod errors;
-mod event_consumers;
 mod events;
 mod folders;
 mod host_stacks;
@@ -36,7 +34,6 @@ mod network;
 mod pcs;
 mod perf_events;
 mod pmc;
-mod pmc_processes;
 mod ports;
 mod prf;
 mod prf_tools;

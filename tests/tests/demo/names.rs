@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use kvmprof_demo_guest::symbol;
-use kvmprof_tests::{Boot, Guest, on_kvm, recorded_with_frames, run, until};
+use kvmprof_tests::{Boot, Guest, on_kvm, recorded_with_frames, run};
 
 /// Another name for the function `weave`, as long in bytes.
 const RENAMED: &str = "w\u{f6}ve";
@@ -22,12 +22,8 @@ fn names_of_weave(folder: &Path, elf: &[u8]) -> Vec<String> {
     let path = folder.join("recording");
     let record = ["--hz", "1000", "--record", path.to_str().unwrap()];
     let mut guest = Guest::start_kernel(Boot::Demo, &image, record);
-    until("enough is recorded", || {
-        let status = guest.status();
-        let ledger = status.recorders().next()?.ledger;
-        (ledger.recorded >= 1000).then_some(())
-    });
-    assert_eq!(guest.command("control", &["stop"]).status, 0);
+    guest.until_recorded(1000);
+    guest.control("stop");
     assert_eq!(guest.wait().status, 0);
     let weave = symbol("weave").unwrap();
     let (samples, _) = recorded_with_frames(&path);

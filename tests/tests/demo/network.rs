@@ -1,7 +1,7 @@
 //! The network device and the entropy device, with a guest that echoes frames. The test is the peer at the socket, as
 //! passt would be.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread;
 
@@ -154,49 +154,6 @@ fn frames_go_to_the_peer_and_back() {
             status.link_losses,
         ];
         assert_eq!(faults, [0; 4]);
-        machine.stop();
-    });
-}
-
-/// Random bytes arrive, as many as requested up to a limit.
-#[test]
-fn the_guest_gets_random_bytes() {
-    on_kvm(|| {
-        let place = PeerSocket::new();
-        let listener = place.listen();
-        let machine = place.start(BOOT);
-        Peer::accept(&listener).announced(1);
-        let results = machine.network();
-        assert_eq!(results.random_lengths, [64, 4096]);
-        let zeros = results.random.iter().filter(|byte| **byte == 0).count();
-        assert!(zeros < 16, "{:?}", results.random);
-        let entropy = until("both requests are counted", || {
-            let entropy = machine.status().machine.entropy.unwrap();
-            (entropy.requests == 2).then_some(entropy)
-        });
-        assert_eq!(entropy.bytes, 4160, "{entropy:?}");
-        assert_eq!(entropy.queue_faults, 0, "{entropy:?}");
-        machine.stop();
-    });
-}
-
-/// A guest that offers no buffers gets no frames, and the peer isn't read: it has to wait. That costs nothing.
-#[test]
-fn without_buffers_the_peer_waits() {
-    on_kvm(|| {
-        let place = PeerSocket::new();
-        let listener = place.listen();
-        let machine = place.start(Boot::Test("workload=spin"));
-        let mut peer = Peer::accept(&listener).0;
-        peer.set_nonblocking(true).unwrap();
-        let full = || match peer.write(&[0; 1000]) {
-            Ok(_) => None,
-            Err(error) => (error.kind() == ErrorKind::WouldBlock).then_some(()),
-        };
-        until("the peer's socket is full", full);
-        let status = status(&machine);
-        assert_eq!(status.received.frames, 0, "{status:?}");
-        assert!(status.up, "{status:?}");
         machine.stop();
     });
 }

@@ -1,10 +1,9 @@
 //! A guest other than Linux, on the raw port: the test guest speaks the framed protocol and profiles itself.
 
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::pcs::{Format, PCS_SETHZ, PROF_ALL, Status, kind};
+use kvmprof_abi::pcs::{Format, PROF_ALL, Status, kind};
 use kvmprof_abi::wire::device;
 use kvmprof_machine::virtio::GuestAccess;
-use kvmprof_profiling::clock::ClockSource;
 use kvmprof_test_guest::{Outcome, PortResults, Stage, Step};
 use kvmprof_tests::{
     Boot, Clock, CpuPressure, Machine, Sampled, assert_share, errno_of, on_kvm, sampling_rate,
@@ -17,11 +16,7 @@ const SAMPLES_IN_BUFFER: u64 = 63;
 const BUFFERS: u64 = 20;
 
 fn clock() -> Clock {
-    Clock {
-        hz: sampling_rate(500),
-        source: ClockSource::Thread,
-        jitter: true,
-    }
+    Clock::jittered(sampling_rate(500))
 }
 
 fn errno(errno: Errno) -> Outcome {
@@ -127,33 +122,6 @@ fn a_guest_profiles_itself_on_the_raw_port() {
         let pcs = machine.open();
         pcs.ioctl(PROF_ALL, 0);
         pcs.stop();
-        machine.stop();
-    });
-}
-
-/// A client of the host chooses another rate: the guest's gathering ends as by PCS_STOP.
-#[test]
-fn the_hosts_rate_goes_before_the_guests() {
-    on_kvm(|| {
-        let machine = Machine::start_with_ports(BOOT, 1, clock(), GuestAccess::All);
-        machine.until_stage(Stage::Connected);
-        machine.allow(Stage::Connected);
-        machine.until_stage(Stage::Open);
-        machine.allow(Stage::Open);
-        machine.until_port(|results| results.buffers > 1);
-        let pcs = machine.open();
-        let hz = clock().hz / 2;
-        pcs.ioctl(PCS_SETHZ, hz.into());
-        pcs.ioctl(PROF_ALL, 0);
-        machine.until_stage(Stage::Gathered);
-        let status = pcs.stop().status;
-        assert_eq!(status.hz, hz);
-        assert!(status.ledger.recorded > 0, "{status:?}");
-        machine.allow(Stage::Gathered);
-        let results = machine.until_stage(Stage::Closed);
-        check_outcomes(&results);
-        check_account(&results);
-        assert!(results.buffers < BUFFERS, "{results:?}");
         machine.stop();
     });
 }

@@ -5,12 +5,11 @@ use kvmprof_abi::profil::{Call, Function, Range, State};
 use kvmprof_abi::wire::device;
 use kvmprof_demo_guest::{function_at, process_of};
 use kvmprof_machine::virtio::GuestAccess;
-use kvmprof_profiling::clock::ClockSource;
 use kvmprof_recording::status::ConsumerStatus;
 use kvmprof_test_guest::Stage;
 use kvmprof_tests::{
     Boot, Clock, CpuPressure, Guest, Machine, Profil, Sampled, assert_share, errno_of, kept,
-    on_kvm, profil_call, sampling_rate, share, until,
+    on_kvm, profil_call, share, until,
 };
 
 /// The address and size of each process's private memory (`guest/demo/image/layout.h`).
@@ -25,16 +24,6 @@ const USER_CODE_LENGTH: u64 = 0x20_0000;
 /// A page-table entry's accessed and dirty bits.
 const ACCESSED: u64 = 1 << 5;
 const DIRTY: u64 = 1 << 6;
-
-fn machine(vcpus: u16, hz: u32) -> Machine {
-    let clock = Clock {
-        hz,
-        source: ClockSource::Thread,
-        // The guest's own timer would run in step.
-        jitter: true,
-    };
-    Machine::start(Boot::Demo, vcpus, clock)
-}
 
 /// A histogram of all user code, with a count for each 8 bytes.
 fn histogram(pid: i32) -> Call {
@@ -61,18 +50,14 @@ fn unused(machine: &Machine, process: usize) -> Vec<u8> {
 #[test]
 fn a_histogram_has_its_counts_in_the_processes_functions() {
     on_kvm(|| {
-        let machine = machine(1, 1000);
-        let profil = Profil::open(&machine.connect());
-        profil.call(&kept(histogram(101)), &[]);
-        profil.until_stored(20);
-        profil.call(
-            &kept(Call {
-                scale: 0,
-                ..histogram(101)
-            }),
-            &[],
+        let machine = Machine::start(
+            Boot::Demo,
+            1,
+            Clock {
+                hz: 1000,
+                ..Clock::jittered(1000)
+            },
         );
-        assert_eq!(profil.status().state, State::Off);
         let profil = Profil::open(&machine.connect());
         profil.call(&kept(histogram(101)), &[]);
         let before = machine.status().clock.ledger.ticks;
@@ -101,7 +86,7 @@ fn a_histogram_has_its_counts_in_the_processes_functions() {
 #[test]
 fn stores_go_into_the_memory_of_the_process_alone() {
     on_kvm(|| {
-        let machine = machine(2, sampling_rate(1000));
+        let machine = Machine::start(Boot::Demo, 2, Clock::jittered(1000));
         let before = [0, 1, 2, 3].map(|process| unused(&machine, process));
         assert!(before.iter().flatten().all(|byte| *byte == 0));
         let profil = Profil::open(&machine.connect());
@@ -160,12 +145,8 @@ fn stores_go_into_the_memory_of_the_process_alone() {
 #[test]
 fn processes_of_the_guest_profile_themselves() {
     on_kvm(|| {
-        let clock = Clock {
-            hz: sampling_rate(500),
-            source: ClockSource::Thread,
-            jitter: true,
-        };
         let boot = Boot::Test("workload=profil");
+        let clock = Clock::jittered(500);
         let machine = Machine::start_with_ports(boot, 1, clock, GuestAccess::Profil);
         machine.until_stage(Stage::Open);
         machine.allow(Stage::Open);
@@ -222,20 +203,16 @@ fn wrong_calls_are_refused() {
         assert_eq!(errno_of(connection.open(device::PROFIL, 1)), Errno::ENXIO);
         let profil = Profil::open(&connection);
         let good = histogram(101);
+        let too_long = (4 << 20) + 1;
         for wrong in [
             Call { pid: 0, ..good },
             Call { pid: -1, ..good },
-            // Kept, with an address, too long, or with ranges.
             kept(Call { buffer: 8, ..good }),
             kept(Call {
-                size: (4 << 20) + 1,
+                size: too_long,
                 ..good
             }),
             kept(profil_call(Function::AixRanges, 101)),
-            Call {
-                size: u64::MAX,
-                ..profil_call(Function::Pcsample, 101)
-            },
         ] {
             assert_eq!(profil.refused(&wrong, &[]), Errno::EINVAL, "{wrong:?}");
         }
@@ -247,7 +224,6 @@ fn wrong_calls_are_refused() {
             scale: 2,
         };
         let ranges = profil_call(Function::AixRanges, 101);
-        assert_eq!(profil.refused(&ranges, &[range, range]), Errno::EINVAL);
         let too_many = vec![range; 257];
         assert_eq!(profil.refused(&ranges, &too_many), Errno::EINVAL);
         assert_eq!(errno_of(profil.0.read(8)), Errno::EINVAL);

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 
-use kvmprof_demo_guest::{Mode, function_at, process_of, rows, symbol};
-use kvmprof_profiling::clock::ClockSource;
+use kvmprof_demo_guest::{Mode, Row, function_at, process_of, rows, symbol};
 use kvmprof_recording::status::Status;
 use kvmprof_tests::{
-    Boot, Clock, CpuPressure, Guest, Machine, Ran, Sampled, TERMINAL_TYPE, Terminal, assert_share,
-    gprof, kvmprof, on_kvm, on_kvm_with_gprof, run_command, sampling_rate, share, until,
+    Boot, Clock, CpuPressure, Guest, Machine, ProfilTable, Ran, Sampled, TERMINAL_TYPE, Terminal,
+    assert_rows, gprof, kvmprof, on_kvm, on_kvm_with_gprof, run_command, sampling_rate, share,
+    signal, until,
 };
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 /// The demo guest's processes.
 const PROCESSES: [&str; 4] = ["101", "102", "103", "201"];
@@ -24,12 +24,10 @@ fn guest() -> Guest {
 
 /// Starts a command with the guest's `socket`.
 fn start(socket: &Path, command: &str, words: &[&str], stderr: Stdio) -> Child {
-    Command::new(kvmprof())
-        .args([command, "--socket"])
-        .env("TERM", TERMINAL_TYPE)
-        .arg(socket)
-        .args(words)
-        .stdin(Stdio::null())
+    let mut kvmprof = Command::new(kvmprof());
+    kvmprof.args([command, "--socket"]).arg(socket).args(words);
+    kvmprof.env("TERM", TERMINAL_TYPE).stdin(Stdio::null());
+    kvmprof
         .stdout(Stdio::piped())
         .stderr(stderr)
         .spawn()
@@ -38,13 +36,10 @@ fn start(socket: &Path, command: &str, words: &[&str], stderr: Stdio) -> Child {
 
 /// Waits for its end. On a busy host it may have reported that it waits for the process.
 fn end(child: Child) -> Ran {
-    let output: Output = child.wait_with_output().unwrap();
-    let mut ran = Ran::from(output);
-    let said = ran
-        .stderr
-        .lines()
-        .filter(|line| !line.contains("waiting until process"));
-    ran.stderr = said.map(|line| format!("{line}\n")).collect();
+    let mut ran = Ran::from(child.wait_with_output().unwrap());
+    let said = ran.stderr.split_inclusive('\n');
+    let said = said.filter(|line| !line.contains("waiting until process"));
+    ran.stderr = said.collect();
     ran
 }
 
@@ -54,24 +49,14 @@ fn command(guest: &Guest, command: &str, words: &[&str]) -> Ran {
 }
 
 /// Runs a command until `count` ticks of its process were sampled, and then interrupts it.
-fn interrupted(guest: &Guest, command: &str, words: &[&str], count: u64) -> Ran {
+fn interrupted(guest: &Guest, command: &str, words: &[&str], count: u64) -> String {
     until("nothing is profiled", || {
         profiles(&guest.status()).is_empty().then_some(())
     });
     let child = start(&guest.socket(), command, words, Stdio::piped());
     until_found(guest, count);
-    interrupt(&child);
-    let ran = end(child);
-    assert_eq!(
-        (ran.status, ran.stderr.as_str()),
-        (0, ""),
-        "{words:?}: {ran:?}"
-    );
-    ran
-}
-
-fn interrupt(child: &Child) {
-    kill_process(Pid::from_child(child), Signal::INT).unwrap();
+    signal(&child, Signal::INT);
+    end(child).quiet()
 }
 
 /// The sampled ticks of each profiled process, by the status document.
@@ -93,35 +78,11 @@ fn until_found(guest: &Guest, count: u64) {
     until("ticks find the process", || is_found(guest, count));
 }
 
-/// The rows of a table: each with its count, and its function.
-fn table(text: &str) -> Vec<(u64, String)> {
-    let rows = text.lines().filter(|line| line.starts_with("  0x"));
-    rows.map(|row| {
-        let words: Vec<&str> = row.split_whitespace().collect();
-        let count = words[1].parse().unwrap();
-        (count, words.last().unwrap().to_string())
-    })
-    .collect()
-}
-
-/// The numbers of the equation at the end of a table: ticks, and those that were stored.
-fn account(text: &str) -> (u64, u64) {
-    let line = text
-        .lines()
-        .find(|line| line.contains(" ticks of process "));
-    let line = line.unwrap_or_else(|| panic!("no account: {text}"));
-    let (ticks, rest) = line.split_once(' ').unwrap();
-    let stored = rest.split_once("= ").unwrap().1;
-    let stored = stored.split(' ').next().unwrap();
-    (ticks.parse().unwrap(), stored.parse().unwrap())
-}
-
 /// The functions of gprof's flat profile, and the share of each in percent.
 fn flat_profile(program: &Path, histograms: &[PathBuf]) -> BTreeMap<String, f64> {
-    let ran = run_command(gprof().args(["-b", "-p"]).arg(program).args(histograms));
-    assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
-    println!("{}", ran.stdout);
-    let rows = ran.stdout.lines().filter_map(|line| {
+    let table = run_command(gprof().args(["-b", "-p"]).arg(program).args(histograms)).quiet();
+    println!("{table}");
+    let rows = table.lines().filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let share = words.first()?.parse().ok()?;
         Some((words.last()?.to_string(), share))
@@ -133,25 +94,15 @@ fn flat_profile(program: &Path, histograms: &[PathBuf]) -> BTreeMap<String, f64>
 #[test]
 fn gprof_names_the_functions_with_their_shares() {
     on_kvm_with_gprof(|| {
-        let clock = Clock {
-            hz: sampling_rate(1000),
-            source: ClockSource::Thread,
-            jitter: true,
-        };
-        let machine = Machine::start(Boot::Demo, 1, clock);
+        let machine = Machine::start(Boot::Demo, 1, Clock::jittered(1000));
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("demo.elf");
         fs::write(&program, kvmprof_demo_guest::ELF).unwrap();
         let files = PROCESSES.map(|pid| folder.path().join(pid));
         // The guest is held until the first of them samples it.
         let children = PROCESSES.iter().zip(&files).map(|(pid, file)| {
-            let words = [
-                "--pid",
-                pid,
-                "--every-tick",
-                "--output",
-                file.to_str().unwrap(),
-            ];
+            let words = ["--pid", pid, "--every-tick", "--output"];
+            let words = [&words[..], &[file.to_str().unwrap()]].concat();
             start(&machine.socket(), "profil", &words, Stdio::piped())
         });
         let children: Vec<Child> = children.collect();
@@ -168,33 +119,25 @@ fn gprof_names_the_functions_with_their_shares() {
             (all >= 1500).then_some(now)
         });
         let cycles = machine.truth().cycles_since(&before.0);
-        children.iter().for_each(interrupt);
-        let tables: Vec<(u64, Vec<(u64, String)>)> = children
-            .into_iter()
-            .map(|child| {
-                let ran = end(child);
-                assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
-                println!("{}", ran.stdout);
-                (account(&ran.stdout).1, table(&ran.stdout))
-            })
-            .collect();
+        children.iter().for_each(|child| signal(child, Signal::INT));
+        let ends = children.into_iter().map(|child| end(child).quiet());
+        let ends = ends.inspect(|text| println!("{text}"));
+        let tables: Vec<ProfilTable> = ends.map(|text| ProfilTable::parse(&text)).collect();
         let profile = flat_profile(&program, &files);
-        let user = rows().iter().zip(cycles);
-        let user: Vec<_> = user.filter(|(row, _)| row.mode == Mode::User).collect();
-        let all_cycles: u64 = user.iter().map(|(_, cycles)| cycles).sum();
-        let all_found: u64 = after.keys().map(|pid| found(&after, pid)).sum();
-        let sampled = Sampled::new(all_found, 0, 0, &pressure);
-        let all_stored = tables.iter().map(|(stored, _)| stored).sum();
-        for (pid, (row, own)) in PROCESSES.iter().zip(&user) {
-            let (observed, expected) = (
-                share(found(&after, pid), all_found),
-                share(*own, all_cycles),
-            );
-            assert_share(row.name, observed, expected, sampled);
-        }
+        let user = |row: &Row| row.mode == Mode::User;
+        let of_row = |row: &Row| match row.pid {
+            Some(pid) if user(row) => found(&after, &pid.to_string()),
+            _ => 0,
+        };
+        let counts: Vec<u64> = rows().iter().map(of_row).collect();
+        let all = counts.iter().sum();
+        let sampled = Sampled::new(all, 0, 0, &pressure);
+        assert_rows(counts.try_into().unwrap(), cycles, user, sampled);
+        let all_stored = tables.iter().map(ProfilTable::stored).sum();
         // gprof takes the end of the section .text for the end of the last function, which is elsewhere.
-        let counted = tables.iter().flat_map(|(_, rows)| rows);
-        for (count, function) in counted.filter(|(_, function)| function != "dyer") {
+        let counted = tables.iter().flat_map(|table| &table.rows);
+        let counted = counted.map(|(count, words)| (count, words.last().unwrap()));
+        for (count, function) in counted.filter(|(_, function)| *function != "dyer") {
             let expected = share(*count, all_stored) * 100.0;
             let by_gprof = profile.get(function).copied().unwrap_or_default();
             // It prints hundredths of a percent.
@@ -240,17 +183,15 @@ fn tables_have_the_functions_of_the_process() {
         ] {
             let words = [&["--pid", "102", "--every-tick"], words].concat();
             let ran = interrupted(&guest, "profil", &words, 30);
-            assert!(ran.stdout.starts_with("process 102: "), "{ran:?}");
-            assert!(ran.stdout.contains(heading), "{words:?}: {ran:?}");
-            let (ticks, stored) = account(&ran.stdout);
-            let rows = table(&ran.stdout);
-            assert_eq!(rows.iter().map(|(count, _)| count).sum::<u64>(), stored);
+            assert!(ran.starts_with("process 102: "), "{ran}");
+            assert!(ran.contains(heading), "{words:?}: {ran}");
+            let table = ProfilTable::parse(&ran);
+            assert_eq!(table.sum(), table.stored());
             // The process spends little time outside of its main function.
-            let own = rows
-                .iter()
-                .filter(|(_, name)| name.starts_with("turn_wheel"));
+            let is_own = |words: &[String]| words.last().unwrap().starts_with("turn_wheel");
+            let own = table.rows.iter().filter(|(_, words)| is_own(words));
             let own: u64 = own.map(|(count, _)| count).sum();
-            assert!(own * 10 >= ticks * 9 && own > 0, "{words:?}: {ran:?}");
+            assert!(own * 10 >= table.ticks * 9 && own > 0, "{words:?}: {ran}");
         }
         guest.stop();
     });
@@ -261,18 +202,15 @@ fn pcsample_ends_when_it_has_enough() {
     on_kvm(|| {
         let guest = guest();
         let words = ["--pid", "103", "--nsamples", "50", "--every-tick"];
-        let ran = command(&guest, "pcsample", &words);
-        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
-        assert_eq!(account(&ran.stdout), (50, 50), "{ran:?}");
-        let rows = table(&ran.stdout);
-        assert_eq!(rows.iter().map(|(count, _)| count).sum::<u64>(), 50);
-        assert_eq!(rows[0].1, "card", "{ran:?}");
+        let ran = command(&guest, "pcsample", &words).quiet();
+        let table = ProfilTable::parse(&ran);
+        assert_eq!((table.ticks, table.stored(), table.sum()), (50, 50, 50));
+        assert_eq!(table.rows[0].1.last().unwrap(), "card", "{ran}");
 
         let raw = [&words[..], &["--raw"]].concat();
-        let ran = command(&guest, "pcsample", &raw);
-        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
-        assert_eq!(ran.stdout.lines().count(), 50, "{ran:?}");
-        for line in ran.stdout.lines() {
+        let ran = command(&guest, "pcsample", &raw).quiet();
+        assert_eq!(ran.lines().count(), 50, "{ran}");
+        for line in ran.lines() {
             let pc = u64::from_str_radix(line.strip_prefix("0x").unwrap(), 16).unwrap();
             let name = function_at(pc).unwrap_or_default();
             assert!(process_of(name) == Some(103), "{line}: {name}");
@@ -298,10 +236,10 @@ fn collected_data_is_printed_at_the_end() {
                 terminal.catch_up();
                 is_found(&guest, 20)
             });
-            interrupt(&child);
+            signal(&child, Signal::INT);
             let ran = end(child);
             assert_eq!(ran.status, 0, "{ran:?}");
-            assert!(account(&ran.stdout).1 >= 20, "{ran:?}");
+            assert!(ProfilTable::parse(&ran.stdout).stored() >= 20, "{ran:?}");
             until("the clock stands still", || {
                 (!guest.status().clock.running).then_some(())
             });
@@ -312,7 +250,7 @@ fn collected_data_is_printed_at_the_end() {
         let ran = end(child);
         assert_eq!(ran.status, 0, "{ran:?}");
         assert_eq!(ran.stderr, "kvmprof: ended early: the guest has ended\n");
-        assert!(account(&ran.stdout).1 >= 20, "{ran:?}");
+        assert!(ProfilTable::parse(&ran.stdout).stored() >= 20, "{ran:?}");
         assert_eq!(guest.wait().status, 0);
     });
 }
@@ -355,8 +293,6 @@ fn wrong_uses_are_reported() {
         let words = [&["--pid", "999", "--seconds", "0.5"], &nowhere[..]].concat();
         command(&guest, "profil", &words).assert_refused(1, &[nobody, "kvmprof top"]);
         assert_eq!(fs::read_to_string(&older).unwrap(), "older");
-        let words = ["--pid", "999", "--seconds", "0.5"];
-        command(&guest, "profil", &words).assert_refused(1, &[nobody]);
         let words = ["--pid", "999", "--seconds", "0.5", "--nsamples", "5"];
         command(&guest, "pcsample", &words).assert_refused(1, &[nobody]);
         guest.stop();
@@ -377,9 +313,8 @@ fn unsuitable_clocks_are_reported() {
         let ran = command(&odd, "pcsample", &pcsample);
         ran.assert_refused(1, &["no multiple of 100 Hz", "--every-tick"]);
         let every = [&pcsample[..], &["--every-tick"]].concat();
-        let ran = command(&odd, "pcsample", &every);
-        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
-        assert!(ran.stdout.contains("250 ticks a second"), "{ran:?}");
+        let ran = command(&odd, "pcsample", &every).quiet();
+        assert!(ran.contains("250 ticks a second"), "{ran}");
         // It has reported the refusal, too.
         odd.signal(Signal::TERM);
         assert_eq!(odd.wait().status, 0);

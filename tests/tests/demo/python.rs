@@ -1,21 +1,31 @@
 //! The independent clients in Python, written from the wire's pages alone, against a running guest.
 
-use kvmprof_tests::read_status;
-use kvmprof_tests::{Boot, Guest, Ran, on_kvm_with_python, python_client, run_command, until};
+use kvmprof_tests::{
+    Boot, Guest, on_kvm_with_python, python_client, read_status, run_command, until,
+};
 use serde_json::{Value, json};
 
 fn guest() -> Guest {
     Guest::start(Boot::Demo, ["--hz", "1000", "--cpus", "2"])
 }
 
-fn client(guest: &Guest, arguments: &[&str]) -> Ran {
+fn client(guest: &Guest, arguments: &[&str]) -> String {
     example("pcs_client.py", guest, arguments)
 }
 
-fn example(script: &str, guest: &Guest, arguments: &[&str]) -> Ran {
+/// What the script says.
+fn example(script: &str, guest: &Guest, arguments: &[&str]) -> String {
     let ran = run_command(&mut python_client(script, guest, arguments));
     assert_eq!(ran.status, 0, "{arguments:?}: {ran:?}");
-    ran
+    ran.stdout
+}
+
+/// A recording of a second, which has no faults.
+fn recorded(guest: &Guest, options: &[&str]) -> Value {
+    let words = [&["record", "--seconds", "1", "--json"], options].concat();
+    let result: Value = serde_json::from_str(&client(guest, &words)).unwrap();
+    assert_eq!(result["faults"], json!([]));
+    result
 }
 
 #[test]
@@ -27,58 +37,47 @@ fn python_records_what_the_guest_did() {
             &["--classic"],
             &["--limit", "100", "--bsize", "4096"],
         ] {
-            let words = [&["record", "--seconds", "1", "--json"], options].concat();
             // On a busy host not all of them run in such a time.
             until("all processes are met", || {
-                let result: Value = serde_json::from_str(&client(&guest, &words).stdout).unwrap();
-                assert_eq!(result["faults"], json!([]));
+                let result = recorded(&guest, options);
                 assert_eq!(result["ledger"]["pending"], 0);
-                let is_met = |pid| result["pids"][pid]["USER"].as_u64() > Some(0);
+                let is_met = |pid: &&str| result["pids"][*pid]["USER"].as_u64() > Some(0);
                 ["101", "102", "103", "201"]
-                    .into_iter()
+                    .iter()
                     .all(is_met)
                     .then_some(())
             });
         }
-        let words = ["record", "--seconds", "1", "--json", "--group", "200"];
         until("the group is met", || {
-            let result: Value = serde_json::from_str(&client(&guest, &words).stdout).unwrap();
-            let pids: Vec<&String> = result["pids"].as_object().unwrap().keys().collect();
-            assert!(pids.iter().all(|pid| *pid == "201"), "{result}");
-            (!pids.is_empty()).then_some(())
+            let result = recorded(&guest, &["--group", "200"]);
+            let mut pids = result["pids"].as_object().unwrap().keys();
+            let is_met = pids.len() > 0;
+            assert!(pids.all(|pid| *pid == "201"), "{result}");
+            is_met.then_some(())
         });
         // A reader that stalls loses samples, if the host is not too busy, and both sides count the same.
-        let words = ["record", "--seconds", "1", "--json", "--stall", "1"];
-        let result: Value = serde_json::from_str(&client(&guest, &words).stdout).unwrap();
-        assert_eq!(result["faults"], json!([]));
+        let result = recorded(&guest, &["--stall", "1"]);
         assert_eq!(result["lost_by_headers"], result["ledger"]["lost"]);
         guest.stop();
     });
 }
 
+/// Errors of the protocol affect no other client.
 #[test]
 fn python_gets_every_error_of_the_pages() {
     on_kvm_with_python(|| {
-        let guest = guest();
-        let ran = example("page_checks.py", &guest, &["check"]);
-        assert!(
-            ran.stdout.contains("ok: a second open of pcs: EBUSY"),
-            "{ran:?}"
-        );
-        guest.stop();
-    });
-}
-
-#[test]
-fn python_gets_every_error_of_prf() {
-    on_kvm_with_python(|| {
-        let guest = guest();
-        let ran = example("page_checks.py", &guest, &["check-prf"]);
-        assert!(
-            ran.stdout.contains("ok: too many addresses: ENOSPC"),
-            "{ran:?}"
-        );
-        guest.stop();
+        let mut guest = guest();
+        for (checks, last) in [
+            ("check", "ok: a second open of pcs: EBUSY"),
+            ("check-prf", "ok: too many addresses: ENOSPC"),
+            ("malformed", "ok: the other client at last: ok"),
+        ] {
+            let said = example("page_checks.py", &guest, &[checks]);
+            assert!(said.contains(last), "{said}");
+        }
+        // It has said that clients have broken the protocol.
+        guest.signal(rustix::process::Signal::TERM);
+        assert_eq!(guest.wait().status, 0);
     });
 }
 
@@ -90,26 +89,13 @@ fn python_sees_the_kernels_functions_by_prf() {
         // kernel.
         let names = ["compute", "stretch_with_interrupts_off", "user", "idle"];
         until("all of them are sampled", || {
-            let ran = example("prf_client.py", &guest, &["sample", "--seconds", "2"]);
-            let is_shown = |name: &&str| ran.stdout.lines().any(|line| line.starts_with(*name));
+            let said = example("prf_client.py", &guest, &["sample", "--seconds", "2"]);
+            let is_shown = |name: &&str| said.lines().any(|line| line.starts_with(*name));
             names.iter().all(is_shown).then_some(())
         });
-        let ran = example("prf_client.py", &guest, &["state"]);
-        assert!(ran.stdout.starts_with("off\n"), "{ran:?}");
+        let said = example("prf_client.py", &guest, &["state"]);
+        assert!(said.starts_with("off\n"), "{said}");
         guest.stop();
-    });
-}
-
-#[test]
-fn protocol_errors_of_python_affect_no_other_client() {
-    on_kvm_with_python(|| {
-        let guest = guest();
-        let ran = example("page_checks.py", &guest, &["malformed"]);
-        assert!(
-            ran.stdout.contains("ok: the other client at last: ok"),
-            "{ran:?}"
-        );
-        guest.signal(rustix::process::Signal::TERM);
     });
 }
 
@@ -121,19 +107,20 @@ fn python_reads_status_and_processes() {
         let mut pcs = guest.open();
         pcs.ioctl(kvmprof_abi::pcs::PROF_ALL, 0);
         pcs.read_ticks(600);
-        let processes = client(&guest, &["processes"]).stdout;
-        for line in [
-            "101\t101\tweaver",
-            "102\t102\tspinner",
-            "103\t103\tcarder",
-            "201\t201\tdyer",
+        let processes = client(&guest, &["processes"]);
+        for (pid, name) in [
+            (101, "weaver"),
+            (102, "spinner"),
+            (103, "carder"),
+            (201, "dyer"),
         ] {
+            let line = format!("{pid}\t{pid}\t{name}");
             assert!(
                 processes.lines().any(|found| found == line),
                 "{line}: {processes}"
             );
         }
-        let status = read_status(client(&guest, &["status"]).stdout);
+        let status = read_status(client(&guest, &["status"]));
         assert_eq!(status.machine.vcpus, 2);
         pcs.stop();
         guest.stop();

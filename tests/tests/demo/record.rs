@@ -6,57 +6,28 @@ use std::path::Path;
 use std::process::Command;
 
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::pcs::{Ledger, PROF_ALL};
+use kvmprof_abi::pcs::PROF_ALL;
 use kvmprof_abi::prf::ALL_VCPUS;
 use kvmprof_abi::recorder::{MAX_RECORDINGS, REC_START, REC_STOP, STACK_KERNEL, STACK_USER};
 use kvmprof_abi::wire::device;
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
-use kvmprof_demo_guest::{Mode, ROWS, function_at, rows};
-use kvmprof_profiling::clock::ClockSource;
+use kvmprof_demo_guest::{Mode, function_at, rows};
 use kvmprof_recording::Sample;
-use kvmprof_recording::file::Contents;
 use kvmprof_report::profile::{Profile, Symbols};
 use kvmprof_tests::{
-    Boot, Clock, CpuPressure, Guest, Machine, Prf, Ran, Sampled, assert_share, demo_row, kvmprof,
-    on_kvm, recorded, run, run_command, sampling_rate, share, status_of, until,
+    Boot, Clock, CpuPressure, Guest, Machine, Prf, Ran, Sampled, assert_rows, counts_of_rows,
+    errno_of, kvmprof, on_kvm, recorded, run, run_command, sampling_rate, status_of, until,
+    until_recorded,
 };
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::Value;
-
-const CLOCK: Clock = Clock {
-    hz: 1000,
-    source: ClockSource::Thread,
-    // The guest's own timer would run in step.
-    jitter: true,
-};
-
-/// The recorder's ledger, which always balances.
-fn ledger(connection: &Connection) -> Ledger {
-    let status = status_of(connection);
-    let ledger = status.recorders().next().unwrap().ledger;
-    assert!(ledger.balances(), "{ledger:?}");
-    // There was no other consumer of the clock before.
-    assert_eq!(status.clock.ledger.ticks, ledger.ticks);
-    ledger
-}
-
-/// Waits until this many ticks are in the file.
-fn until_recorded(connection: &Connection, ticks: u64) {
-    until("enough is recorded", || {
-        let ledger = ledger(connection);
-        (ledger.recorded + ledger.merged >= ticks).then_some(())
-    });
-}
 
 #[test]
 fn a_recording_agrees_with_the_guests_own_count() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording");
-        let clock = Clock {
-            hz: sampling_rate(CLOCK.hz),
-            ..CLOCK
-        };
+        let clock = Clock::jittered(sampling_rate(1000));
         let pressure = CpuPressure::begin();
         let machine = Machine::recorded(Boot::Demo, 2, clock, &path);
         until_recorded(&machine.connect(), 2000);
@@ -65,7 +36,10 @@ fn a_recording_agrees_with_the_guests_own_count() {
         let (samples, contents) = recorded(&path);
         let account = contents.account;
         assert_eq!(contents.closed, Some(account));
-        check_rows(&samples, &contents, cycles, &pressure);
+        let counts = counts_of_rows(&samples, account.idle);
+        let whole = counts.iter().sum();
+        let sampled = Sampled::new(whole, account.stolen, account.lost, &pressure);
+        assert_rows(counts, cycles, |_| true, sampled);
         check_functions(&samples, &Symbols::parse(&contents.symbols));
         let profile = Profile::from_file(&path, &[]).unwrap();
         for row in rows() {
@@ -75,27 +49,6 @@ fn a_recording_agrees_with_the_guests_own_count() {
         }
         assert_eq!(profile.samples(), account.samples + account.idle);
     });
-}
-
-fn check_rows(
-    samples: &[Sample],
-    contents: &Contents,
-    cycles: [u64; ROWS],
-    pressure: &CpuPressure,
-) {
-    let mut counts = [0; ROWS];
-    for sample in samples {
-        counts[demo_row(sample)] += 1;
-    }
-    let idle = rows().iter().position(|row| row.mode == Mode::Idle);
-    counts[idle.unwrap()] += contents.account.idle;
-    let whole = counts.iter().sum();
-    let account = contents.account;
-    let sampled = Sampled::new(whole, account.stolen, account.lost, pressure);
-    for ((row, count), own) in rows().iter().zip(counts).zip(cycles) {
-        let (observed, expected) = (share(count, whole), share(own, cycles.iter().sum()));
-        assert_share(row.name, observed, expected, sampled);
-    }
 }
 
 /// The symbols in the recording name functions as the guest's image does.
@@ -116,19 +69,20 @@ fn a_recorder_runs_beside_pcs_and_prf() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording");
-        let machine = Machine::recorded(Boot::Demo, 2, CLOCK, &path);
+        let machine = Machine::recorded(Boot::Demo, 2, Clock::jittered(1000), &path);
         let connection = machine.connect();
-        until_recorded(&connection, 200);
+        let more = |ticks| until_recorded(&connection, ticks + 200).ticks;
+        let ticks = more(0);
         let pcs = machine.open();
         pcs.ioctl(PROF_ALL, 0);
         let prf = Prf::open(&connection, ALL_VCPUS).unwrap();
         prf.load(&[0, 0x20_0000, 0x30_0000]);
         prf.set(1);
-        until_recorded(&connection, ledger(&connection).ticks + 200);
+        let ticks = more(ticks);
         prf.set(0);
         pcs.device.close().unwrap();
-        until_recorded(&connection, ledger(&connection).ticks + 200);
-        let ticks = ledger(&connection).ticks;
+        let ticks = more(ticks);
+        assert!(status_of(&connection).clock.ledger.ticks >= ticks);
         machine.stop();
         let (_, contents) = recorded(&path);
         assert_eq!(contents.closed, Some(contents.account));
@@ -150,8 +104,7 @@ fn clients_have_a_bounded_number_of_recordings() {
         let mut recorders: Vec<RemoteDevice> = all.map(|one| started(one).unwrap()).collect();
         recorders[0].ioctl(REC_STOP, 0).unwrap();
         for connection in &connections {
-            let error = started(connection).err().unwrap();
-            assert_eq!(error.errno(), Some(Errno::ENOSPC), "{error}");
+            assert_eq!(errno_of(started(connection)), Errno::ENOSPC);
         }
         recorders.remove(0).close().unwrap();
         started(&connections[1]).unwrap();
@@ -167,10 +120,8 @@ fn clients_record_over_the_socket() {
         let folder = guest.folder().to_owned();
         let (long, short) = (folder.join("long"), folder.join("short"));
         let record = |path: &Path, more: &[&str]| {
-            let path = path.to_str().unwrap();
-            let words = [&["--output", path], more].concat();
-            let ran = guest.command("record", &words);
-            assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+            let words = [&["--output", path.to_str().unwrap()], more].concat();
+            guest.command("record", &words).quiet();
         };
         std::thread::scope(|scope| {
             scope.spawn(|| record(&long, &["--seconds", "1.5"]));
@@ -196,37 +147,26 @@ fn a_recording_ends_with_the_guest_and_with_its_client() {
         let guest = Guest::start(Boot::Demo, ["--hz", "1000"]);
         let connection = guest.connect();
         let recorder = connection.open(device::RECORDER, 0).unwrap();
-        for (command, argument, errno) in [
-            (REC_STOP, 0, Errno::EINVAL),
-            (REC_START, 4, Errno::EINVAL),
-            (REC_START - 1, 0, Errno::EINVAL),
-        ] {
-            let error = recorder.ioctl(command, argument).unwrap_err();
-            assert_eq!(error.errno(), Some(errno));
+        let refused = |command, argument| errno_of(recorder.ioctl(command, argument));
+        for (command, argument) in [(REC_STOP, 0), (REC_START, 4), (REC_START - 1, 0)] {
+            assert_eq!(refused(command, argument), Errno::EINVAL, "{command:#x}");
         }
-        assert_eq!(recorder.read(1).unwrap_err().errno(), Some(Errno::EINVAL));
-        recorder
-            .ioctl(REC_START, STACK_KERNEL | STACK_USER)
-            .unwrap();
-        let again = recorder.ioctl(REC_START, 0).unwrap_err();
-        assert_eq!(again.errno(), Some(Errno::EBUSY));
+        assert_eq!(errno_of(recorder.read(1)), Errno::EINVAL);
+        let stacks = STACK_KERNEL | STACK_USER;
+        recorder.ioctl(REC_START, stacks).unwrap();
+        assert_eq!(refused(REC_START, 0), Errno::EBUSY);
         let gone = guest.connect();
         let other = gone.open(device::RECORDER, 0).unwrap();
         other.ioctl(REC_START, 0).unwrap();
-        let recorders = |guest: &Guest| {
-            let status = guest.status();
-            let ledgers = status.recorders().map(|recorder| recorder.ledger);
-            ledgers
-                .inspect(|ledger| assert!(ledger.balances(), "{ledger:?}"))
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(recorders(&guest).len(), 2);
+        let recorders = || guest.status().recorders().count();
+        assert_eq!(recorders(), 2);
         drop((other, gone));
-        until("the other is gone", || {
-            (recorders(&guest).len() == 1).then_some(())
-        });
-        until("something is recorded", || {
-            (recorders(&guest)[0].ticks > 100).then_some(())
+        until("the other is gone", || (recorders() == 1).then_some(()));
+        until("the one that isn't read has ticks", || {
+            let status = guest.status();
+            let ledger = status.recorders().next()?.ledger;
+            assert!(ledger.balances(), "{ledger:?}");
+            (ledger.ticks > 100).then_some(())
         });
         let path = guest.folder().join("read");
         guest.signal(Signal::TERM);
@@ -249,15 +189,14 @@ fn a_truncated_recording_opens_up_to_there() {
         let path = folder.path().join("recording");
         let options = ["--hz", "1000", "--record", path.to_str().unwrap()];
         let guest = Guest::start(Boot::Demo, options);
-        until_recorded(&guest.connect(), 1000);
+        guest.until_recorded(1000);
         guest.signal(Signal::KILL);
         drop(guest);
         let (_, contents) = recorded(&path);
         assert_eq!(contents.closed, None);
         assert!(contents.account.samples + contents.account.idle >= 1000);
-        let ran = kvmprof_on(&path, &["report"]);
-        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
-        assert!(ran.stdout.contains("was cut off"), "{}", ran.stdout);
+        let said = kvmprof_on(&path, &["report"]).quiet();
+        assert!(said.contains("was cut off"), "{said}");
     });
 }
 
@@ -267,17 +206,11 @@ fn files_that_cannot_be_written_to_the_end_show_in_the_exit_status() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording");
-        let options = [
-            "--hz",
-            "1000",
-            "--console-limit",
-            "5",
-            "--record",
-            path.to_str().unwrap(),
-        ];
+        let options = ["--hz", "1000", "--console-limit", "5", "--record"];
+        let options = options.into_iter().chain(path.to_str());
         let mut guest = Guest::start(Boot::Demo, options);
         let pid = Pid::from_raw(i32::try_from(guest.pid()).unwrap());
-        until_recorded(&guest.connect(), 100);
+        guest.until_recorded(100);
         let limit = Rlimit {
             current: Some(fs::metadata(&path).unwrap().len() + 1),
             ..getrlimit(Resource::Fsize)
@@ -301,12 +234,8 @@ fn files_that_cannot_be_written_to_the_end_show_in_the_exit_status() {
         ran.assert_refused(1, &["Cannot write", "File too large"]);
         let console = guest.folder().join("console");
         for file in [&path, &console, &other] {
-            let mode = fs::metadata(file).map(|found| found.mode() & 0o777);
-            assert!(
-                mode.is_err() || mode.unwrap() == 0o600,
-                "{}",
-                file.display()
-            );
+            let mode = fs::metadata(file).map_or(0o600, |found| found.mode() & 0o777);
+            assert_eq!(mode, 0o600, "{}", file.display());
         }
         assert!(fs::metadata(&console).unwrap().len() <= 5);
         guest.signal(Signal::TERM);
@@ -328,12 +257,11 @@ fn report_folded_stacks_and_flame_graph_agree() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording");
-        let machine = Machine::recorded(Boot::Demo, 1, CLOCK, &path);
+        let machine = Machine::recorded(Boot::Demo, 1, Clock::jittered(1000), &path);
         until_recorded(&machine.connect(), 1000);
         machine.stop();
 
-        let ran = kvmprof_on(&path, &["report", "--json", "--top", "1000"]);
-        let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+        let report = kvmprof_on(&path, &["report", "--json", "--top", "1000"]).json();
         assert_eq!(report["complete"], true);
         let whole = report["samples"].as_u64().unwrap();
         let functions = report["functions"].as_array().unwrap();
@@ -358,8 +286,7 @@ fn report_folded_stacks_and_flame_graph_agree() {
         }
 
         let svg = folder.path().join("flames.svg");
-        let ran = kvmprof_on(&path, &["flamegraph", "-o", svg.to_str().unwrap()]);
-        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        kvmprof_on(&path, &["flamegraph", "-o", svg.to_str().unwrap()]).quiet();
         let svg = fs::read_to_string(svg).unwrap();
         for name in ["weaver-101", "stretch_with_interrupts_off", "weave"] {
             assert!(svg.contains(name), "{name}");

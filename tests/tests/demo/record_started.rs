@@ -10,10 +10,10 @@ use std::process::{Child, Command, Stdio};
 
 use kvmprof_recording::file::{Contents, Recording};
 use kvmprof_tests::{
-    Boot, Ran, Terminal, is_kernel_clock_for_demo, kvmprof, on_kvm, recorded, run, until,
+    Boot, Ran, Terminal, clocks_for_demo, kvmprof, on_kvm, recorded, run, run_command, until,
     write_kernel,
 };
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::{Pid, Signal, test_kill_process};
 use tempfile::TempDir;
 
 /// A folder with a guest's kernel.
@@ -38,12 +38,16 @@ impl KernelFolder {
         self.folder.path().join(name)
     }
 
-    /// `kvmprof record`, in this folder, with further options.
-    fn command<S: AsRef<OsStr>>(&self, options: impl IntoIterator<Item = S>) -> Command {
+    /// A command of kvmprof, `record` or `boot`, in this folder, with further options.
+    fn command_of<S: AsRef<OsStr>>(
+        &self,
+        name: &str,
+        options: impl IntoIterator<Item = S>,
+    ) -> Command {
         let mut command = Command::new(kvmprof());
         command
             .current_dir(self.folder.path())
-            .args(["record", "--memory", "64M", "--hz", "500", "--kernel"])
+            .args([name, "--memory", "64M", "--kernel"])
             .arg(&self.kernel)
             .args(["--cmdline", self.boot.command_line()])
             .args(options)
@@ -51,8 +55,18 @@ impl KernelFolder {
         command
     }
 
-    fn record<S: AsRef<OsStr>>(&self, options: impl IntoIterator<Item = S>) -> Ran {
-        kvmprof_tests::run_command(&mut self.command(options))
+    fn command<'a>(&self, options: impl IntoIterator<Item = &'a str>) -> Command {
+        self.command_of("record", ["--hz", "500"].into_iter().chain(options))
+    }
+
+    fn record<'a>(&self, options: impl IntoIterator<Item = &'a str>) -> Ran {
+        run_command(&mut self.command(options))
+    }
+
+    /// Records for a second without a console.
+    fn record_a_second(&self, options: &[&str]) -> String {
+        let words = ["--console", "none", "--seconds", "1"];
+        self.record(words.iter().chain(options).copied()).quiet()
     }
 
     /// Starts a recording without an end, and waits until something was recorded.
@@ -77,13 +91,12 @@ fn whole(path: &Path) -> Contents {
 fn a_guest_is_started_recorded_and_shown() {
     on_kvm(|| {
         let place = KernelFolder::of(Boot::Demo);
-        let ran = place.record(["--console", "none", "--seconds", "1", "--html", "page.html"]);
-        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+        let output = place.record_a_second(&["--html", "page.html"]);
         let contents = whole(&place.path("out.kvmprof"));
         let samples = contents.account.samples;
         let said = format!("out.kvmprof: {samples} samples, ");
-        assert!(ran.stdout.starts_with(&said), "{ran:?}");
-        assert!(ran.stdout.ends_with("\npage: page.html\n"), "{ran:?}");
+        assert!(output.starts_with(&said), "{output}");
+        assert!(output.ends_with("\npage: page.html\n"), "{output}");
         // It has the guest's own functions.
         let page = fs::read_to_string(place.path("page.html")).unwrap();
         assert!(page.starts_with("<!DOCTYPE html>") && page.contains("turn_wheel"));
@@ -97,8 +110,7 @@ fn the_interrupt_key_ends_the_recording() {
     on_kvm(|| {
         let place = KernelFolder::of(Boot::Demo);
         let mut terminal = Terminal::open(100, 24);
-        let options: [&str; 0] = [];
-        let mut child = terminal.start(&mut place.command(options));
+        let mut child = terminal.start(&mut place.command([]));
         let output = place.path("out.kvmprof");
         until("something is recorded", || {
             terminal.catch_up();
@@ -127,8 +139,7 @@ fn an_older_recording_is_kept_under_another_name() {
     on_kvm(|| {
         let place = KernelFolder::of(Boot::Demo);
         let record = || {
-            let ran = place.record(["--console", "none", "--seconds", "1"]);
-            assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+            place.record_a_second(&[]);
             whole(&place.path("out.kvmprof"));
             fs::read(place.path("out.kvmprof")).unwrap()
         };
@@ -151,13 +162,10 @@ fn the_page_is_opened_without_waiting_for_the_browser() {
         fs::set_permissions(&opener, Permissions::from_mode(0o755)).unwrap();
         let folders = std::env::var("PATH").unwrap();
         let mut command = place.command(["--console", "none", "--seconds", "1", "--open"]);
-        command.env(
-            "PATH",
-            format!("{}:{folders}", place.folder.path().display()),
-        );
-        let ran = kvmprof_tests::run_command(&mut command);
-        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
-        assert!(ran.stdout.ends_with("\npage: out.html\n"), "{ran:?}");
+        let folders = format!("{}:{folders}", place.folder.path().display());
+        command.env("PATH", folders);
+        let output = run_command(&mut command).quiet();
+        assert!(output.ends_with("\npage: out.html\n"), "{output}");
         let opened = until("the page is opened", || {
             fs::read_to_string(place.path("opened")).ok()
         });
@@ -197,54 +205,56 @@ fn view(place: &KernelFolder, page: &str) {
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
     assert_eq!(body, page);
     assert!(get("/").starts_with("HTTP/1.1 404 "));
-    kill_process(Pid::from_child(&view), Signal::INT).unwrap();
+    kvmprof_tests::signal(&view, Signal::INT);
     let ended = until("the command ends", || view.try_wait().unwrap());
     assert!(ended.success(), "{ended}");
+}
+
+/// A guest that writes `flushed 80` on its console, with its disk.
+fn flushing() -> KernelFolder {
+    let place = KernelFolder::of(Boot::Test("workload=disk-writes"));
+    let disk = File::create(place.path("disk")).unwrap();
+    disk.set_len(1 << 20).unwrap();
+    place
 }
 
 #[test]
 fn a_guest_ends_at_a_text_on_its_console() {
     on_kvm(|| {
-        let place = KernelFolder::of(Boot::Test("workload=disk-writes"));
-        let disk = File::create(place.path("disk")).unwrap();
-        disk.set_len(1 << 20).unwrap();
-        let ran = place.record(["--disk", "disk", "--until", "flushed 80"]);
-        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
-        assert!(ran.stdout.contains("flushed 80"), "{ran:?}");
+        let place = flushing();
+        let output = place
+            .record(["--disk", "disk", "--until", "flushed 80"])
+            .quiet();
+        assert!(output.contains("flushed 80"), "{output}");
         whole(&place.path("out.kvmprof"));
     });
 }
 
+/// By a signal it says what it has recorded.
 #[test]
-fn a_signal_ends_the_guest_and_the_recording_is_whole() {
+fn a_guest_ends_with_the_command_and_the_recording_is_whole() {
     on_kvm(|| {
-        let place = KernelFolder::of(Boot::Demo);
-        let command = place.start();
-        kill_process(Pid::from_child(&command), Signal::INT).unwrap();
-        let ended = command.wait_with_output().unwrap();
-        assert!(ended.status.success(), "{ended:?}");
-        let said = String::from_utf8(ended.stdout).unwrap();
-        let samples = whole(&place.path("out.kvmprof")).account.samples;
-        let expected = format!("out.kvmprof: {samples} samples, ");
-        assert!(said.starts_with(&expected), "{said}");
-    });
-}
-
-#[test]
-fn a_guest_ends_with_the_command_that_started_it() {
-    on_kvm(|| {
-        let place = KernelFolder::of(Boot::Demo);
-        let mut command = place.start();
-        let pid = command.id();
-        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-        let guest: i32 = children.trim().parse().unwrap();
-        command.kill().unwrap();
-        command.wait().unwrap();
-        let guest = Pid::from_raw(guest).unwrap();
-        until("the guest's process ends", || {
-            test_kill_process(guest).is_err().then_some(())
-        });
-        whole(&place.path("out.kvmprof"));
+        for is_killed in [false, true] {
+            let place = KernelFolder::of(Boot::Demo);
+            let mut command = place.start();
+            let pid = command.id();
+            let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+            let guest = Pid::from_raw(children.unwrap().trim().parse().unwrap()).unwrap();
+            if is_killed {
+                command.kill().unwrap();
+                command.wait().unwrap();
+                until("the guest's process ends", || {
+                    test_kill_process(guest).is_err().then_some(())
+                });
+                whole(&place.path("out.kvmprof"));
+            } else {
+                let ran = kvmprof_tests::interrupt(command);
+                assert_eq!(ran.status, 0, "{ran:?}");
+                let samples = whole(&place.path("out.kvmprof")).account.samples;
+                let said = format!("out.kvmprof: {samples} samples, ");
+                assert!(ran.stdout.starts_with(&said), "{ran:?}");
+            }
+        }
     });
 }
 
@@ -275,24 +285,9 @@ fn incomplete_boots_do_not_count() {
             (Boot::Test("workload=triple-fault"), &[], 3, "has failed"),
         ] {
             let place = KernelFolder::of(boot);
-            let mut command = Command::new(kvmprof());
-            command
-                .current_dir(place.folder.path())
-                .args([
-                    "boot",
-                    "--memory",
-                    "64M",
-                    "--seconds",
-                    "1",
-                    "--runs",
-                    "2",
-                    "--kernel",
-                ])
-                .arg(&place.kernel)
-                .args(["--cmdline", boot.command_line(), "--output", "boots"])
-                .args(options)
-                .stdin(Stdio::null());
-            let ran = kvmprof_tests::run_command(&mut command);
+            let words = ["--seconds", "1", "--runs", "2", "--output", "boots"];
+            let words = words.iter().chain(options);
+            let ran = run_command(&mut place.command_of("boot", words));
             assert_eq!((ran.status, ran.stdout.as_str()), (status, ""), "{ran:?}");
             for number in [1, 2] {
                 let said = format!("Boot {number} doesn't count: ");
@@ -306,10 +301,8 @@ fn incomplete_boots_do_not_count() {
                 );
                 assert!(!place.path(&format!("boots/boot-{number}.kvmprof")).exists());
             }
-            assert!(
-                ran.stderr.contains("No boot has come to its end"),
-                "{ran:?}"
-            );
+            let none = "No boot has come to its end";
+            assert!(ran.stderr.contains(none), "{ran:?}");
         }
     });
 }
@@ -318,27 +311,12 @@ fn incomplete_boots_do_not_count() {
 #[test]
 fn a_boot_with_the_text_on_its_console_counts() {
     on_kvm(|| {
-        let place = KernelFolder::of(Boot::Test("workload=disk-writes"));
-        let disk = File::create(place.path("disk")).unwrap();
-        disk.set_len(1 << 20).unwrap();
+        let place = flushing();
         for sandbox in ["on", "off"] {
-            let mut command = Command::new(kvmprof());
-            command
-                .current_dir(place.folder.path())
-                .args([
-                    "boot",
-                    "--memory",
-                    "64M",
-                    "--disk",
-                    "disk",
-                    "--until",
-                    "flushed 80",
-                ])
-                .args(["--sandbox", sandbox, "--output", sandbox, "--kernel"])
-                .arg(&place.kernel)
-                .args(["--cmdline", place.boot.command_line()])
-                .stdin(Stdio::null());
-            let ran = kvmprof_tests::run_command(&mut command);
+            let words = ["--disk", "disk", "--until", "flushed 80"];
+            let more = ["--sandbox", sandbox, "--output", sandbox];
+            let words = words.into_iter().chain(more);
+            let ran = run_command(&mut place.command_of("boot", words));
             let path = format!("{sandbox}/boot-1.kvmprof");
             let said = format!("kvmprof: {path}: There is no initcall of a Linux kernel");
             assert!(ran.status == 1 && ran.stderr.starts_with(&said), "{ran:?}");
@@ -354,27 +332,19 @@ fn samples_have_the_times_of_their_time_namespace() {
         return kvmprof_tests::not_run("only root can make a time namespace");
     }
     on_kvm(|| {
-        let mut clocks = vec!["thread"];
-        if is_kernel_clock_for_demo() {
-            clocks.push("kernel");
-        }
-        for clock in clocks {
+        for clock in clocks_for_demo() {
             let place = KernelFolder::of(Boot::Demo);
             let record = place.command(["--console", "none", "--clock", clock, "--seconds", "1"]);
             let mut inside = Command::new("unshare");
             inside.current_dir(place.folder.path()).stdin(Stdio::null());
             inside.args(["--time", "--monotonic", "100000", "--fork"]);
             inside.arg(record.get_program()).args(record.get_args());
-            let ran = kvmprof_tests::run_command(&mut inside);
-            assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+            run_command(&mut inside).quiet();
             let (samples, contents) = recorded(&place.path("out.kvmprof"));
             let began = contents.info.began_monotonic_ns;
             for sample in &samples {
-                let distance = sample.time.abs_diff(began);
-                assert!(
-                    distance < 50_000_000_000_000,
-                    "{clock}: {sample:?}, {began}"
-                );
+                let is_near = sample.time.abs_diff(began) < 50_000_000_000_000;
+                assert!(is_near, "{clock}: {sample:?}, {began}");
             }
         }
     });

@@ -5,8 +5,10 @@ use std::fs;
 use kvmprof_abi::pcs::{PCS_STOP, PROF_ALL};
 use kvmprof_recording::file::Recording;
 use kvmprof_tests::{
-    Accounts, Boot, Guest, check_demo_processes, is_kernel_clock_for_demo, on_kvm, run, until,
+    Accounts, Boot, Guest, check_demo_processes, clocks_for_demo, on_kvm, run, until,
 };
+
+use super::control::let_pass;
 
 /// Number of resets of a guest in a loop.
 const RESETS: u64 = 100;
@@ -19,8 +21,7 @@ fn resets(guest: &Guest) -> u64 {
 
 fn reset(guest: &Guest) {
     let before = resets(guest);
-    let ran = guest.command("control", &["reset"]);
-    assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+    guest.control("reset");
     until("the guest is restarted", || {
         (resets(guest) == before + 1).then_some(())
     });
@@ -36,10 +37,7 @@ fn resources(guest: &Guest) -> (u64, usize) {
 #[test]
 fn a_reset_guest_restarts_and_profiling_continues() {
     on_kvm(|| {
-        for clock in ["thread", "kernel"] {
-            if clock == "kernel" && !is_kernel_clock_for_demo() {
-                continue;
-            }
+        for clock in clocks_for_demo() {
             let options = ["--clock", clock, "--hz", "1000", "--cpus", "2"];
             let guest = Guest::start(Boot::Demo, options);
             let connection = guest.connect();
@@ -117,7 +115,7 @@ fn a_guest_that_resets_itself_in_a_loop_is_bounded() {
     });
 }
 
-/// The recording continues over a reset, is complete, and has its time.
+/// The recording continues over a pause, which has no tick, and over a reset, is complete, and has the reset's time.
 #[test]
 fn a_recording_has_the_time_of_a_reset() {
     on_kvm(|| {
@@ -125,15 +123,18 @@ fn a_recording_has_the_time_of_a_reset() {
         let path = folder.path().join("reset.kvmprof");
         let options = ["--hz", "1000", "--record", path.to_str().unwrap()];
         let mut guest = Guest::start(Boot::Demo, options);
-        let ticks = |guest: &Guest| guest.status().clock.ledger.ticks;
-        until("there are ticks", || (ticks(&guest) > 200).then_some(()));
+        let ticks = || guest.status().clock.ledger.ticks;
+        let more = |before| until("there are ticks", || (ticks() > before + 200).then_some(()));
+        more(0);
+        guest.control("pause");
+        let before = ticks();
+        let_pass();
+        assert_eq!(ticks(), before);
+        guest.control("resume");
+        more(before);
         reset(&guest);
-        let before = ticks(&guest);
-        until("there are more ticks", || {
-            (ticks(&guest) > before + 200).then_some(())
-        });
-        let ran = guest.command("control", &["stop"]);
-        assert_eq!(ran.status, 0, "{ran:?}");
+        more(ticks());
+        guest.control("stop");
         assert_eq!(guest.wait().status, 0);
 
         let mut times = Vec::new();
@@ -147,8 +148,7 @@ fn a_recording_has_the_time_of_a_reset() {
         };
         assert!(times.iter().any(|time| *time < reset.time));
         assert!(times.iter().any(|time| *time > reset.time));
-        let ran = run(["report", "--json", path.to_str().unwrap()]);
-        let report: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+        let report = run(["report", "--json", path.to_str().unwrap()]).json();
         assert_eq!(report["resets"], 1);
         let ran = run(["report", path.to_str().unwrap()]);
         assert!(ran.stdout.contains("restarted once, "), "{ran:?}");
@@ -164,11 +164,11 @@ fn a_paused_guest_can_be_reset() {
         let greeting = until("the guest has started", || {
             Some(console()).filter(|console| console.ends_with('\n'))
         });
-        assert_eq!(guest.command("control", &["pause"]).status, 0);
+        guest.control("pause");
         reset(&guest);
         assert!(guest.status().machine.paused);
         assert_eq!(console(), greeting);
-        assert_eq!(guest.command("control", &["resume"]).status, 0);
+        guest.control("resume");
         until("the guest has started again", || {
             (console() == greeting.repeat(2)).then_some(())
         });
@@ -181,9 +181,8 @@ fn a_paused_guest_can_be_reset() {
 fn on_reset_exit_ends_it() {
     on_kvm(|| {
         let mut guest = Guest::start(Boot::Demo, ["--on-reset", "exit"]);
-        assert_eq!(guest.command("control", &["reset"]).status, 0);
-        let ran = guest.wait();
-        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        guest.control("reset");
+        guest.wait().quiet();
     });
 }
 
@@ -226,8 +225,7 @@ fn the_initial_ram_disk_is_read_again() {
         fs::rename(&other, &path).unwrap();
         reset(&guest);
         opened.set_len(0).unwrap();
-        let ran = guest.command("control", &["reset"]);
-        assert_eq!(ran.status, 0, "{ran:?}");
+        guest.control("reset");
         guest
             .wait()
             .assert_refused(1, &["cannot be restarted", "initrd"]);

@@ -9,9 +9,10 @@ use std::process::{Child, Command, Stdio};
 use kvmprof_client::Connection;
 use kvmprof_recording::status::Status;
 use kvmprof_tests::{
-    Capability, NOBODY, as_nobody_with, kvmprof, on_kvm, recorded, run, run_command, until,
+    Capability, NOBODY, Ran, as_nobody_with, kvmprof, on_kvm, recorded, run_command, signal, until,
     without_system_call,
 };
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 const USAGE: i32 = 2;
@@ -51,25 +52,43 @@ impl Place {
     fn command(&self, options: &[&str]) -> Command {
         let console = format!("file:{}", self.file("console").display());
         let mut command = Command::new(kvmprof());
-        command
-            .args(["run", "--memory", "64M", "--cmdline", "workload=mixed"])
-            .args(["--cpus", "2", "--console", &console, "--kernel"])
-            .arg(self.file("kernel"))
-            .arg("--socket")
-            .arg(self.file("socket"))
-            .arg("--record")
-            .arg(self.file("recording"))
-            .args(options)
-            .stdout(Stdio::null());
+        command.args(["run", "--memory", "64M", "--cmdline", "workload=mixed"]);
+        command.args(["--cpus", "2", "--console", &console]);
+        for (option, name) in [
+            ("--kernel", "kernel"),
+            ("--socket", "socket"),
+            ("--record", "recording"),
+        ] {
+            command.arg(option).arg(self.file(name));
+        }
+        command.args(options).stdout(Stdio::null());
         command
     }
 
     fn start(&self, options: &[&str]) -> Child {
-        let child = self.command(options).spawn().unwrap();
+        self.started(&mut self.command(options))
+    }
+
+    /// The guest of this command, once it has its socket.
+    fn started(&self, command: &mut Command) -> Child {
+        let child = command.spawn().unwrap();
         until("the guest's socket is there", || {
             self.file("socket").exists().then_some(())
         });
         child
+    }
+
+    /// `kvmprof status` of the guest.
+    fn status(&self, options: &[&str]) -> Ran {
+        let mut command = Command::new(kvmprof());
+        command.arg("status").args(options).arg("--socket");
+        run_command(command.arg(self.file("socket")))
+    }
+
+    /// Ends the guest, which has been recorded.
+    fn end(&self, guest: Child) {
+        end(guest);
+        assert!(!recorded(&self.file("recording")).0.is_empty());
     }
 }
 
@@ -104,8 +123,7 @@ fn capabilities(fields: &Fields, set: &str) -> u64 {
 }
 
 fn end(mut child: Child) {
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    signal(&child, Signal::INT);
     assert!(child.wait().unwrap().success());
 }
 
@@ -118,14 +136,9 @@ fn owner(path: &Path) -> (u32, u32) {
 pub(super) fn until_sampled(socket: &Path) {
     let user = NOBODY.to_string();
     until("the guest has been sampled", || {
-        let ran = run([
-            "status".as_ref(),
-            "--json".as_ref(),
-            "--allow-owner".as_ref(),
-            user.as_ref(),
-            "--socket".as_ref(),
-            socket.as_os_str(),
-        ]);
+        let mut command = Command::new(kvmprof());
+        command.args(["status", "--json", "--allow-owner", &user, "--socket"]);
+        let ran = run_command(command.arg(socket));
         // At first it doesn't answer.
         let status = Status::from_json(ran.stdout.as_bytes()).ok()?;
         (status.clock.ledger.sampled > 0).then_some(())
@@ -142,10 +155,8 @@ fn a_guest_is_contained_without_being_asked() {
         for has_sysroot in [false, true] {
             let place = Place::new();
             let folder = place.0.path().to_str().unwrap();
-            let child = match has_sysroot {
-                true => place.start(&["--sysroot", folder]),
-                false => place.start(&[]),
-            };
+            let sysroot = ["--sysroot", folder];
+            let child = place.start(if has_sysroot { &sysroot } else { &[] });
             let threads = contained_threads(child.id());
             for name in ALL {
                 assert!(threads.contains_key(name), "{name}: {threads:?}");
@@ -159,11 +170,7 @@ fn a_guest_is_contained_without_being_asked() {
                 }
                 assert_eq!(capabilities(fields, "CapInh"), 0, "{name}");
             }
-            let status = run([
-                "status".as_ref(),
-                "--socket".as_ref(),
-                place.file("socket").as_os_str(),
-            ]);
+            let status = place.status(&[]);
             assert!(status.stdout.contains("seccomp on"), "{status:?}");
             assert!(status.stdout.contains("capabilities on"), "{status:?}");
             end(child);
@@ -174,10 +181,11 @@ fn a_guest_is_contained_without_being_asked() {
 /// On kernels without a part of it, the others are on.
 #[test]
 fn what_the_host_lacks_is_named() {
+    const LANDLOCK: i64 = libc::SYS_landlock_create_ruleset;
     on_kvm(|| {
         for (call, named, parts) in [
             (
-                libc::SYS_landlock_create_ruleset,
+                LANDLOCK,
                 "restrictions of files (Landlock)",
                 "landlock off, no new privileges on, seccomp on",
             ),
@@ -198,21 +206,16 @@ fn what_the_host_lacks_is_named() {
             let said = File::create(place.file("stderr")).unwrap();
             let guest = command.stderr(said).spawn().unwrap();
             let status = until("the guest's socket answers", || {
-                let status = ["status", "--socket"].map(Path::new);
-                let socket = place.file("socket");
-                let ran = run(status.into_iter().chain([socket.as_path()]));
+                let ran = place.status(&[]);
                 (ran.status == 0).then_some(ran.stdout)
             });
             assert!(status.contains(parts), "{status}");
             until_sampled(&place.file("socket"));
-            end(guest);
+            place.end(guest);
             let said = fs::read_to_string(place.file("stderr")).unwrap();
-            assert!(
-                said.contains(&format!("The sandbox lacks {named}")),
-                "{said}"
-            );
+            let lacks = format!("The sandbox lacks {named}");
+            assert!(said.contains(&lacks), "{said}");
             assert_eq!(said.matches("The sandbox lacks").count(), 1, "{said}");
-            assert!(!recorded(&place.file("recording")).0.is_empty());
         }
     });
 }
@@ -242,12 +245,9 @@ fn another_user_has_no_rights_of_root() {
             for (name, fields) in &threads {
                 // Real, effective, saved, that of the file system.
                 assert_eq!(fields["Uid"], ["65534"; 4].join("\t"), "{name}");
-                let group = fields["Gid"].split('\t').collect::<Vec<_>>();
-                assert!(group.iter().all(|gid| *gid != "0"), "{name}: {group:?}");
-                assert!(
-                    !fields["Groups"].split(' ').any(|group| group == "0"),
-                    "{name}: {fields:?}"
-                );
+                let groups = format!("{} {}", fields["Gid"], fields["Groups"]);
+                let mut groups = groups.split_whitespace();
+                assert!(groups.all(|group| group != "0"), "{name}: {fields:?}");
                 for set in ["CapPrm", "CapEff", "CapInh", "CapAmb"] {
                     assert_eq!(capabilities(fields, set), 0, "{name}, {set}");
                 }
@@ -257,25 +257,16 @@ fn another_user_has_no_rights_of_root() {
             }
             // The tests run as root, who has to confirm that another user may serve it.
             assert!(Connection::connect(&place.file("socket")).is_err());
-            let mut command = Command::new(kvmprof());
-            let ran = run_command(
-                command
-                    .args(["status", "--socket"])
-                    .arg(place.file("socket")),
-            );
-            ran.assert_refused(FAILURE, &["served by user 65534", "--allow-owner"]);
+            let words = ["served by user 65534", "--allow-owner"];
+            place.status(&[]).assert_refused(FAILURE, &words);
             until_sampled(&place.file("socket"));
             // Root opens the clock of a halted vCPU for the user.
-            let mut command = Command::new(kvmprof());
-            command.args(["status", "--allow-owner", "65534", "--socket"]);
-            let ran = run_command(command.arg(place.file("socket")));
+            let ran = place.status(&["--allow-owner", "65534"]);
             let halted = "ticks of halted vCPUs: all at the next wake-up";
             assert!(ran.stdout.contains(halted), "{ran:?}");
-            end(child);
+            place.end(child);
             assert!(!place.file("socket").exists());
             assert_eq!(owner(&place.file("recording")).0, NOBODY);
-            let recording = recorded(&place.file("recording"));
-            assert!(!recording.0.is_empty());
         }
     });
 }
@@ -284,14 +275,16 @@ fn another_user_has_no_rights_of_root() {
 fn impossible_users_are_reported() {
     on_kvm(|| {
         let place = Place::new();
-        let check = |user: &str, words: &[&str]| {
-            run_command(&mut place.command(&["--user", user])).assert_refused(USAGE, words);
-        };
-        check("0:0", &["root", "name another"]);
-        check("root", &["root"]);
-        check("kvmprof-none", &["no user 'kvmprof-none'", "UID:GID"]);
-        check("4000000000", &["4000000000", "UID:GID"]);
-        check("a:b", &["'a:b'", "UID:GID"]);
+        for (user, words) in [
+            ("0:0", &["root", "name another"][..]),
+            ("root", &["root"]),
+            ("kvmprof-none", &["no user 'kvmprof-none'", "UID:GID"]),
+            ("4000000000", &["4000000000", "UID:GID"]),
+            ("a:b", &["'a:b'", "UID:GID"]),
+        ] {
+            let mut command = place.command(&["--user", user]);
+            run_command(&mut command).assert_refused(USAGE, words);
+        }
         // The user may make no files there.
         chown(place.0.path(), Some(0), Some(0)).unwrap();
         let mut command = place.command(&["--user", "65534:65534"]);
@@ -324,8 +317,9 @@ fn no_other_threads_take_the_signals_that_end_the_guest() {
         let place = Place::new();
         let guest = place.start(&["--hz", "1000"]);
         // It has a thread that reads files.
-        let mut profil = Command::new(kvmprof())
-            .args(["profil", "--pid", "101", "--socket"])
+        let mut profil = Command::new(kvmprof());
+        profil.args(["profil", "--pid", "101", "--socket"]);
+        let mut profil = profil
             .arg(place.file("socket"))
             .stdout(Stdio::null())
             .spawn()
@@ -384,11 +378,8 @@ fn nothing_is_inherited_and_nothing_is_left_for_others() {
             .args(["-c", &script])
             .arg(kvmprof())
             .args(run.get_args());
-        let guest = shell.stdout(Stdio::null()).spawn().unwrap();
+        let guest = place.started(shell.stdout(Stdio::null()));
         let pid = guest.id();
-        until("the guest's socket is there", || {
-            place.file("socket").exists().then_some(())
-        });
         contained_threads(pid);
         for descriptor in fs::read_dir(format!("/proc/{pid}/fd")).unwrap() {
             // One that was closed meanwhile has none.
@@ -423,18 +414,14 @@ fn files_become_no_longer_than_options_say() {
         ] {
             let place = Place::new();
             let mut command = place.command(options);
-            let guest = command.stderr(Stdio::null()).spawn().unwrap();
-            until("the guest's socket is there", || {
-                place.file("socket").exists().then_some(())
-            });
+            let guest = place.started(command.stderr(Stdio::null()));
             if !options.contains(&"off") {
                 contained_threads(guest.id());
             }
             let (now, most) = limit(guest.id(), "Max file size");
             assert_eq!((&now, &most), (&longest, &longest), "{options:?}");
             until_sampled(&place.file("socket"));
-            end(guest);
-            assert!(!recorded(&place.file("recording")).0.is_empty());
+            place.end(guest);
         }
     });
 }
@@ -452,11 +439,7 @@ fn guest_of_nobody(place: &Place, options: &[&str]) -> Child {
     let mut command = Command::new(&program);
     as_nobody_with(&mut command, OPENS_ALL);
     command.args(place.command(options).get_args());
-    let child = command.stdout(Stdio::null()).spawn().unwrap();
-    until("the guest's socket is there", || {
-        place.file("socket").exists().then_some(())
-    });
-    child
+    place.started(command.stdout(Stdio::null()))
 }
 
 /// Whether a process of the user nobody can look into this one.
@@ -479,7 +462,6 @@ fn its_own_user_traces_it_unless_that_is_said() {
         contained_threads(guest.id());
         assert!(!is_readable_by_nobody(guest.id()));
         until_sampled(&place.file("socket"));
-        end(guest);
-        assert!(!recorded(&place.file("recording")).0.is_empty());
+        place.end(guest);
     });
 }

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 
 use super::jail::{Place, children, name};
 use super::sandbox::{Fields, threads};
-use super::sandbox_taken_over::has_landlock;
+use super::sandbox_taken_over::{has_landlock, stop_all};
 
 /// A folder of outputs, with other files in it, in a folder below and in the folder above.
 struct Tree(TempDir);
@@ -55,14 +55,8 @@ impl Tree {
         let memory = format!("64M,file={}", self.output("memory").display());
         let vsock = format!("3,socket={}", self.output("vsock").display());
         let recording = self.output("recording");
-        let outputs = [
-            "--hz",
-            "1000",
-            "--vsock",
-            &vsock,
-            "--record",
-            recording.to_str().unwrap(),
-        ];
+        let recording = recording.to_str().unwrap();
+        let outputs = ["--hz", "1000", "--vsock", &vsock, "--record", recording];
         let guest = Guest::start_with_memory(Boot::Demo, &memory, outputs);
         until("all threads have their filters", || {
             let all = threads(guest.pid());
@@ -119,22 +113,14 @@ fn no_thread_opens_a_file_near_an_output() {
             tree.output("recording").exists().then_some(())
         });
         let outputs = ["outputs/memory", "outputs/recording", "outputs", ""];
-        let mut paths: Vec<CString> = NEAR
-            .iter()
-            .chain(&outputs)
-            .map(|it| tree.c_path(it))
-            .collect();
+        let paths = NEAR.iter().chain(&outputs).map(|it| tree.c_path(it));
+        let mut paths: Vec<CString> = paths.collect();
         for name in ["console", "stdout", Boot::Demo.file_name()] {
             let path = guest.folder().join(name);
             paths.push(CString::new(path.as_os_str().as_bytes()).unwrap());
         }
         let all = threads(guest.pid());
-        // The main thread is the last one: its end is visible after that of the others. KVM's own worker is never in user mode.
-        let (first, others): (Vec<&String>, _) = all.keys().partition(|name| *name == "kvmprof");
-        let others = others.into_iter().filter(|name| !name.starts_with("kvm-"));
-        let stopped: Vec<_> = (others.chain(first))
-            .map(|name| (name, StoppedThread::stop(guest.pid(), name)))
-            .collect();
+        let stopped = stop_all(guest.pid(), &all);
         for (name, thread) in &stopped {
             for path in &paths {
                 assert_eq!(thread.open(path), Err(Errno::ACCESS), "{name} {path:?}");
@@ -162,12 +148,9 @@ fn a_thread_that_renames_or_removes_a_file_ends_kvmprof() {
                 let (from, to) = (tree.c_path(near), tree.c_path("outputs/vsock_1"));
                 let taken = StoppedThread::stop(guest.pid(), thread);
                 taken.let_go_to_call(call, &from, &to);
-                let ran = guest.wait();
-                let words = format!("({named},");
-                ran.assert_refused(
-                    STATUS,
-                    &[&format!("thread {thread} "), &words, "doesn't allow"],
-                );
+                let [thread, call] = [format!("thread {thread} "), format!("({named},")];
+                let words = [&thread, &call, "doesn't allow"];
+                guest.wait().assert_refused(STATUS, &words);
                 tree.check_near();
                 until("nothing is left of what is to go", || {
                     let stays = |name: &String| ["memory", "recording"].contains(&name.as_str());
@@ -321,7 +304,7 @@ fn outputs_are_in_order_for_another_user_and_in_a_jail() {
                 let expected = (NOBODY, 0o600);
                 assert_eq!((found.uid(), found.mode() & 0o777), expected, "{name}");
             }
-            kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+            kvmprof_tests::signal(&child, Signal::TERM);
             assert!(child.wait().unwrap().success());
             let entries = fs::read_dir(&folder).unwrap();
             let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();

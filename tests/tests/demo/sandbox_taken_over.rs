@@ -1,5 +1,6 @@
 //! A guest's kvmprof, one of whose threads does what it never does by itself, as if a guest had found a fault and taken the thread over.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -58,6 +59,17 @@ pub(super) fn has_landlock() -> bool {
     unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0, VERSION) > 0 }
 }
 
+/// Stops all threads, the main thread at the end: its end is visible after that of the others. KVM's own worker, which is one of them, is never in
+/// user mode.
+pub(super) fn stop_all(pid: u32, all: &BTreeMap<String, Fields>) -> Vec<(&str, StoppedThread)> {
+    let (first, others): (Vec<&String>, _) = all.keys().partition(|name| *name == "kvmprof");
+    let others = others.into_iter().filter(|name| !name.starts_with("kvm-"));
+    let names = others.chain(first);
+    names
+        .map(|name| (name.as_str(), StoppedThread::stop(pid, name)))
+        .collect()
+}
+
 /// Stops one thread after the other and has each open a file of the kernel about the host, and the secret one.
 fn open_both(guest: Guest, secret: &CStr) -> Vec<(&'static str, [Result<(), Errno>; 2])> {
     let of_kernel = c"/proc/sys/vm/overcommit_memory";
@@ -113,24 +125,20 @@ fn start_with_early_threads(folder: &Path) -> KilledKvmprof {
     let listener = UnixListener::bind(&socket).unwrap();
     thread::spawn(move || serve(&listener, |_| true));
     let mut command = Command::new(kvmprof());
-    command
-        .args([
-            "run",
-            "--memory",
-            "64M",
-            "--cmdline",
-            "",
-            "--console",
-            "hvc",
-        ])
-        .arg("--kernel")
-        .arg(kernel)
-        .arg("--record")
-        .arg(folder.join("recording"))
-        .arg("--share")
-        .arg(format!("socket={},tag=files", socket.display()))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null());
+    command.args([
+        "run",
+        "--memory",
+        "64M",
+        "--cmdline",
+        "",
+        "--console",
+        "hvc",
+    ]);
+    command.arg("--kernel").arg(kernel);
+    command.arg("--record").arg(folder.join("recording"));
+    let share = format!("socket={},tag=files", socket.display());
+    command.args(["--share", &share]);
+    command.stdin(Stdio::piped()).stdout(Stdio::null());
     KilledKvmprof(command.spawn().unwrap())
 }
 
@@ -153,14 +161,7 @@ fn no_thread_at_all_opens_a_file_that_the_guest_does_not_need() {
             let has_filter = |fields: &Fields| fields["Seccomp"] == "2";
             (is_complete && all.values().all(has_filter)).then_some(all)
         });
-        // The main thread is the last one, as above.
-        let (first, others): (Vec<&String>, _) = all.keys().partition(|name| *name == "kvmprof");
-        // KVM's own worker, which is one of the process's threads, is never in user mode.
-        let others = others.into_iter().filter(|name| !name.starts_with("kvm-"));
-        let names = others.chain(first);
-        let stopped: Vec<_> = names
-            .map(|name| (name, StoppedThread::stop(pid, name)))
-            .collect();
+        let stopped = stop_all(pid, &all);
         for (name, thread) in &stopped {
             assert_eq!(thread.open(&secret), Err(Errno::ACCESS), "{name}");
         }
@@ -198,11 +199,8 @@ fn a_thread_opens_files_by_a_structure_only_where_there_is_a_folder_with_the_gue
         let nothing = c"/tmp/kvmprof-test-no-folder/file";
         let mut guest = start_reading(&[]);
         StoppedThread::stop(guest.pid(), "binaries").let_go_to_open_to_write(nothing);
-        let ran = guest.wait();
-        ran.assert_refused(
-            STATUS,
-            &["thread binaries", "437 (openat2,", "doesn't allow"],
-        );
+        let words = ["thread binaries", "437 (openat2,", "doesn't allow"];
+        guest.wait().assert_refused(STATUS, &words);
 
         let folder = tempfile::tempdir().unwrap();
         let guest = start_reading(&[Path::new("--sysroot"), folder.path()]);

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use kvmprof_demo_guest::{INTERRUPT, function_at, stacks};
-use kvmprof_profiling::clock::ClockSource;
 use kvmprof_recording::{Mode, Sample, StackEnd};
 use kvmprof_tests::{
-    Boot, Clock, Guest, Machine, on_kvm, recorded_with_frames, sampling_rate, until,
+    Boot, Clock, Guest, Machine, on_kvm, recorded_with_frames, sampling_rate, until_recorded,
 };
 
 /// The functions of a stack's two parts, innermost first.
@@ -41,18 +40,9 @@ fn every_sample_has_the_callers_of_the_source() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording");
-        let clock = Clock {
-            hz: sampling_rate(1000),
-            source: ClockSource::Thread,
-            // The guest's own timer would run in step.
-            jitter: true,
-        };
+        let clock = Clock::jittered(sampling_rate(1000));
         let machine = Machine::recorded(Boot::Demo, 2, clock, &path);
-        until("enough is recorded", || {
-            let status = machine.status();
-            let ledger = status.recorders().next()?.ledger;
-            (ledger.recorded >= 3000).then_some(())
-        });
+        until_recorded(&machine.connect(), 3000);
         machine.stop();
         let (samples, _) = recorded_with_frames(&path);
         let mut seen = BTreeMap::new();

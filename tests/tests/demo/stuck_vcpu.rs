@@ -121,11 +121,7 @@ fn a_stalled_console_delays_others_for_a_bounded_time() {
 fn a_guest_that_floods_its_port_holds_nobody_up() {
     on_kvm(|| {
         let boot = Boot::Test("workload=clock-flood");
-        let clock = Clock {
-            hz: 100,
-            ..Clock::default()
-        };
-        let machine = Machine::start_with_ports(boot, 2, clock, GuestAccess::All);
+        let machine = Machine::start_with_ports(boot, 2, Clock::at(100), GuestAccess::All);
         let rounds = machine.until_port(|results| results.buffers > 3).buffers;
         let times = times_of_status(&machine.connect(), || true);
         println!("status beside a flood: {times:?}");
@@ -161,14 +157,12 @@ fn devices_of_a_stuck_vcpu_are_closed_when_it_answers() {
 fn a_second_signal_ends_it_whichever_thread_is_stuck() {
     on_kvm(|| {
         let pairs = [
-            (Signal::TERM, Signal::INT),
-            (Signal::TERM, Signal::TERM),
-            (Signal::INT, Signal::INT),
+            ("vcpu 0", Signal::TERM, Signal::INT),
+            ("vcpu 0", Signal::TERM, Signal::TERM),
+            ("events", Signal::INT, Signal::INT),
+            ("events", Signal::TERM, Signal::INT),
         ];
-        for (name, (first, second)) in ["vcpu 0", "events"]
-            .map(|name| pairs.map(|pair| (name, pair)))
-            .concat()
-        {
+        for (name, first, second) in pairs {
             let mut guest = Guest::start(Boot::Demo, ["--hz", "1000"]);
             let stuck = StoppedThread::stop(guest.pid(), name);
             guest.signal(first);

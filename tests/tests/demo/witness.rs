@@ -5,9 +5,7 @@ use std::ffi::OsStr;
 
 use kvmprof_demo_guest::{IMAGE, Mode, function_at, process_of, rows};
 use kvmprof_recording::{Mode as SampleMode, Sample};
-use kvmprof_tests::{
-    Boot, Guest, is_kernel_clock_for_demo, on_kvm, recorded, sampling_rate, until,
-};
+use kvmprof_tests::{Boot, Guest, clocks_for_demo, on_kvm, recorded, sampling_rate};
 
 /// The row whose function contains the program counter; `None` for code between rows.
 fn row_by_function(sample: &Sample) -> Option<usize> {
@@ -27,10 +25,7 @@ fn each_sample_is_in_the_guests_current_row() {
     on_kvm(|| {
         let place = format!("absolute:{:#x}:8", IMAGE.row_place(0).unwrap());
         let hz = sampling_rate(1000).to_string();
-        for clock in ["thread", "kernel"] {
-            if clock == "kernel" && !is_kernel_clock_for_demo() {
-                continue;
-            }
+        for clock in clocks_for_demo() {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("recording");
             let words = [
@@ -38,20 +33,13 @@ fn each_sample_is_in_the_guests_current_row() {
             ];
             let options = words.iter().map(OsStr::new).chain([path.as_os_str()]);
             let guest = Guest::start(Boot::Demo, options);
-            until("enough is recorded", || {
-                let status = guest.status();
-                (status.recorders().next()?.ledger.recorded >= 2000).then_some(())
-            });
+            guest.until_recorded(2000);
             guest.stop();
             let (samples, _) = recorded(&path);
             let mut seen = vec![0; rows().len()];
             // In an interrupt the host's kernel can't wait for a page that is being moved: that sample has no process.
             let unread = samples.iter().filter(|sample| sample.pid == -1).count();
-            let most = if clock == "kernel" {
-                samples.len() / 100
-            } else {
-                0
-            };
+            let most = usize::from(clock == "kernel") * samples.len() / 100;
             assert!(unread <= most, "{clock}: {unread} of {}", samples.len());
             for sample in samples.iter().filter(|sample| sample.pid != -1) {
                 if let Some(row) = row_by_function(sample) {

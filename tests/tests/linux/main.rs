@@ -20,6 +20,7 @@ mod images;
 mod machines;
 mod matrix;
 mod microvm;
+mod named;
 mod net;
 mod one_cpu;
 mod page;

@@ -3,7 +3,6 @@
 mod fuse;
 mod memory;
 mod starved;
-mod threads;
 mod vcpu_thread;
 mod vmm;
 
@@ -18,15 +17,13 @@ use kvmprof_introspection::GuestKnowledge;
 use kvmprof_introspection_fixtures::kernel::HOT;
 use kvmprof_recording::Sample;
 use kvmprof_recording::file::Contents;
-use kvmprof_tests::{Guest, Ran, kvmprof, on_kvm, read_status, recorded, run, until};
+use kvmprof_tests::{CAPTURES, Guest, Ran, kvmprof, on_kvm, read_status, recorded, run, until};
 use rustix::process::Signal;
-use serde_json::Value;
 use tempfile::TempDir;
 use vmm::{Vmm, be_vmm};
 
 /// A status document is some KiB.
 const MAX_STATUS: usize = 1 << 20;
-const CAPTURES: [&str; 2] = ["ptrace", "kernel"];
 /// The pid of the process that the synthetic guest runs.
 const PID: i32 = 41;
 
@@ -44,14 +41,14 @@ struct Attachment {
 
 impl Attachment {
     fn start(vmm: &Vmm, capture: &str) -> Self {
-        Self::start_with(vmm, capture, [])
+        Self::start_with(vmm, capture, &[])
     }
 
-    fn start_with<const N: usize>(vmm: &Vmm, capture: &str, more: [&str; N]) -> Self {
+    fn start_with(vmm: &Vmm, capture: &str, more: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let record = folder.path().join("recording").display().to_string();
         let options = ["--hz", "500", "--capture", capture, "--record", &record];
-        let guest = Guest::attach(vmm.pid(), None, options.into_iter().chain(more));
+        let guest = Guest::attach(vmm.pid(), None, options.iter().chain(more));
         Self { guest, folder }
     }
 
@@ -80,32 +77,20 @@ impl Attachment {
         });
     }
 
-    /// Waits for its end; its recording is complete. Returns its messages and the samples.
-    fn wait(&mut self) -> (Ran, Vec<Sample>) {
-        let (ran, samples, _) = self.wait_whole();
-        (ran, samples)
-    }
-
-    fn wait_whole(&mut self) -> (Ran, Vec<Sample>, Contents) {
+    /// Waits for its end; its recording is complete. Returns its messages, the samples, and what else was recorded.
+    fn wait(&mut self) -> (Ran, Vec<Sample>, Contents) {
         let ran = self.guest.wait().without_slow_looks();
         assert_eq!(ran.status, 0, "{ran:?}");
         assert!(!ran.stderr.contains("panicked"), "{ran:?}");
         let (samples, contents) = recorded(&self.folder.path().join("recording"));
         assert_eq!(contents.closed, Some(contents.account));
-        assert!(contents.account.balances(), "{:?}", contents.account);
         (ran, samples, contents)
     }
 
     /// Ends it.
-    fn stop(self) -> (Ran, Vec<Sample>) {
-        let (ran, samples, _) = self.stop_whole();
-        (ran, samples)
-    }
-
-    /// Ends it. Returns what else the recording has, too.
-    fn stop_whole(mut self) -> (Ran, Vec<Sample>, Contents) {
+    fn stop(mut self) -> (Ran, Vec<Sample>, Contents) {
         self.guest.signal(Signal::TERM);
-        self.wait_whole()
+        self.wait()
     }
 }
 
@@ -126,93 +111,87 @@ fn check_samples(samples: &[Sample]) {
     assert!(right * 10 >= known.len() * 9, "{right} of {}", known.len());
 }
 
-/// Preconditions of the other tests.
-#[test]
-fn the_synthetic_guest_is_recognised_by_its_memory() {
-    on_kvm(|| {
-        let vmm = Vmm::start();
-        for capture in CAPTURES {
-            let attached = Attachment::start(&vmm, capture);
-            attached.until_sampled(100);
-            let linux = attached.guest.status().machine.linux.unwrap();
-            assert_eq!(linux.release, "6.99.0-test");
-            let (ran, samples) = attached.stop();
-            assert_eq!(ran.stderr, "");
-            check_samples(&samples);
-        }
-    });
-}
-
-/// `--kernel` with the guest's own kernel gives the same as its memory, and another kernel is refused.
-#[test]
-fn a_kernels_file_is_compared_with_the_running_kernel() {
-    on_kvm(|| {
-        let vmm = Vmm::start();
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("kernel");
-        let file = HOT.file();
-        fs::write(&path, &file).unwrap();
-        let options = ["--kernel", path.to_str().unwrap()];
-        for capture in CAPTURES {
-            let attached = Attachment::start_with(&vmm, capture, options);
-            attached.until_sampled(100);
-            let (ran, samples) = attached.stop();
-            assert_eq!(ran.stderr, "");
-            check_samples(&samples);
-        }
-        let pid = vmm.pid().to_string();
-        let socket = folder.path().join("socket");
-        let others = [
-            ("6.99.0-test", "6.98.0-test", "Linux 6.99.0-test"),
-            ("#1 SMP", "#2 SMP", "another build"),
-        ];
-        for (own, other, message) in others {
-            let mut words = file.windows(own.len());
-            let place = words.position(|word| word == own.as_bytes()).unwrap();
-            let mut changed = file.clone();
-            changed[place..place + own.len()].copy_from_slice(other.as_bytes());
-            fs::write(&path, changed).unwrap();
-            let words = ["attach", &pid, "--socket", socket.to_str().unwrap()];
-            run(words.into_iter().chain(options)).assert_refused(1, &[options[1], message]);
-        }
-    });
-}
-
 /// As `System.map`, with each function this far from where it is.
-fn symbols(distance: u64) -> String {
+fn symbols(distance: u64) -> Vec<u8> {
     let knowledge = GuestKnowledge::from_kernel_image(&HOT.file()).unwrap();
     let functions = knowledge.linux().unwrap().symbols().functions();
     let lines = functions
         .map(|(address, kind, name)| format!("{:016x} {kind} {name}\n", address + distance));
-    lines.collect()
+    lines.collect::<String>().into_bytes()
 }
 
+/// The kernel's file, with another text in place of its own.
+fn kernel_with(own: &str, other: &str) -> Vec<u8> {
+    let mut file = HOT.file();
+    let mut words = file.windows(own.len());
+    let place = words.position(|word| word == own.as_bytes()).unwrap();
+    file[place..place + own.len()].copy_from_slice(other.as_bytes());
+    file
+}
+
+/// Preconditions of the other tests. Files of the kernel's build give the same as its memory.
 #[test]
-fn other_files_of_the_kernels_build_are_compared_with_it() {
+fn the_synthetic_guest_is_recognised_by_its_memory_and_files() {
     on_kvm(|| {
         let vmm = Vmm::start();
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("System.map");
-        let name = path.to_str().unwrap();
-        for option in ["--symbols", "--kernel"] {
-            fs::write(&path, symbols(0)).unwrap();
-            let attached = Attachment::start_with(&vmm, CAPTURES[0], [option, name]);
+        let file = folder.path().join("file");
+        let name = file.to_str().unwrap();
+        for (capture, options, contents) in [
+            ("ptrace", &[][..], Vec::new()),
+            ("kernel", &[], Vec::new()),
+            ("ptrace", &["--kernel", name], HOT.file()),
+            ("kernel", &["--kernel", name], HOT.file()),
+            ("ptrace", &["--kernel", name], symbols(0)),
+            ("ptrace", &["--symbols", name], symbols(0)),
+        ] {
+            fs::write(&file, contents).unwrap();
+            let attached = Attachment::start_with(&vmm, capture, options);
             attached.until_sampled(100);
-            let (ran, samples) = attached.stop();
-            assert_eq!(ran.stderr, "");
+            let linux = attached.guest.status().machine.linux.unwrap();
+            assert_eq!(linux.release, "6.99.0-test");
+            let (ran, samples, _) = attached.stop();
+            assert_eq!(ran.stderr, "", "{capture} {options:?}");
             check_samples(&samples);
-            fs::write(&path, symbols(16)).unwrap();
-            let pid = vmm.pid().to_string();
-            let socket = folder.path().join("socket");
-            let words = ["attach", &pid, "--socket", socket.to_str().unwrap()];
-            let said = [name, "has the symbols of another kernel", "are elsewhere"];
-            run(words.into_iter().chain([option, name])).assert_refused(1, &said);
         }
-        fs::write(&path, "nothing").unwrap();
+    });
+}
+
+#[test]
+fn files_of_another_build_are_refused() {
+    on_kvm(|| {
+        let vmm = Vmm::start();
+        let folder = tempfile::tempdir().unwrap();
+        let [file, socket] = ["file", "socket"].map(|name| folder.path().join(name));
+        let name = file.to_str().unwrap();
         let pid = vmm.pid().to_string();
-        let socket = folder.path().join("socket");
-        let words = ["attach", &pid, "--socket", socket.to_str().unwrap()];
-        run(words.into_iter().chain(["--btf", name])).assert_refused(1, &[name, "has no types"]);
+        let elsewhere = ["has the symbols of another kernel", "are elsewhere"];
+        for (option, contents, said) in [
+            (
+                "--kernel",
+                kernel_with("6.99.0", "6.98.0"),
+                &["Linux 6.99.0-test"][..],
+            ),
+            (
+                "--kernel",
+                kernel_with("#1 SMP", "#2 SMP"),
+                &["another build"],
+            ),
+            ("--kernel", symbols(16), &elsewhere),
+            ("--symbols", symbols(16), &elsewhere),
+            ("--btf", b"nothing".to_vec(), &["has no types"]),
+        ] {
+            fs::write(&file, contents).unwrap();
+            let words = [
+                "attach",
+                &pid,
+                option,
+                name,
+                "--socket",
+                socket.to_str().unwrap(),
+            ];
+            run(words).assert_refused(1, &[&[name], said].concat());
+        }
     });
 }
 
@@ -241,94 +220,103 @@ fn a_guest_that_starts_later_is_waited_for() {
     });
 }
 
-/// Between the reset and the new start of the kernel, samples have no process.
+/// Between a reset and the new start of the kernel, or of another one, which isn't taken for it, samples have no process.
 #[test]
 fn a_guest_that_reboots_is_known_again() {
     on_kvm(|| {
         for capture in CAPTURES {
             let (mut vmm, attached) = sampled(capture);
-            for resets in 1..=2 {
+            for (resets, boot) in [(1, "boot"), (2, "boot-other")] {
                 vmm.tell("reset");
                 until("the reset is noticed", || {
                     (attached.guest.status().machine.resets == resets).then_some(())
                 });
                 attached.until_sampled(50);
-                vmm.tell("boot");
+                vmm.tell(boot);
                 until("the kernel is known again", || {
                     let linux = attached.guest.status().machine.linux;
                     linux.and_then(|linux| linux.slide)
                 });
                 attached.until_sampled(200);
             }
-            let (ran, samples, contents) = attached.stop_whole();
-            assert_eq!(ran.stderr.matches("has rebooted").count(), 2, "{ran:?}");
-            let times: Vec<u64> = contents.resets.iter().map(|reset| reset.time).collect();
-            let begin = |index: usize| index.checked_sub(1).map_or(0, |before| times[before]);
-            let end = |index: usize| times.get(index).copied().unwrap_or(u64::MAX);
-            for life in 0..=times.len() {
-                let lived = |sample: &&Sample| (begin(life)..end(life)).contains(&sample.time);
-                let lived: Vec<&Sample> = samples.iter().filter(lived).collect();
+            let (ran, samples, contents) = attached.stop();
+            for said in ["has rebooted", "runs another kernel now"] {
+                assert!(ran.stderr.contains(said), "{said}: {ran:?}");
+            }
+            let times = contents.resets.iter().map(|reset| reset.time);
+            let ends: Vec<u64> = times.chain([u64::MAX]).collect();
+            assert_eq!(ends.len(), 3);
+            let mut begin = 0;
+            for end in ends {
+                let lived = samples
+                    .iter()
+                    .filter(|one| (begin..end).contains(&one.time));
+                let lived: Vec<&Sample> = lived.collect();
                 // The new start is found on the next look, a quarter of a second later at most.
                 let unknown = lived.iter().take_while(|sample| sample.pid == -1).count();
                 let known = &lived[unknown..];
                 let right = known.iter().filter(|sample| sample.pid == PID).count();
-                println!(
-                    "{capture}: {unknown} without a process, then {right} of {}",
-                    known.len()
-                );
-                assert!(known.len() >= 50 && right * 100 >= known.len() * 95);
-                assert!(unknown >= 20 || life == 0, "{unknown}");
+                let all = known.len();
+                println!("{capture}: {unknown} without a process, then {right} of {all}");
+                assert!(all >= 50 && right * 100 >= all * 95);
+                assert!(unknown >= 20 || begin == 0, "{unknown}");
+                begin = end;
+            }
+            assert!(vmm.is_running());
+        }
+    });
+}
+
+/// A client that takes no ticks is notified of the end, too.
+#[test]
+fn a_guest_may_end_in_any_way_while_it_is_attached() {
+    on_kvm(|| {
+        for capture in CAPTURES {
+            for way in ["close-vm", "end-thread", "exec sleep 1000"] {
+                let (mut vmm, mut attached) = sampled(capture);
+                vmm.begin(way);
+                let (ran, samples, _) = attached.wait();
+                assert!(ran.stderr.contains("has ended"), "{way}: {ran:?}");
+                check_samples(&samples);
+                assert!(vmm.is_running());
+
+                let mut vmm = Vmm::start();
+                let mut guest = Guest::attach(vmm.pid(), None, ["--capture", capture]);
+                vmm.begin(way);
+                let ran = guest.wait();
+                assert_eq!(ran.status, 0, "{way}: {ran:?}");
+                assert!(ran.stderr.contains("has ended"), "{way}: {ran:?}");
             }
         }
     });
 }
 
-/// Another kernel isn't taken for the known one: between both, samples have no process.
 #[test]
-fn another_kernel_after_a_reboot_is_known() {
+fn a_vcpu_may_be_closed_while_it_is_attached() {
     on_kvm(|| {
         for capture in CAPTURES {
             let (mut vmm, attached) = sampled(capture);
-            vmm.tell("reset");
-            vmm.tell("boot-other");
-            until("the other kernel is known", || {
-                let status = attached.guest.status().machine;
-                let slide = status.linux.and_then(|linux| linux.slide);
-                (status.resets == 1).then_some(slide)?
-            });
-            attached.until_sampled(200);
-            let (ran, samples, contents) = attached.stop_whole();
-            assert!(ran.stderr.contains("runs another kernel now"), "{ran:?}");
-            let [reset] = contents.resets.as_slice() else {
-                panic!("{:?}", contents.resets);
-            };
-            let (before, after): (Vec<Sample>, Vec<Sample>) = samples
-                .into_iter()
-                .partition(|sample| sample.time < reset.time);
-            check_samples(&before);
-            let unknown = after.iter().take_while(|sample| sample.pid == -1).count();
-            let known = &after[unknown..];
-            let right = known.iter().filter(|sample| sample.pid == PID).count();
-            println!(
-                "{capture}: {unknown} without a process, then {right} of {}",
-                known.len()
-            );
-            assert!(unknown >= 20 && known.len() >= 50 && right * 100 >= known.len() * 95);
-            assert!(vmm.is_running());
+            vmm.tell("close");
+            attached.until_ticks(100);
+            let (ran, samples, _) = attached.stop();
+            let says_so = ran.stderr.matches("A tick of vCPU 0 is lost").count();
+            assert_eq!(says_so, usize::from(capture == "ptrace"), "{ran:?}");
+            check_samples(&samples);
         }
     });
 }
 
+/// The thread's waits end as without kvmprof, and all signals reach it.
 #[test]
-fn a_vmm_that_executes_another_program_has_ended() {
+fn a_vcpus_thread_may_sleep_and_wait() {
     on_kvm(|| {
         for capture in CAPTURES {
-            let (mut vmm, mut attached) = sampled(capture);
-            vmm.begin("exec sleep 1000");
-            let (ran, samples) = attached.wait();
-            assert!(ran.stderr.contains("has ended"), "{ran:?}");
+            let (mut vmm, attached) = sampled(capture);
+            vmm.tell("work 500");
+            attached.until_sampled(50);
+            let (ran, samples, _) = attached.stop();
+            assert_eq!(ran.stderr, "");
             check_samples(&samples);
-            assert!(vmm.is_running());
         }
     });
 }
@@ -342,7 +330,7 @@ fn slots_may_change_while_it_is_attached() {
             vmm.tell("move-slots 25");
             vmm.tell("alias");
             attached.until_sampled(500);
-            let (_, samples) = attached.stop();
+            let (_, samples, _) = attached.stop();
             check_samples(&samples[samples.len() - 400..]);
         }
     });
@@ -364,57 +352,13 @@ fn memory_may_go_away_while_it_is_attached() {
                 let (mut vmm, attached) = sampled(capture);
                 vmm.tell(way);
                 attached.until_ticks(500);
-                let (ran, samples) = attached.stop();
+                let (ran, samples, _) = attached.stop();
                 assert_eq!(ran.stderr, "", "{way}");
                 // Those before it was removed.
                 check_samples(&samples[..50]);
                 let last = samples.last().unwrap();
                 assert_eq!(last.pid == PID, is_known, "{way}: {last:?}");
                 assert!(vmm.is_running());
-            }
-        }
-    });
-}
-
-/// A vCPU's thread that ends, a vCPU that is closed, and a guest with one remaining vCPU.
-#[test]
-fn a_vcpu_may_go_away_while_it_is_attached() {
-    on_kvm(|| {
-        for capture in CAPTURES {
-            let (mut vmm, mut attached) = sampled(capture);
-            vmm.tell("end-thread");
-            let (ran, samples) = attached.wait();
-            assert!(ran.stderr.contains("has ended"), "{ran:?}");
-            check_samples(&samples);
-
-            let (mut vmm, attached) = sampled(capture);
-            vmm.tell("close");
-            attached.until_ticks(100);
-            let (ran, samples) = attached.stop();
-            let says_so = ran.stderr.matches("A tick of vCPU 0 is lost").count();
-            assert_eq!(says_so, usize::from(capture == "ptrace"), "{ran:?}");
-            check_samples(&samples);
-
-            let (mut vmm, mut attached) = sampled(capture);
-            vmm.tell("close-vm");
-            let (ran, _) = attached.wait();
-            assert!(ran.stderr.contains("has ended"), "{ran:?}");
-        }
-    });
-}
-
-/// A client that takes no ticks is notified of the end, too.
-#[test]
-fn a_guest_may_end_while_nobody_counts_its_ticks() {
-    on_kvm(|| {
-        for capture in CAPTURES {
-            for way in ["close-vm", "end-thread", "exec sleep 1000"] {
-                let mut vmm = Vmm::start();
-                let mut guest = Guest::attach(vmm.pid(), None, ["--capture", capture]);
-                vmm.begin(way);
-                let ran = guest.wait();
-                assert_eq!(ran.status, 0, "{way}: {ran:?}");
-                assert!(ran.stderr.contains("has ended"), "{way}: {ran:?}");
             }
         }
     });
@@ -436,7 +380,7 @@ fn a_vcpu_may_be_another_file_for_a_while() {
         attached.until_ticks(1000);
         vmm.tell("show");
         attached.until_sampled(100);
-        let (ran, samples) = attached.stop();
+        let (ran, samples, _) = attached.stop();
         assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
         check_samples(&samples[samples.len() - 50..]);
     });
@@ -454,7 +398,7 @@ fn a_vcpu_may_be_added_while_it_is_attached() {
                 said.contains("has 2 vCPUs by now, not 1").then_some(())
             });
             attached.until_ticks(1000);
-            let (ran, samples) = attached.stop();
+            let (ran, samples, _) = attached.stop();
             assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
             check_samples(&samples);
         }
@@ -476,19 +420,16 @@ fn names_and_descriptors_are_only_displayed() {
         assert_eq!(ran.status, 0, "{ran:?}");
         assert!(!ran.stdout.contains(['\x1b', '\x07']), "{ran:?}");
         let pid = vmm.pid().to_string();
-        let lines = ran
-            .stdout
-            .lines()
-            .filter(|line| line.split_whitespace().next() == Some(&pid));
+        let lines = ran.stdout.lines();
+        let lines = lines.filter(|line| line.split_whitespace().next() == Some(&pid));
         assert_eq!(lines.count(), 1, "{ran:?}");
-        let document = run(["list", "--json"]).stdout;
-        let document: Value = serde_json::from_str(&document).unwrap();
+        let document = run(["list", "--json"]).json();
         let mut guests = document["guests"].as_array().unwrap().iter();
         let guest = guests.find(|guest| guest["pid"] == vmm.pid()).unwrap();
         assert_eq!(guest["name"], evil);
         let attached = Attachment::start(&vmm, "ptrace");
         attached.until_sampled(50);
-        let (_, samples) = attached.stop();
+        let (_, samples, _) = attached.stop();
         check_samples(&samples);
     });
 }

@@ -1,11 +1,9 @@
 //! The thread of the VMM's vCPU.
 
-use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{Write, pipe};
-use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::thread;
 use std::time::Duration;
@@ -16,24 +14,16 @@ use kvmprof_tests::never_bring;
 
 /// `include/uapi/linux/kvm.h`
 const KVM_RUN: libc::Ioctl = 0xae80;
-const KVM_GET_REGS: i64 = 0x8090_ae81;
-const KVM_GET_SREGS: i64 = 0x8138_ae83;
-/// `REG_RSI` (`sys/ucontext.h`).
-const RSI: usize = 9;
 
 /// An order to the vCPU's thread between two runs.
 pub enum Order {
     /// Continue with these registers.
     Registers(Box<(kvm_regs, kvm_sregs)>),
-    /// Wait in the kernel, uninterruptibly, until the pipe of this name is opened for writing.
-    Block(CString),
     /// Sleep and wait this many times, and count results that differ from the expected ones.
     Work(u64),
     /// Replace the vCPU's descriptor by something else, or restore the vCPU.
     Hide,
     Show,
-    /// Leave the vCPU to the main thread.
-    HandOver,
     /// Continue, with a stack whose missing pages are never filled.
     Starve,
     /// Close the vCPU and continue without it.
@@ -88,30 +78,6 @@ fn work(rounds: u64) {
     writer.join().unwrap();
 }
 
-/// Number of times that a handler has run with the registers of kvmprof's system calls.
-pub static SEEN: AtomicU64 = AtomicU64::new(0);
-
-pub extern "C" fn pry(signal: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel gives a handler of this kind the interrupted registers.
-    let registers = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
-    if [KVM_GET_REGS, KVM_GET_SREGS].contains(&registers[RSI]) {
-        SEEN.fetch_add(1, Ordering::SeqCst);
-    }
-    count_signal(signal);
-}
-
-/// The vCPU that the main thread runs, and the number of times that it has returned.
-static HANDED_OVER: AtomicI32 = AtomicI32::new(-1);
-pub static RUNS: AtomicU64 = AtomicU64::new(0);
-
-pub extern "C" fn run_handed_over(_: i32) {
-    loop {
-        // SAFETY: KVM_RUN has no argument, and the guest writes to no memory but its own.
-        unsafe { libc::ioctl(HANDED_OVER.load(Ordering::SeqCst), KVM_RUN, 0) };
-        RUNS.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
 /// The main function of the vCPU's thread: it continues whatever the guest does.
 pub fn run(vcpu: VcpuFd, orders: &Receiver<(Order, Sender<()>)>) {
     let mut vcpu = Some(vcpu);
@@ -131,11 +97,6 @@ pub fn run(vcpu: VcpuFd, orders: &Receiver<(Order, Sender<()>)>) {
                     vcpu.set_regs(&registers.0).unwrap();
                 }
                 (Order::Registers(_), None) => {}
-                (Order::Block(pipe), _) => {
-                    done.send(()).unwrap();
-                    wait_for_child(&pipe);
-                    continue;
-                }
                 (Order::Work(rounds), _) => {
                     // Signals arrive until then.
                     done.send(()).unwrap();
@@ -151,11 +112,6 @@ pub fn run(vcpu: VcpuFd, orders: &Receiver<(Order, Sender<()>)>) {
                     hidden.take().iter().for_each(|copy| replace(vcpu, copy))
                 }
                 (Order::Hide | Order::Show, None) => {}
-                (Order::HandOver, _) => {
-                    let vcpu = vcpu.take().map(ManuallyDrop::new);
-                    let descriptor = vcpu.map_or(-1, |vcpu| vcpu.as_raw_fd());
-                    HANDED_OVER.store(descriptor, Ordering::SeqCst);
-                }
                 (Order::Starve, Some(vcpu)) => {
                     done.send(()).unwrap();
                     starve(vcpu);
@@ -212,42 +168,4 @@ fn replace(place: &impl AsRawFd, other: &File) {
     // SAFETY: both are open, and stay so; who uses `place` stands it.
     let result = unsafe { libc::dup3(other.as_raw_fd(), place.as_raw_fd(), libc::O_CLOEXEC) };
     assert!(result >= 0, "{}", std::io::Error::last_os_error());
-}
-
-/// A pipe that has a name.
-pub fn make_pipe(path: &str) -> CString {
-    let path = CString::new(path).unwrap();
-    // SAFETY: the name ends with a NUL.
-    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
-    path
-}
-
-/// Starts a program whose input is `pipe`, and waits in posix_spawn(3), as vfork(2) does, until the other end is opened.
-fn wait_for_child(pipe: &CStr) {
-    let program = c"/bin/true";
-    let arguments = [program.as_ptr().cast_mut(), std::ptr::null_mut()];
-    let mut child = 0;
-    // SAFETY: 0 is a value of this structure, which is initialized before it is used; all names end with a NUL, and lists with a null pointer.
-    unsafe {
-        let mut actions: libc::posix_spawn_file_actions_t = std::mem::zeroed();
-        assert_eq!(libc::posix_spawn_file_actions_init(&raw mut actions), 0);
-        let added = libc::posix_spawn_file_actions_addopen(
-            &raw mut actions,
-            0,
-            pipe.as_ptr(),
-            libc::O_RDONLY,
-            0,
-        );
-        assert_eq!(added, 0);
-        let spawned = libc::posix_spawn(
-            &raw mut child,
-            program.as_ptr(),
-            &raw const actions,
-            std::ptr::null(),
-            arguments.as_ptr(),
-            arguments[1..].as_ptr(),
-        );
-        assert_eq!(spawned, 0);
-        libc::posix_spawn_file_actions_destroy(&raw mut actions);
-    }
 }

@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::os::unix::thread::JoinHandleExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -26,8 +26,7 @@ use vm_memory::{Bytes, GuestAddress};
 
 use super::memory::Memory;
 use super::vcpu_thread::{
-    ERRORS, Order, RUNS, SEEN, SIGNALS, WORK_BEGINS, WORKED, count_signal, duplicate, make_pipe,
-    pry, run, run_handed_over,
+    ERRORS, Order, SIGNALS, WORK_BEGINS, WORKED, count_signal, duplicate, run,
 };
 
 /// Set in the VMM's process.
@@ -38,9 +37,6 @@ const MARK: &str = "says: ";
 pub const REPLACED: u64 = IMAGE - TASKS;
 /// A jump to itself.
 const LOOP: [u8; 2] = [0xeb, 0xfe];
-
-/// Whether signals are to be sent continuously.
-static PRIES: AtomicBool = AtomicBool::new(false);
 
 /// Reports of another process to the test.
 pub type Answers = Box<dyn Iterator<Item = String>>;
@@ -179,18 +175,6 @@ fn image() -> Vec<u8> {
     bytes
 }
 
-/// Interrupts KVM_RUN in the main thread repeatedly.
-fn kick_main(pause: Duration) {
-    let main = std::process::id();
-    thread::spawn(move || {
-        loop {
-            // SAFETY: a process's main thread has its number; the signal has a handler.
-            unsafe { libc::syscall(libc::SYS_tgkill, main, main, libc::SIGUSR1) };
-            thread::sleep(pause);
-        }
-    });
-}
-
 struct Host {
     vm: Option<VmFd>,
     memory: Memory,
@@ -277,21 +261,10 @@ impl Host {
             }
             "alias" => self.alias(),
             "copy" => self.copy(number(1)),
-            "block" => self.order(Order::Block(make_pipe(words[1]))),
-            "unblock" => drop(File::create(words[1]).unwrap()),
-            "kick-main" => kick_main(Duration::from_millis(number(1))),
-            "pry" => self.pry(),
-            "pried" => {
-                PRIES.store(false, Ordering::SeqCst);
-                assert_eq!(SEEN.load(Ordering::SeqCst), 0);
-                assert!(SIGNALS.load(Ordering::SeqCst) > 100);
-            }
             "work" => self.work(number(1)),
             "hide" => self.order(Order::Hide),
             "show" => self.order(Order::Show),
             "add-vcpu" => drop(self.vm.as_ref().unwrap().create_vcpu(1).unwrap()),
-            "main-thread" => self.run_on_main_thread(),
-            "stop-clock" => *self.jiffies.lock().unwrap() = None,
             "starve" => self.order(Order::Starve),
             "close" => self.order(Order::Close),
             "end-thread" => self.order(Order::End),
@@ -303,8 +276,8 @@ impl Host {
     /// The vCPU is reset, as by a keyboard controller; memory keeps its contents.
     fn reset(&self) {
         *self.jiffies.lock().unwrap() = None;
-        let vcpu = Kvm::new().unwrap().create_vm().unwrap();
-        let vcpu = vcpu.create_vcpu(0).unwrap();
+        let vm = Kvm::new().unwrap().create_vm().unwrap();
+        let vcpu = vm.create_vcpu(0).unwrap();
         let reset = (vcpu.get_regs().unwrap(), vcpu.get_sregs().unwrap());
         self.order(Order::Registers(Box::new(reset)));
     }
@@ -352,44 +325,6 @@ impl Host {
             }
         }
         assert_eq!(SIGNALS.load(Ordering::SeqCst), rounds);
-    }
-
-    /// Sends the vCPU's thread signals repeatedly, whose handler looks for registers of kvmprof's system calls.
-    fn pry(&self) {
-        // SAFETY: 0 is a value of this structure, whose fields are set; the handler only calls what handlers may call.
-        unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = pry;
-            action.sa_sigaction = handler as libc::sighandler_t;
-            action.sa_flags = libc::SA_SIGINFO;
-            libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut());
-        }
-        PRIES.store(true, Ordering::SeqCst);
-        let thread = self.thread.as_pthread_t();
-        thread::spawn(move || {
-            while PRIES.load(Ordering::SeqCst) {
-                // SAFETY: the thread is joined by nobody, so that its id is valid; the signal has a handler.
-                unsafe { libc::pthread_kill(thread, libc::SIGUSR2) };
-                thread::sleep(Duration::from_micros(200));
-            }
-        });
-    }
-
-    /// Has the main thread run the vCPU from now on, like a VMM without other threads. It stays in a signal handler then.
-    fn run_on_main_thread(&self) {
-        self.order(Order::HandOver);
-        let handler: extern "C" fn(i32) = run_handed_over;
-        // SAFETY: the handler only calls what handlers may call.
-        unsafe { libc::signal(libc::SIGUSR2, handler as libc::sighandler_t) };
-        let mut signal = libc::SIGUSR2;
-        while RUNS.load(Ordering::SeqCst) == 0 {
-            let main = std::process::id();
-            // SAFETY: a process's main thread has its number; both signals have handlers.
-            unsafe { libc::syscall(libc::SYS_tgkill, main, main, signal) };
-            thread::sleep(Duration::from_millis(10));
-            // While it runs the vCPU, this interrupts it.
-            signal = libc::SIGUSR1;
-        }
     }
 
     /// Removes all memory of the guest and restores it, and removes and adds other slots, this many times.

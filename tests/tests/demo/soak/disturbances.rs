@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::{ScopedJoinHandle, scope, sleep};
@@ -10,12 +11,12 @@ use std::time::{Duration, Instant};
 use kvmprof_abi::pcs::{PCS_SETBSIZE, PROF_ALL};
 use kvmprof_client::Connection;
 use kvmprof_recording::file::Recording;
-use kvmprof_tests::{Accounts, Boot, Guest, Pcs, Ran, kvmprof, recorded, until};
+use kvmprof_tests::{Accounts, Boot, Guest, Pcs, recorded, until};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
 use super::Soak;
 use super::cgroup::Cgroup;
-use crate::kills::{KINDS, Victims};
+use crate::kills::{self, KINDS, Victims};
 
 /// Threads that send signals at the same time: kvmprof has to handle 50,000 a second, and one thread alone sent 29,000. Whether these reach that
 /// depends on the host, which runs the vCPUs beside them: the soak prints the rate, and asserts none.
@@ -71,22 +72,8 @@ pub fn slow_reader(soak: &mut Soak) -> Option<&'static str> {
 
 /// Starts a command of kvmprof with the guest's socket and an output.
 fn start(soak: &Soak, words: &[&str], output: &Path) -> Child {
-    Command::new(kvmprof())
-        .args(words)
-        .arg("--socket")
-        .arg(soak.guest.socket())
-        .arg("--output")
-        .arg(output)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap()
-}
-
-fn kill(mut child: Child) {
-    child.kill().unwrap();
-    child.wait().unwrap();
+    let mut command = kills::start(words, &soak.guest.socket());
+    command.arg("--output").arg(output).spawn().unwrap()
 }
 
 /// getpc is killed at any moment.
@@ -94,7 +81,7 @@ pub fn killed_reader(soak: &mut Soak) -> Option<&'static str> {
     let output = soak.guest.folder().join("stream");
     let getpc = start(soak, &["getpc", "--all"], &output);
     sleep(moment(soak));
-    kill(getpc);
+    kills::kill(getpc);
     soak.guest.until_closed().check();
     None
 }
@@ -103,16 +90,21 @@ pub fn killed_reader(soak: &mut Soak) -> Option<&'static str> {
 pub fn killed_recorder(soak: &mut Soak) -> Option<&'static str> {
     let output = soak.guest.folder().join("recording");
     let record = start(soak, &["record"], &output);
+    kill_recorder(soak, record, &output, 1);
+    None
+}
+
+/// Kills a recorder some time after its file has samples.
+fn kill_recorder(soak: &mut Soak, record: Child, output: &Path, moments: u32) {
     until("a recording has samples", || {
-        let read = Recording::open(&output).ok()?.read(|_, _| ()).ok()?;
+        let read = Recording::open(output).ok()?.read(|_, _| ()).ok()?;
         (read.account.samples > 0).then_some(())
     });
-    sleep(moment(soak));
-    kill(record);
-    recorded(&output);
-    fs::remove_file(&output).unwrap();
+    sleep(moment(soak) * moments);
+    kills::kill(record);
+    recorded(output);
+    fs::remove_file(output).unwrap();
     without_recorders(soak);
-    None
 }
 
 /// Waits until kvmprof has noticed the end of a client.
@@ -125,7 +117,8 @@ fn without_recorders(soak: &Soak) {
 
 /// Runs another program, such as mount(8).
 fn run(program: &str, words: &[&str]) -> bool {
-    let status = Command::new(program)
+    let mut command = Command::new(program);
+    let status = command
         .args(words)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -142,10 +135,8 @@ pub fn full_disk(soak: &mut Soak) -> Option<&'static str> {
         return Some("no file system can be mounted");
     }
     let output = folder.join("recording");
-    let ran: Ran = soak.guest.command(
-        "record",
-        &["--seconds", "600", "--output", output.to_str().unwrap()],
-    );
+    let words = ["--seconds", "600", "--output", output.to_str().unwrap()];
+    let ran = soak.guest.command("record", &words);
     let is_unmounted = run("umount", &[place]);
     ran.assert_refused(1, &["No space"]);
     assert!(is_unmounted, "{place} is still mounted");
@@ -214,22 +205,11 @@ struct KickedThreads {
 impl KickedThreads {
     fn new(pid: u32) -> Self {
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-        let is_vcpu = |folder: &Path| {
-            let name = fs::read_to_string(folder.join("comm"));
+        let threads = tasks.map(|task| task.unwrap()).filter(|task| {
+            let name = fs::read_to_string(task.path().join("comm"));
             name.is_ok_and(|name| name.starts_with("vcpu "))
-        };
-        let threads = tasks
-            .map(|task| task.unwrap().path())
-            .filter(|folder| is_vcpu(folder))
-            .map(|folder| {
-                folder
-                    .file_name()
-                    .unwrap()
-                    .to_str()
-                    .unwrap()
-                    .parse()
-                    .unwrap()
-            });
+        });
+        let threads = threads.map(|task| task.file_name().to_str().unwrap().parse().unwrap());
         Self {
             process: pid.try_into().unwrap(),
             threads: threads.collect(),
@@ -260,9 +240,8 @@ pub fn no_descriptors(soak: &mut Soak) -> Option<&'static str> {
     };
     let usual = prlimit(process, Resource::Nofile, few).unwrap();
     // Clients that are accepted, and clients that would have to wait: they disconnect.
-    let others: Vec<_> = (0..16)
-        .map(|_| std::os::unix::net::UnixStream::connect(soak.guest.socket()).unwrap())
-        .collect();
+    let connect = |_| UnixStream::connect(soak.guest.socket()).unwrap();
+    let others: Vec<_> = (0..16).map(connect).collect();
     pcs.read_available();
     soak.accounts();
     drop(others);
@@ -293,19 +272,11 @@ pub fn little_memory(soak: &mut Soak) -> Option<&'static str> {
     let output = soak.guest.folder().join("recording");
     let record = start(soak, &["record"], &output);
     if !take(&group, record.id()) {
-        kill(record);
+        kills::kill(record);
         return Some("no process can be put into a cgroup");
     }
-    until("a recording has samples", || {
-        let read = Recording::open(&output).ok()?.read(|_, _| ()).ok()?;
-        (read.account.samples > 0).then_some(())
-    });
-    sleep(moment(soak) * 4);
-    kill(record);
+    kill_recorder(soak, record, &output, 4);
     drop(group);
-    recorded(&output);
-    fs::remove_file(&output).unwrap();
-    without_recorders(soak);
     None
 }
 

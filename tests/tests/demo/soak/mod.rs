@@ -152,14 +152,8 @@ fn steps_of_the_wall_clock_move_no_tick() {
             let before = ticks();
             let now = clock_gettime(ClockId::Realtime);
             let hours = if step % 2 == 0 { 5 } else { -7 };
-            clock_settime(
-                ClockId::Realtime,
-                Timespec {
-                    tv_sec: now.tv_sec + hours * 3600,
-                    ..now
-                },
-            )
-            .unwrap();
+            let tv_sec = now.tv_sec + hours * 3600;
+            clock_settime(ClockId::Realtime, Timespec { tv_sec, ..now }).unwrap();
             until("the clock goes on", || {
                 pcs.read_available();
                 (ticks() > before + 50).then_some(())

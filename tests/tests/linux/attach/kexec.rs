@@ -8,7 +8,7 @@ use kvmprof_tests::linux::{
     Finished, Scenario, debian, guest_builder, guest_init, guest_program, kernel_knowledge, once,
 };
 
-use super::{COMMON, ONE};
+use super::{COMMON, ONE, check_pids, of_program};
 
 /// Both recordings.
 const RECORDINGS: [&str; 2] = ["traced", "copied"];
@@ -39,50 +39,28 @@ fn run() -> Finished {
 }
 
 /// The samples of each kernel, by the time of the change.
-fn by_kernel(run: &Finished, name: &str) -> ([Vec<Sample>; 2], Symbols) {
-    let (contents, samples) = run.recording(&format!("{name}.kvmprof"));
-    assert_eq!(contents.closed, Some(contents.account), "{name}");
+fn by_kernel(run: &Finished, name: &str) -> ([Vec<(Sample, Vec<u64>)>; 2], Symbols) {
+    let (contents, samples) = run.attached(name);
     let [reset] = contents.resets.as_slice() else {
         panic!("{name}: {:?}", contents.resets);
     };
     let kernel = contents.kernel.as_ref().unwrap();
     assert_eq!(kernel.release, debian(SERIES[1]).version, "{name}");
-    let samples = samples.into_iter().map(|(sample, _)| sample);
-    let (first, next) = samples.partition(|sample: &Sample| sample.time < reset.time);
+    let samples = samples.into_iter();
+    let (first, next) = samples.partition(|(sample, _)| sample.time < reset.time);
     ([first, next], Symbols::parse(&contents.symbols))
 }
 
 #[test]
 fn the_next_kernels_processes_are_known() {
     let run = run();
-    let console = run.console("qemu").text();
-    let pids = console
-        .lines()
-        .filter_map(|line| line.strip_prefix("pid one "));
-    let pids: Vec<i32> = pids.map(|pid| pid.trim().parse().unwrap()).collect();
     for name in RECORDINGS {
-        let said = run.text(&format!("{name}.attach"));
-        let status = run.text(&format!("{name}.attach.status"));
-        assert_eq!(status.trim(), "0", "{name}: {said}");
-        assert!(
-            said.contains("runs another kernel now: Linux 6.12"),
-            "{said}"
-        );
         let (samples, _) = by_kernel(&run, name);
-        for (samples, one) in samples.iter().zip(&pids) {
-            let text = ONE..ONE + 0x100_0000;
-            let of_program = samples
-                .iter()
-                .filter(|sample| sample.mode == Mode::User && text.contains(&sample.pc));
-            let found: Vec<i32> = of_program.map(|sample| sample.pid).collect();
-            let known = found.iter().filter(|pid| **pid != -1).count();
-            let right = found.iter().filter(|pid| *pid == one).count();
-            println!(
-                "{name}: of {} samples {known} have a pid, {right} have {one}",
-                found.len()
-            );
-            assert!(found.len() >= 30 && known * 100 >= found.len() * 80);
-            assert!(right * 100 >= known * 99, "{name}: {found:?}");
+        let said = run.text(&format!("{name}.attach"));
+        let words = "runs another kernel now: Linux 6.12";
+        assert!(said.contains(words), "{said}");
+        for (samples, one) in samples.iter().zip(run.pids("qemu", "one")) {
+            check_pids(name, &of_program(samples, ONE), one, 30, 79);
         }
     }
 }
@@ -97,7 +75,8 @@ fn each_kernels_functions_have_their_own_names() {
             let knowledge = kernel_knowledge(&debian(series));
             let own = knowledge.linux().unwrap().symbols();
             let mut slides = BTreeMap::<u64, usize>::new();
-            let of_kernel = samples.iter().filter(|sample| sample.mode == Mode::Kernel);
+            let samples = samples.iter().map(|(sample, _)| sample);
+            let of_kernel = samples.filter(|sample| sample.mode == Mode::Kernel);
             let mut all = 0;
             for sample in of_kernel.filter(|sample| sample.pc >= 0xffff_ffff_8000_0000) {
                 let epoch = symbols.epoch(sample.time);

@@ -10,7 +10,7 @@ mod slots;
 mod undescribed;
 mod vmms;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use kvmprof_recording::file::{Contents, Mapping, Recording, Unobserved};
@@ -101,54 +101,44 @@ impl Run {
 
     /// A recording of an attached guest.
     fn recording(&self, name: &str) -> (Contents, Vec<(Sample, Vec<u64>)>) {
-        let (contents, samples) = self.finished.recording(&format!("{name}.kvmprof"));
-        assert!(!samples.is_empty(), "{}", self.said(name));
-        (contents, samples)
+        self.finished.attached(name)
     }
 
     /// The messages of kvmprof attach.
     fn said(&self, name: &str) -> String {
         self.finished.text(&format!("{name}.attach"))
     }
+}
 
-    /// The pid of a process, as the guest's shell first prints it.
-    fn pid(&self, guest: &str, process: &str) -> i32 {
-        *self.pids(guest, process).first().unwrap()
-    }
+/// The samples in user mode of the program that is linked to `start`.
+pub fn of_program(samples: &[(Sample, Vec<u64>)], start: u64) -> Vec<&Sample> {
+    let text = start..start + 0x100_0000;
+    let samples = samples.iter().map(|(sample, _)| sample);
+    let of_program = samples.filter(|one| one.mode == Mode::User && text.contains(&one.pc));
+    of_program.collect()
+}
 
-    /// The same at each start of the guest.
-    fn pids(&self, guest: &str, process: &str) -> Vec<i32> {
-        let console = self.finished.console(guest).text();
-        let prefix = format!("pid {process} ");
-        let lines = console
-            .lines()
-            .filter_map(|line| line.strip_prefix(&prefix));
-        lines.map(|pid| pid.trim().parse().unwrap()).collect()
-    }
+/// Checks that `pid` is the process of `percent` of these samples, and of all others than a few that have none.
+pub fn check_pids(what: &str, samples: &[&Sample], pid: i32, least: usize, percent: usize) {
+    let all = samples.len();
+    let known = samples.iter().filter(|sample| sample.pid != -1).count();
+    let right = samples.iter().filter(|sample| sample.pid == pid).count();
+    println!("{what}: of {all} samples {known} have a pid, {right} have {pid}");
+    assert!(all >= least && right * 100 >= all * percent, "{what}");
+    assert!(right * 100 >= known * 99, "{what}");
 }
 
 fn guests_are_listed_with_their_vcpus_and_memory(run: &Run) {
     for (guest, vcpus, memory) in run.guests() {
         let named = run.finished.text(&format!("{guest}.named"));
         println!("{guest}: until the first sample and the kernel's names {named}");
-        let list = run.finished.json(&format!("{guest}.list.json"));
-        let machines = list["guests"].as_array().unwrap().iter();
-        let [machine] = machines
-            .filter(|one| one["attachable"] == true)
-            .collect::<Vec<_>>()[..]
-        else {
-            panic!("{list}");
-        };
+        let list = format!("{guest}.list.json");
+        let machine = run.finished.listed(&list, "attachable", true);
         let name = (guest != "own").then_some(guest);
         assert_eq!(machine["name"].as_str(), name);
-        assert_eq!(machine["vcpus"].as_array().unwrap().len(), vcpus);
-        assert!(
-            machine["vcpus"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .all(|vcpu| vcpu["thread"].is_number())
-        );
+        let all = machine["vcpus"].as_array().unwrap();
+        assert_eq!(all.len(), vcpus);
+        assert!(all.iter().all(|vcpu| vcpu["thread"].is_number()));
         // Firmware is memory, too.
         let bytes = machine["memory_bytes"].as_u64().unwrap();
         assert!((memory..memory + (16 << 20)).contains(&bytes), "{machine}");
@@ -166,24 +156,11 @@ fn captures(run: &Run) -> impl Iterator<Item = (&'static str, String)> {
 fn user_samples_name_their_process(run: &Run) {
     for (guest, name) in captures(run) {
         let (_, samples) = run.recording(&name);
-        let text = |start: u64| start..start + 0x100_0000;
-        let programs: [(Range<u64>, i32); 2] = [
-            (text(ONE), run.pid(guest, "one")),
-            (text(TWO), run.pid(guest, "two")),
-        ];
-        for (text, pid) in programs {
-            let user = samples
-                .iter()
-                .filter(|(sample, _)| sample.mode == Mode::User && text.contains(&sample.pc));
-            let pids: Vec<i32> = user.map(|(sample, _)| sample.pid).collect();
-            let right = pids.iter().filter(|other| **other == pid).count();
-            println!(
-                "{name}: {right} of {} at {text:x?} are of {pid}",
-                pids.len()
-            );
-            assert!(pids.len() >= 50 && right * 100 >= pids.len() * 99);
+        for (program, start) in [("one", ONE), ("two", TWO)] {
+            let pid = run.finished.pid(guest, program);
+            check_pids(&name, &of_program(&samples, start), pid, 50, 99);
         }
-        let brief = text(SOMETIMES);
+        let brief = SOMETIMES..SOMETIMES + 0x100_0000;
         let known = samples
             .iter()
             .filter(|(sample, _)| brief.contains(&sample.pc));
@@ -211,14 +188,6 @@ fn kernel_stacks_are_whole(run: &Run) {
             .count();
         println!("{name}: {whole} of {} kernel stacks are whole", ends.len());
         assert!(ends.len() >= 50 && whole * 100 >= ends.len() * 95);
-        for mode in Mode::ALL {
-            let mut counts = BTreeMap::new();
-            for (sample, _) in samples.iter().filter(|(sample, _)| sample.mode == mode) {
-                let ends = (sample.stack.kernel_end, sample.stack.user_end);
-                *counts.entry(format!("{ends:?}")).or_insert(0) += 1;
-            }
-            println!("{name}: the parts of {} stacks end {counts:?}", mode.name());
-        }
     }
 }
 
@@ -281,12 +250,8 @@ fn user_stacks_are_whole(run: &Run) {
     for (guest, name) in captures(run) {
         let (contents, samples) = run.recording(&name);
         for (program, start) in [("one", ONE), ("two", TWO)] {
-            let pid = run.pid(guest, program);
-            let of_program = samples.iter().map(|(sample, _)| sample);
-            let of_program = of_program
-                .filter(|sample| sample.pid == pid && sample.mode == Mode::User)
-                .collect();
-            check_whole_stacks(&name, program, of_program);
+            let pid = run.finished.pid(guest, program);
+            check_whole_stacks(&name, program, of_program(&samples, start));
             let mappings = contents.mappings.iter().filter(|found| found.pid == pid);
             let text = start..start + 0x100_0000;
             let is_programs = |mapping: &Mapping| {
@@ -335,7 +300,7 @@ fn the_kernels_functions_are_those_of_its_file(run: &Run) {
             .filter(|(sample, _)| function(&sample.pc).is_some());
         let (named, all) = (named.count(), kernel.clone().count());
         // dd reads in the kernel.
-        let dd = run.pid(guest, "dd");
+        let dd = run.finished.pid(guest, "dd");
         let calls = kernel.filter(|(sample, _)| sample.pid == dd);
         let reading = calls.clone().filter(|(_, frames)| {
             frames
@@ -363,7 +328,6 @@ fn a_halted_guest_stays_halted(run: &Run) {
     for (guest, ..) in run.guests() {
         let (contents, samples) = run.recording(&format!("{guest}.halted"));
         let account = contents.account;
-        assert!(account.balances(), "{account:?}");
         let halted = samples
             .iter()
             .filter(|(one, _)| one.mode == Mode::Idle)
@@ -385,46 +349,32 @@ fn a_kernel_is_known_again_after_a_reboot(run: &Run) {
     let kernel = debian(&run.series);
     let knowledge = kernel_knowledge(&kernel);
     let image = knowledge.linux().unwrap().image();
-    let ones = run.pids("qemu", "one");
+    let ones = run.finished.pids("qemu", "one");
     let [before, after] = ones[..] else {
         panic!("{ones:?}");
     };
     let slide = |contents: &Contents| contents.kernel.as_ref().unwrap().slide;
     let slide_before = slide(&run.recording("qemu").0);
     for name in ["qemu.reboot", "qemu.reboot.kernel"] {
-        let status = run.finished.text(&format!("{name}.attach.status"));
-        let said = run.said(name);
-        assert_eq!(status.trim(), "0", "{name}: {said}");
-        assert!(said.contains("has rebooted"), "{name}: {said}");
         let (contents, samples) = run.recording(name);
-        assert_eq!(contents.closed, Some(contents.account), "{name}");
+        let said = run.said(name);
+        assert!(said.contains("has rebooted"), "{name}: {said}");
         let [reset] = contents.resets.as_slice() else {
             panic!("{name}: {:?}", contents.resets);
         };
-        let (old, new): (Vec<&Sample>, Vec<&Sample>) = samples
-            .iter()
-            .map(|(sample, _)| sample)
-            .partition(|sample| sample.time < reset.time);
+        let (old, new) = samples
+            .into_iter()
+            .partition(|(sample, _)| sample.time < reset.time);
         for (samples, slide, one) in [(old, slide_before, before), (new, slide(&contents), after)] {
-            let elsewhere = samples.iter().filter(|sample| {
+            let samples: Vec<(Sample, Vec<u64>)> = samples;
+            let elsewhere = samples.iter().map(|(sample, _)| sample).filter(|sample| {
                 KERNEL.contains(&sample.pc) && !image.contains(&sample.pc.wrapping_sub(slide))
             });
             let elsewhere = elsewhere.count();
-            let user = samples.iter().filter(|sample| {
-                sample.mode == Mode::User && (ONE..ONE + 0x100_0000).contains(&sample.pc)
-            });
-            let pids: Vec<i32> = user.map(|sample| sample.pid).collect();
-            let right = pids.iter().filter(|pid| **pid == one).count();
-            println!(
-                "{name}: slide {slide:#x}, {elsewhere} of {} samples outside of the kernel, {right} of {} are of {one}",
-                samples.len(),
-                pids.len()
-            );
+            println!("{name}: slide {slide:#x}, {elsewhere} samples outside of the kernel");
             assert_eq!(elsewhere, 0, "{name}");
             // In an interrupt the host's kernel doesn't wait for an absent page of the VMM: such a sample has no process.
-            let known = pids.iter().filter(|pid| **pid != -1).count();
-            assert!(pids.len() >= 10 && known * 100 >= pids.len() * 80, "{name}");
-            assert!(right * 100 >= known * 99, "{name}: {pids:?}");
+            check_pids(name, &of_program(&samples, ONE), one, 10, 79);
         }
     }
 }
@@ -440,7 +390,7 @@ fn looks_at_tasks_have_all_of_them(run: &Run) {
         let complete = looks.iter().filter(|look| look.is_complete).count();
         println!("{guest}: {complete} of {} looks are complete", looks.len());
         assert!(looks.len() >= 10 && complete * 100 >= looks.len() * 90);
-        for (pid, state) in [(1, 'S'), (run.pid(guest, "one"), 'R')] {
+        for (pid, state) in [(1, 'S'), (run.finished.pid(guest, "one"), 'R')] {
             let with = looks.iter().filter(|look| {
                 let task = look.tasks.iter().find(|task| task.tid == pid);
                 task.is_some_and(|task| task.state.letter() == state)
@@ -454,38 +404,17 @@ fn looks_at_tasks_have_all_of_them(run: &Run) {
 
 fn guests_continue_and_their_end_is_noticed(run: &Run) {
     for (guest, ..) in run.guests() {
-        for name in [
-            guest.to_owned(),
-            format!("{guest}.kernel"),
-            format!("{guest}.halted"),
-        ] {
-            let status = run.finished.text(&format!("{name}.attach.status"));
-            assert_eq!(status.trim(), "0", "{name}: {}", run.said(&name));
-            let (contents, _) = run.recording(&name);
-            assert_eq!(contents.closed, Some(contents.account), "{name}");
-            assert!(
-                contents.account.balances(),
-                "{name}: {:?}",
-                contents.account
-            );
+        for kind in ["", ".kernel", ".halted"] {
+            run.recording(&format!("{guest}{kind}"));
         }
         assert!(run.said(&format!("{guest}.halted")).contains("has ended"));
         assert!(run.finished.console(guest).has("halted"));
-        assert_eq!(
-            run.finished.status(guest),
-            0,
-            "{}",
-            run.finished.text(&format!("{guest}.stderr"))
-        );
+        let stderr = run.finished.text(&format!("{guest}.stderr"));
+        assert_eq!(run.finished.status(guest), 0, "{stderr}");
         let document = |end: &str| run.finished.status_document(&format!("{guest}.{end}"));
         let status = document("json");
         assert_eq!(status.clock.source, "ptrace");
         assert_eq!(document("kernel.json").clock.source, "kernel");
-        assert!(
-            status
-                .machine
-                .linux
-                .is_some_and(|linux| !linux.release.is_empty())
-        );
+        assert!(!status.machine.linux.unwrap().release.is_empty());
     }
 }

@@ -1,12 +1,12 @@
 //! A guest of QEMU that runs a guest itself, the demo guest in kvmprof, beside a program of its own. It is attached to by ptrace and by the
 //! host's kernel simultaneously.
 
-use kvmprof_recording::{Mode, Sample, StackEnd, StackSummary};
+use kvmprof_recording::{Mode, Sample, StackSummary};
 use kvmprof_tests::linux::{
     Finished, Scenario, debian, guest_builder, guest_program, once, print_losses,
 };
 
-use super::{COMMON, ONE};
+use super::{COMMON, ONE, check_pids, check_whole_stacks, of_program};
 use crate::prf::functions_of_modules;
 
 /// The recordings: by ptrace, and by the host's kernel.
@@ -32,24 +32,15 @@ fn run() -> Finished {
     })
 }
 
-/// The pid of a process of the attached guest, as that prints it.
-fn pid(run: &Finished, process: &str) -> i32 {
-    run.console("qemu").number(&format!("pid {process} "))
-}
-
 /// Whether a sample was taken while the vCPU ran the nested guest, as recordings mark it.
 fn is_nested(sample: &Sample) -> bool {
     sample.mode == Mode::User && sample.pc == 0
 }
 
-fn has_whole_user_stack(sample: &Sample) -> bool {
-    sample.stack.user_end == StackEnd::Complete
-}
-
 #[test]
 fn samples_of_a_nested_guest_have_only_the_process_that_runs_it() {
     let run = run();
-    let vmm = pid(&run, "vmm");
+    let vmm = run.pid("qemu", "vmm");
     for name in RECORDINGS {
         let (_, samples) = run.recording(&format!("{name}.kvmprof"));
         let of_vmm = samples.iter().filter(|(sample, _)| sample.pid == vmm);
@@ -80,7 +71,7 @@ fn samples_of_a_nested_guest_have_only_the_process_that_runs_it() {
 #[test]
 fn no_address_of_a_nested_guest_is_recorded() {
     let run = run();
-    let vmm = pid(&run, "vmm");
+    let vmm = run.pid("qemu", "vmm");
     for name in RECORDINGS {
         let (contents, samples) = run.recording(&format!("{name}.kvmprof"));
         let functions = functions_of_modules(&contents.symbols);
@@ -114,35 +105,13 @@ fn no_address_of_a_nested_guest_is_recorded() {
 #[test]
 fn the_guests_own_program_keeps_its_pid_and_its_stacks() {
     let run = run();
-    let one = pid(&run, "one");
-    let text = ONE..ONE + 0x100_0000;
+    let one = run.pid("qemu", "one");
     for name in RECORDINGS {
         let (_, samples) = run.recording(&format!("{name}.kvmprof"));
-        let samples = samples.iter().map(|(sample, _)| sample);
-        let beside_nested = samples.skip_while(|sample| !is_nested(sample));
-        let of_program =
-            beside_nested.filter(|sample| sample.mode == Mode::User && text.contains(&sample.pc));
-        let of_program: Vec<&Sample> = of_program.collect();
-        let right = of_program.iter().filter(|sample| sample.pid == one).count();
-        // The program's unwind information may still be missing.
-        let informed = of_program
-            .iter()
-            .skip_while(|sample| !has_whole_user_stack(sample));
-        let informed: Vec<_> = informed.collect();
-        let whole = informed
-            .iter()
-            .filter(|sample| has_whole_user_stack(sample))
-            .count();
-        println!(
-            "{name}: {right} of {} samples of the program are of {one}, {whole} of {} have a whole stack",
-            of_program.len(),
-            informed.len()
-        );
-        assert!(right * 100 >= of_program.len() * 99, "{name}");
-        assert!(
-            informed.len() >= 50 && whole * 100 >= informed.len() * 95,
-            "{name}"
-        );
+        let first = samples.iter().position(|(sample, _)| is_nested(sample));
+        let beside_nested = of_program(&samples[first.unwrap()..], ONE);
+        check_pids(name, &beside_nested, one, 50, 99);
+        check_whole_stacks(name, "one", beside_nested);
     }
 }
 
@@ -153,15 +122,10 @@ fn a_guest_with_a_nested_guest_has_not_rebooted() {
     println!("{}", console.text());
     assert!(!console.after("nested guest says ").is_empty());
     for name in RECORDINGS {
+        let account = run.attached(name).0.account;
         let said = run.text(&format!("{name}.attach"));
-        let status = run.text(&format!("{name}.attach.status"));
-        assert_eq!(status.trim(), "0", "{name}: {said}");
         assert!(!said.contains("has rebooted"), "{name}: {said}");
-        let (contents, _) = run.recording(&format!("{name}.kvmprof"));
-        let account = contents.account;
         print_losses(name, account.ticks, account.stolen, account.lost);
-        assert_eq!(contents.closed, Some(account), "{name}");
-        assert!(account.balances(), "{name}: {account:?}");
     }
     assert_eq!(run.status("qemu"), 0, "{}", run.text("qemu.stderr"));
 }

@@ -157,16 +157,10 @@ fn perf_in_the_host_agrees_but_lacks_processes_and_stacks() {
         }
         assert!(compared >= 3, "{known:?}");
         // The data that perf lacks.
-        let console = run.console("db1").text();
-        let pid = |process: &str| -> i32 {
-            let prefix = format!("pid {process} ");
-            let mut pids = console
-                .lines()
-                .filter_map(|line| line.strip_prefix(&prefix));
-            pids.next().unwrap().trim().parse().unwrap()
-        };
         for process in ["dd", "one"] {
-            let of_process = samples.iter().filter(|(one, _)| one.pid == pid(process));
+            let of_process = samples
+                .iter()
+                .filter(|(one, _)| one.pid == run.pid("db1", process));
             let of_process = of_process.count();
             println!("{name}: {of_process} of {} are of {process}", samples.len());
             assert!(of_process * 5 >= samples.len(), "{name}: {process}");

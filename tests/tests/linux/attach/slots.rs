@@ -1,12 +1,10 @@
 //! A guest of QEMU whose memory slots change while it is attached to, by ptrace and by the host's kernel simultaneously: memory is plugged
 //! in, a balloon takes pages away, and the memory is unplugged again. The first memory is a file, the plugged-in memory is huge pages.
 
-use std::ops::Range;
-
-use kvmprof_recording::{Mode, Sample};
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, guest_program, once};
 
-use super::{COMMON, ONE, TWO, check_whole_stacks};
+use super::{COMMON, ONE, TWO, check_pids, check_whole_stacks, of_program};
+use crate::named::{NamedSample, read};
 use crate::prf::functions_of_modules;
 
 const MIB: u64 = 1 << 20;
@@ -31,14 +29,7 @@ fn run() -> Finished {
 
 /// The guest's memory as the host sees it, in bytes.
 fn listed(run: &Finished, name: &str) -> u64 {
-    let list = run.json(&format!("{name}.list.json"));
-    let guests = list["guests"].as_array().unwrap().iter();
-    let [guest] = guests
-        .filter(|guest| guest["name"] == "qemu")
-        .collect::<Vec<_>>()[..]
-    else {
-        panic!("{list}");
-    };
+    let guest = run.listed(&format!("{name}.list.json"), "name", "qemu");
     guest["memory_bytes"].as_u64().unwrap()
 }
 
@@ -55,34 +46,11 @@ fn added_and_removed_memory_is_noticed() {
 #[test]
 fn samples_are_right_while_slots_change() {
     let run = run();
-    let console = run.console("qemu");
-    let pid = |name: &str| -> i32 { console.after(&format!("pid {name} ")).parse().unwrap() };
     for name in ["traced", "copied"] {
-        let said = run.text(&format!("{name}.attach"));
-        assert_eq!(
-            run.text(&format!("{name}.attach.status")).trim(),
-            "0",
-            "{said}"
-        );
-        let (contents, samples) = run.recording(&format!("{name}.kvmprof"));
-        assert_eq!(contents.closed, Some(contents.account), "{name}");
-        assert!(
-            contents.account.balances(),
-            "{name}: {:?}",
-            contents.account
-        );
+        let (_, samples) = run.attached(name);
         for (program, start) in [("one", ONE), ("two", TWO)] {
-            let text: Range<u64> = start..start + 0x100_0000;
-            let of_program = samples
-                .iter()
-                .map(|(sample, _)| sample)
-                .filter(|sample| sample.mode == Mode::User && text.contains(&sample.pc));
-            let of_program: Vec<&Sample> = of_program.collect();
-            let is_right = |sample: &&&Sample| sample.pid == pid(program);
-            let right = of_program.iter().filter(is_right).count();
-            let all = of_program.len();
-            println!("{name}: of {all} samples of {program} {right} have its pid");
-            assert!(all >= 30 && right * 100 >= all * 99);
+            let of_program = of_program(&samples, start);
+            check_pids(name, &of_program, run.pid("qemu", program), 30, 99);
             check_whole_stacks(name, program, of_program);
         }
     }
@@ -92,8 +60,7 @@ fn samples_are_right_while_slots_change() {
 #[test]
 fn functions_of_modules_have_their_names() {
     let run = run();
-    let console = run.console("qemu");
-    let text = console.text();
+    let text = run.console("qemu").text();
     let said: Vec<(u64, &str)> = text
         .lines()
         .filter_map(|line| {
@@ -102,23 +69,19 @@ fn functions_of_modules_have_their_names() {
         })
         .collect();
     assert!(!said.is_empty(), "{text}");
-    let dd: i32 = console.after("pid dd ").parse().unwrap();
+    let dd = run.pid("qemu", "dd");
     for name in ["traced", "copied"] {
-        let (contents, samples) = run.recording(&format!("{name}.kvmprof"));
+        let (contents, _) = run.recording(&format!("{name}.kvmprof"));
         let functions = functions_of_modules(&contents.symbols);
         for (address, function) in &said {
             let expected = format!("{function} [brd]");
             assert_eq!(functions.get(address), Some(&expected), "{name}");
         }
-        let is_in_module = |address: &u64| {
-            let function = functions.range(..=*address).next_back();
-            function.is_some_and(|(_, function)| function.ends_with(" [brd]"))
-        };
-        let of_reader = samples.iter().filter(|(sample, _)| sample.pid == dd);
-        let in_module = of_reader
-            .clone()
-            .filter(|(_, frames)| frames.iter().any(is_in_module));
-        let (in_module, all) = (in_module.count(), of_reader.count());
+        let (_, seen) = read(&run, &format!("{name}.kvmprof"));
+        let of_reader = seen.iter().filter(|seen| seen.sample.pid == dd);
+        let all = of_reader.clone().count();
+        let is_in = |seen: &&NamedSample| seen.kernel.iter().any(|frame| frame.module == "[brd]");
+        let in_module = of_reader.filter(is_in).count();
         println!("{name}: {in_module} of {all} samples of the reader lead through the module");
         assert!(in_module >= 10);
     }

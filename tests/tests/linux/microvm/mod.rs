@@ -3,16 +3,13 @@
 
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_lab::virtiofsd;
-use kvmprof_recording::{Mode, StackEnd};
 use kvmprof_tests::linux::{Finished, Product, Scenario, guest_program, once, unexpected_gaps};
 
-use crate::record::{NamedSample, most, read};
+use crate::record::{NamedSample, check_calls_of_dd, check_frame_pointers, check_process, read};
 
 /// Where programs are linked to.
 const CALLS: u64 = 0x1000_0000;
 const PLAIN: u64 = 0x2000_0000;
-/// More than any of them has.
-const LENGTH: u64 = 0x100_0000;
 /// What the guest's command ends with.
 const STATUS: u8 = 7;
 
@@ -21,26 +18,11 @@ struct Run {
     finished: Finished,
 }
 
-/// Makes each check a test for each product's kernel.
-macro_rules! on_each_kernel {
-    ($($check:ident)*) => {
-        $(mod $check {
-            use super::*;
-
-            #[test]
-            fn of_microsandbox() {
-                super::$check(&run(Product::Microsandbox));
-            }
-
-            #[test]
-            fn of_boxlite() {
-                super::$check(&run(Product::Boxlite));
-            }
-        })*
-    };
-}
-
-on_each_kernel! {
+kvmprof_tests::in_each_kernel! {
+    of {
+        of_microsandbox(super::Product::Microsandbox)
+        of_boxlite(super::Product::Boxlite)
+    }
     it_starts_from_a_folder_on_the_virtio_console
     user_samples_have_their_process
     kernel_stacks_are_whole
@@ -84,61 +66,19 @@ fn it_starts_from_a_folder_on_the_virtio_console(run: &Run) {
 
 /// The guest says which process each program is; a program's code is at addresses of its own.
 fn user_samples_have_their_process(run: &Run) {
-    let console = run.finished.console("guest");
-    let programs = [("calls", CALLS), ("plain", PLAIN)].map(|(name, address)| {
-        let pid: i32 = console.after(&format!("pid {name} ")).parse().unwrap();
-        (name, pid, address..address + LENGTH)
-    });
-    let seen = run.seen();
-    let user: Vec<_> = seen
-        .iter()
-        .filter(|seen| seen.sample.mode == Mode::User)
-        .filter_map(|seen| {
-            let at = seen.sample.pc;
-            let program = programs.iter().find(|(.., code)| code.contains(&at))?;
-            Some((seen, program))
-        })
-        .collect();
-    let right = user.iter().filter(|(seen, (name, pid, _))| {
-        seen.sample.pid == *pid && seen.sample.tid == *pid && seen.name() == *name
-    });
-    let (right, all) = (right.count(), user.len());
-    println!("{right} of {all} user samples have the right process and name");
-    assert!(all >= 200 && right * 100 >= all * 99);
-    for (name, ..) in &programs {
-        let of_it = user.iter().filter(|(_, program)| program.0 == *name);
-        assert!(of_it.count() >= 50, "{name}");
+    for (name, start) in [("calls", CALLS), ("plain", PLAIN)] {
+        let pid = run.finished.pid("guest", name);
+        check_process("guest", &run.seen(), name, start, pid);
     }
 }
 
 fn kernel_stacks_are_whole(run: &Run) {
-    let seen = run.seen();
-    let kernel: Vec<&NamedSample> = seen
-        .iter()
-        .filter(|seen| seen.name() == "dd" && seen.sample.mode == Mode::Kernel)
-        .collect();
-    most("dd's whole kernel stacks", &kernel, 95, |seen| {
-        seen.sample.stack.kernel_end == StackEnd::Complete
-    });
-    let is_of_call = |frame: &String| frame == "do_syscall_64" || frame.contains("entry_SYS");
-    most("dd's system calls", &kernel, 90, |seen| {
-        seen.frames.iter().any(is_of_call)
-    });
+    check_calls_of_dd("guest", &run.seen());
 }
 
 /// The programs are read out of the guest's page cache.
 fn user_stacks_follow_frame_pointers(run: &Run) {
-    let seen = run.seen();
-    let code = CALLS..CALLS + LENGTH;
-    let user: Vec<&NamedSample> = seen
-        .iter()
-        .filter(|seen| seen.sample.mode == Mode::User && code.contains(&seen.sample.pc))
-        .collect();
-    println!("{:?}", user.first().map(|seen| &seen.frames));
-    // inner, middle, outer and main.
-    most("user stacks of calls", &user, 90, |seen| {
-        seen.frames.len() >= 4
-    });
+    check_frame_pointers("guest", &run.seen(), CALLS);
 }
 
 /// The kernel's code tells all that a kernel describes that has BTF.
@@ -148,9 +88,5 @@ fn nothing_is_unknown(run: &Run) {
     let linux = knowledge.linux().unwrap();
     assert_eq!(linux.release(), run.product.release());
     assert!(linux.symbols().len() > 50_000);
-    assert!(
-        unexpected_gaps(linux.gaps()).is_empty(),
-        "{:#?}",
-        linux.gaps()
-    );
+    assert_eq!(unexpected_gaps(linux.gaps()), [] as [&String; 0]);
 }

@@ -58,8 +58,8 @@ fn client() {
 }
 
 /// A guest of that series of kernels.
-fn run(release: &str) -> Finished {
-    once(&format!("prf-{release}"), || {
+fn run(release: &'static str) -> (Finished, &'static str) {
+    let finished = once(&format!("prf-{release}"), || {
         let kernel = debian(release);
         let guest = guest_builder(include_str!("init.sh"), &[])
             .modules(&kernel, &modules::MODULES)
@@ -71,33 +71,17 @@ fn run(release: &str) -> Finished {
             .unpacked_kernel("vmlinuz", &kernel)
             .file("guest.cpio", guest)
             .run(include_str!("driver.sh"))
-    })
+    });
+    (finished, release)
 }
 
-/// Each check as a test for each kernel.
-macro_rules! tests {
-    ($($check:ident)*) => {
-        $(mod $check {
-            #[test]
-            fn in_linux_6_1() {
-                super::$check(&super::run("6.1"), "6.1");
-            }
-
-            #[test]
-            fn in_linux_6_12() {
-                super::$check(&super::run("6.12"), "6.12");
-            }
-        })*
-    };
-}
-
-tests! {
+kvmprof_tests::in_each_kernel! {
     functions_are_at_the_kernels_addresses
     the_kernels_address_was_unknown
     stacks_through_modules_are_whole
 }
 
-fn the_kernels_address_was_unknown(run: &Finished, release: &str) {
+fn the_kernels_address_was_unknown((run, release): &(Finished, &str)) {
     // The kernel's file may have been read by then, or not.
     let status = run.status_document(&format!("{release}.early"));
     assert!(status.machine.vcpus > 0, "{status:?}");
@@ -105,7 +89,7 @@ fn the_kernels_address_was_unknown(run: &Finished, release: &str) {
 }
 
 /// While others are loaded and unloaded.
-fn stacks_through_modules_are_whole(run: &Finished, release: &str) {
+fn stacks_through_modules_are_whole((run, release): &(Finished, &str)) {
     let console = run.console(release).text();
     let of_module: Vec<(&str, u64)> = said(&console)
         .into_iter()
@@ -127,7 +111,7 @@ fn said(text: &str) -> Vec<(&str, u64)> {
 }
 
 /// Every function is at the address that the kernel itself prints.
-fn functions_are_at_the_kernels_addresses(run: &Finished, release: &str) {
+fn functions_are_at_the_kernels_addresses((run, release): &(Finished, &str)) {
     let symbols = run.text(&format!("{release}.symbols"));
     let console = run.console(release).text();
     assert!(symbols.lines().count() > 10_000, "{symbols}");

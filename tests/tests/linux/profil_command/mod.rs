@@ -5,7 +5,7 @@ use kvmprof_tests::linux::{
     Finished, Program, Scenario, SharedProgram, debian, guest_builder, guest_program, once,
     shared_program,
 };
-use kvmprof_tests::{share, standard_error};
+use kvmprof_tests::{ProfilTable, share, standard_error};
 
 const FIXED: u64 = 0x6000_0000;
 const AFTER: u64 = 0x7000_0000;
@@ -87,30 +87,8 @@ impl CommandOutput {
         profiled
     }
 
-    /// The ticks of a function in its table.
-    fn ticks_of(&self, function: &str) -> u64 {
-        let rows = self.text.lines().filter(|line| line.starts_with("  0x"));
-        let words = rows.map(|row| row.split_whitespace().collect::<Vec<_>>());
-        let found = words.filter(|words| words.last() == Some(&function));
-        found.map(|words| words[1].parse::<u64>().unwrap()).sum()
-    }
-
-    /// All counts of its table.
-    fn table_sum(&self) -> u64 {
-        let rows = self.text.lines().filter(|line| line.starts_with("  0x"));
-        let counts = rows.map(|row| row.split_whitespace().nth(1).unwrap());
-        counts.map(|count| count.parse::<u64>().unwrap()).sum()
-    }
-
-    /// The account below its table: all ticks, and those of a kind.
-    fn account(&self, kind: &str) -> (u64, u64) {
-        let mut lines = self.text.lines();
-        let line = lines.find(|line| line.contains(" ticks of process "));
-        let (all, parts) = line.unwrap().split_once(" in user mode = ").unwrap();
-        let all = all.split(' ').next().unwrap().parse().unwrap();
-        let mut parts = parts.split(" + ");
-        let part = parts.find_map(|part| part.strip_suffix(kind)?.trim().parse().ok());
-        (all, part.unwrap_or_default())
+    fn table(&self) -> ProfilTable {
+        ProfilTable::parse(&self.text)
     }
 }
 
@@ -143,38 +121,28 @@ fn functions_have_the_shares_that_the_programs_count(run: &Finished) {
         ("fixed_samples", "fixed"),
         ("pie_samples", "pie"),
     ] {
-        let profiled = CommandOutput::good(run, name, "");
-        let [light, heavy] = ["light", "heavy"].map(|function| profiled.ticks_of(function));
+        let table = CommandOutput::good(run, name, "").table();
+        let [light, heavy] = ["light", "heavy"].map(|function| table.of(function));
         check_share(name, light, light + heavy, truth(run, program));
-        let (all, stored) = profiled.account(" stored");
-        assert_eq!(profiled.table_sum(), stored);
+        assert_eq!(table.sum(), table.stored());
         // They do little else.
-        assert!(
-            (light + heavy) * 10 >= all * 9,
-            "{name}: {light} {heavy} of {all}"
-        );
+        assert!((light + heavy) * 10 >= table.ticks * 9, "{name}: {table:?}");
     }
     for name in ["fixed_samples", "pie_samples"] {
-        assert_eq!(CommandOutput::of(run, name).account(" stored"), (400, 400));
+        let table = CommandOutput::of(run, name).table();
+        assert_eq!((table.ticks, table.stored()), (400, 400));
     }
 }
 
 /// The last counted tick belongs to the previous program.
 fn an_exec_ends_counting(run: &Finished) {
     let said = "kvmprof: ended early: the process has executed another program";
-    let profiled = CommandOutput::good(run, "after", said);
-    let (all, stored) = profiled.account(" stored");
-    assert!(all >= 50 && stored > 0);
-    for function in ["light", "heavy"] {
-        assert_eq!(profiled.ticks_of(function), 0);
-    }
+    let table = CommandOutput::good(run, "after", said).table();
+    assert!(table.ticks >= 50 && table.stored() > 0);
+    assert_eq!(table.of("light") + table.of("heavy"), 0);
     // Its code still has its name.
-    let rows = profiled
-        .text
-        .lines()
-        .filter(|line| line.starts_with("  0x"));
-    for row in rows {
-        assert!(row.contains(" busybox "), "{row}");
+    for (_, row) in &table.rows {
+        assert!(row.iter().any(|word| word == "busybox"), "{row:?}");
     }
     let raw = CommandOutput::good(run, "after_raw", said);
     let after = guest_program("shares.c", AFTER, &[]).text;
@@ -191,8 +159,8 @@ fn an_exec_ends_counting(run: &Finished) {
 fn the_end_is_noticed_with_all_earlier_ticks(run: &Finished) {
     let said = "kvmprof: ended early: the process has ended";
     for name in ["leaving", "leaving_samples"] {
-        let (all, stored) = CommandOutput::good(run, name, said).account(" stored");
-        assert!(all >= 50 && stored > 0, "{name}");
+        let table = CommandOutput::good(run, name, said).table();
+        assert!(table.ticks >= 50 && table.stored() > 0, "{name}");
     }
     let last = CommandOutput::good(run, "last", said);
     let document: serde_json::Value = serde_json::from_str(&last.text).unwrap();

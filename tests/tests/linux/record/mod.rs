@@ -88,28 +88,20 @@ fn boot(series: &str, is_described: bool, words: &str) -> Finished {
     let calls = guest_program("calls.c", CALLS, &["-fno-omit-frame-pointer"]);
     let build = |address| guest_program("calls.c", address, &["-O2", "-fomit-frame-pointer"]);
     let plain = build(PLAIN);
+    // Only frame pointers unwind it.
+    let options = ["-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables"];
+    let twisted = guest_program("twisted.c", TWISTED, &options);
     let programs = [
         ("calls", &calls),
         ("plain", &plain.stripped()),
         ("after", &build(AFTER)),
         ("threads", &guest_program("threads.c", THREADS, &[])),
-        (
-            "twisted",
-            // Only frame pointers unwind it.
-            &guest_program(
-                "twisted.c",
-                TWISTED,
-                &["-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables"],
-            ),
-        ),
+        ("twisted", &twisted),
         ("shares", &guest_program("shares.c", SHARES, &[])),
     ];
     let shared = shared_program("calls.c", &["-O2", "-fomit-frame-pointer"]);
-    let mut init = guest_builder(include_str!("init.sh"), &programs).contents(
-        "/bin/shared",
-        0o755,
-        shared.file.as_slice(),
-    );
+    let mut init = guest_builder(include_str!("init.sh"), &programs);
+    init = init.contents("/bin/shared", 0o755, shared.file);
     for (place, library) in shared.libraries {
         init = init.add(library, place);
     }
@@ -198,6 +190,42 @@ pub fn most(
     );
 }
 
+/// The samples in user mode of the program that is linked to `start`.
+pub fn in_program(seen: &[NamedSample], start: u64) -> Vec<&NamedSample> {
+    let text = start..start + 0x100_0000;
+    let is_in = |sample: &Sample| sample.mode == Mode::User && text.contains(&sample.pc);
+    seen.iter().filter(|seen| is_in(&seen.sample)).collect()
+}
+
+/// The samples in user mode of the program that is linked to `start` are of the process `pid`, and have its name.
+pub fn check_process(what: &str, seen: &[NamedSample], name: &str, start: u64, pid: i32) {
+    let what = format!("{what}: user samples of {name}, which is {pid}");
+    most(&what, &in_program(seen, start), 99, |seen| {
+        seen.sample.pid == pid && seen.sample.tid == pid && seen.name() == name
+    });
+}
+
+/// The kernel's stacks of dd, which does nothing but system calls, are whole.
+pub fn check_calls_of_dd(what: &str, seen: &[NamedSample]) {
+    let is_its = |seen: &&NamedSample| seen.name() == "dd" && seen.sample.mode == Mode::Kernel;
+    let kernel: Vec<&NamedSample> = seen.iter().filter(is_its).collect();
+    most(&format!("{what}: whole stacks"), &kernel, 95, |seen| {
+        seen.sample.stack.kernel_end == StackEnd::Complete
+    });
+    let is_of_call = |frame: &String| frame == "do_syscall_64" || frame.contains("entry_SYS");
+    most(&format!("{what}: system calls"), &kernel, 90, |seen| {
+        seen.frames.iter().any(is_of_call)
+    });
+}
+
+/// Stacks of `calls` reach main by frame pointers: inner, middle, outer and main.
+pub fn check_frame_pointers(what: &str, seen: &[NamedSample], start: u64) {
+    let what = format!("{what}: user stacks of calls");
+    most(&what, &in_program(seen, start), 90, |seen| {
+        seen.frames.len() >= 4
+    });
+}
+
 /// The kernel's stacks of a process that does nothing but system calls.
 fn stacks_of_system_calls_reach_their_entry(run: &Run) {
     let seen = run.seen();
@@ -245,12 +273,9 @@ fn check_user_stacks(seen: &[NamedSample], program: &str) {
     most(&format!("user stacks of {program}"), &user, 95, |seen| {
         seen.frames.get(1..4) == Some(&["middle", "outer", "main"].map(str::to_owned))
     });
-    most(
-        &format!("whole user stacks of {program}"),
-        &user,
-        95,
-        |seen| seen.sample.stack.user_end == StackEnd::Complete,
-    );
+    most(&format!("whole stacks of {program}"), &user, 95, |seen| {
+        seen.sample.stack.user_end == StackEnd::Complete
+    });
 }
 
 /// Interrupted code of programs unwinds to the programs' start.
@@ -261,18 +286,11 @@ fn stacks_of_interrupted_programs_reach_main(run: &Run) {
         .filter(|seen| ["/bin/calls", "/bin/plain", "/bin/shared"].contains(&seen.file.as_str()))
         .filter(|seen| seen.sample.mode == Mode::Interrupt)
         .collect();
-    let (through, others): (Vec<&NamedSample>, Vec<&NamedSample>) =
-        interrupted.iter().partition(|seen| seen.has("main"));
-    println!(
-        "interrupts of programs: {} of {} lead to main",
-        through.len(),
-        interrupted.len()
-    );
-    for seen in &others {
-        println!("  {:?} {:?}", seen.sample.stack, seen.frames);
-    }
+    let through = interrupted.iter().filter(|seen| seen.has("main")).count();
+    let all = interrupted.len();
+    println!("interrupts of programs: {through} of {all} lead to main");
     // A few are from before a program's file was read.
-    assert!(through.len() * 10 >= interrupted.len() * 8 && !through.is_empty());
+    assert!(through * 10 >= all * 8 && through > 0);
 }
 
 /// Stacks in interrupts show what was interrupted.
@@ -316,21 +334,9 @@ fn a_late_recorder_has_the_programs(run: &Run) {
 
 /// Every program has its path and functions, and the kernel its build id.
 fn check_binaries(contents: &Contents) {
-    for binary in &contents.binaries {
-        let info = &binary.info;
-        println!(
-            "{}: {} functions, build id {:?}, from {}",
-            info.file,
-            binary.functions().count(),
-            info.build_id,
-            info.source
-        );
-    }
     let binary = |file: &str| {
-        let found = contents
-            .binaries
-            .iter()
-            .find(|binary| binary.info.file == file);
+        let mut all = contents.binaries.iter();
+        let found = all.find(|binary| binary.info.file == file);
         found.unwrap_or_else(|| panic!("{file} isn't there"))
     };
     // The host has the symbols stripped from plain, and another program with the name of calls.
@@ -388,25 +394,12 @@ fn an_exec_changes_the_functions(run: &Run) {
         .iter()
         .filter(|seen| seen.sample.pid == later.sample.pid && seen.sample.mode == Mode::User)
         .collect();
-    let before = process
-        .iter()
-        .filter(|seen| seen.file == "/bin/busybox")
-        .count();
-    let after = process
-        .iter()
-        .filter(|seen| seen.file == "/bin/after")
-        .count();
-    println!(
-        "{before} samples before exec, {after} after it, of {}",
-        process.len()
-    );
-    assert!(before > 0 && after > 0);
-    assert!((before + after) * 100 >= process.len() * 95);
-    assert!(
-        process
-            .iter()
-            .any(|seen| seen.has("inner") && seen.has("main"))
-    );
+    let of = |file| process.iter().filter(|seen| seen.file == file).count();
+    let (before, after, all) = (of("/bin/busybox"), of("/bin/after"), process.len());
+    println!("{before} samples before exec, {after} after it, of {all}");
+    assert!(before > 0 && after > 0 && (before + after) * 100 >= all * 95);
+    let mut process = process.iter();
+    assert!(process.any(|seen| seen.has("inner") && seen.has("main")));
 }
 
 /// A program's functions have the shares of its samples that they have of the turns that it counted.
@@ -441,17 +434,14 @@ fn twisted_stacks_are_marked(run: &Run) {
         .filter(|seen| seen.name() == "twisted" && seen.sample.mode == Mode::User)
         .collect();
     let ended = |end| {
-        let with_end = twisted
-            .iter()
-            .filter(|seen| seen.sample.stack.user_end == end);
-        with_end.count()
+        let mut with_end = twisted.clone();
+        with_end.retain(|seen| seen.sample.stack.user_end == end);
+        with_end.len()
     };
     let (broken, truncated) = (ended(StackEnd::Broken), ended(StackEnd::Truncated));
-    println!(
-        "twisted: {broken} broken and {truncated} truncated of {}",
-        twisted.len()
-    );
+    let all = twisted.len();
+    println!("twisted: {broken} broken and {truncated} truncated of {all}");
     assert!(broken > 0);
-    assert!(broken + truncated + ended(StackEnd::Complete) == twisted.len());
-    assert!((broken + truncated) * 100 >= twisted.len() * 90);
+    assert!(broken + truncated + ended(StackEnd::Complete) == all);
+    assert!((broken + truncated) * 100 >= all * 90);
 }

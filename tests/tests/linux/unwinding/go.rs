@@ -5,7 +5,8 @@ use std::process::Command;
 
 use kvmprof_recording::{StackEnd, elf};
 
-use super::named::{NamedSample, read};
+use crate::named::{NamedSample, read};
+
 use super::{WITH_RULES, run};
 
 /// The functions from the innermost on that both goroutines have.

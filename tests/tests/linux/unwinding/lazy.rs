@@ -2,7 +2,8 @@
 
 use kvmprof_recording::StackEnd;
 
-use super::named::{NamedFrame, NamedSample, read};
+use crate::named::{NamedFrame, NamedSample, read};
+
 use super::run;
 
 const LINKER: &str = "ld-linux-x86-64.so.2";

@@ -4,7 +4,6 @@
 mod go;
 mod hooked;
 mod lazy;
-mod named;
 mod replaced;
 
 use std::collections::BTreeMap;

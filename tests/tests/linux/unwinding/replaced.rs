@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::named::{NamedSample, read};
+use crate::named::{NamedSample, read};
+
 use super::run;
 
 /// Each works for its own processes, while the other one is unloaded.

@@ -4,13 +4,14 @@
 
 use kvmprof_lab::{PYRO, debian_package, pypi_package};
 use kvmprof_recording::file::Recording;
-use kvmprof_recording::{Mode, Sample, StackEnd};
 use kvmprof_tests::linux::{
     Finished, Product, Program, Scenario, debian, guest_init, guest_program, once, unexpected_gaps,
 };
 
 use super::{COMMON, check_whole_stacks};
-use crate::record::{NamedSample, most, read};
+use crate::record::{
+    NamedSample, check_calls_of_dd, check_frame_pointers, check_process, in_program, read,
+};
 
 /// Where programs are linked to.
 const CALLS: u64 = 0x1000_0000;
@@ -38,41 +39,14 @@ struct Run {
     finished: Finished,
 }
 
-/// Makes each check a test for each VMM.
-macro_rules! on_each_vmm {
-    ($($check:ident)*) => {
-        $(mod $check {
-            use super::*;
-
-            #[test]
-            fn of_microsandbox() {
-                super::$check(&run(Vmm::Microsandbox));
-            }
-
-            #[test]
-            fn of_boxlite() {
-                super::$check(&run(Vmm::Boxlite));
-            }
-
-            #[test]
-            fn of_firecracker() {
-                super::$check(&run(Vmm::Firecracker));
-            }
-
-            #[test]
-            fn of_qemu_microvm() {
-                super::$check(&run(Vmm::QemuMicrovm));
-            }
-
-            #[test]
-            fn of_a_newer_qemu() {
-                super::$check(&run(Vmm::NewerQemu));
-            }
-        })*
-    };
-}
-
-on_each_vmm! {
+kvmprof_tests::in_each_kernel! {
+    of {
+        of_microsandbox(super::Vmm::Microsandbox)
+        of_boxlite(super::Vmm::Boxlite)
+        of_firecracker(super::Vmm::Firecracker)
+        of_qemu_microvm(super::Vmm::QemuMicrovm)
+        of_a_newer_qemu(super::Vmm::NewerQemu)
+    }
     it_is_listed_with_its_name
     user_samples_have_their_process
     kernel_stacks_are_whole
@@ -80,38 +54,22 @@ on_each_vmm! {
     processes_have_their_labels
 }
 
-/// With files of Debian's initial RAM disk.
-mod user_stacks_are_whole {
-    use super::*;
-
-    #[test]
-    fn of_firecracker() {
-        super::user_stacks_are_whole(&run(Vmm::Firecracker));
+// With files of Debian's initial RAM disk.
+kvmprof_tests::in_each_kernel! {
+    of {
+        of_firecracker(super::Vmm::Firecracker)
+        of_qemu_microvm(super::Vmm::QemuMicrovm)
+        of_a_newer_qemu(super::Vmm::NewerQemu)
     }
-
-    #[test]
-    fn of_qemu_microvm() {
-        super::user_stacks_are_whole(&run(Vmm::QemuMicrovm));
-    }
-
-    #[test]
-    fn of_a_newer_qemu() {
-        super::user_stacks_are_whole(&run(Vmm::NewerQemu));
-    }
+    user_stacks_are_whole
 }
 
-mod user_stacks_follow_frame_pointers {
-    use super::*;
-
-    #[test]
-    fn of_microsandbox() {
-        super::user_stacks_follow_frame_pointers(&run(Vmm::Microsandbox));
+kvmprof_tests::in_each_kernel! {
+    of {
+        of_microsandbox(super::Vmm::Microsandbox)
+        of_boxlite(super::Vmm::Boxlite)
     }
-
-    #[test]
-    fn of_boxlite() {
-        super::user_stacks_follow_frame_pointers(&run(Vmm::Boxlite));
-    }
+    user_stacks_follow_frame_pointers
 }
 
 fn run(vmm: Vmm) -> Run {
@@ -182,17 +140,14 @@ fn debians_guest(scenario: Scenario, programs: &[(&str, &Program)]) -> Scenario 
 
 impl Run {
     fn pid(&self, name: &str) -> i32 {
-        let console = self.finished.console("guest");
-        console.after(&format!("pid {name} ")).parse().unwrap()
+        self.finished.pid("guest", name)
     }
 
     /// The samples of both recordings, each with the recording's name.
     fn seen(&self) -> [(&'static str, Vec<NamedSample>); 2] {
         RECORDINGS.map(|name| {
-            let (contents, seen) = read(&self.finished, &format!("{name}.kvmprof"));
-            let said = self.finished.text(&format!("{name}.attach"));
-            assert_eq!(contents.closed, Some(contents.account), "{said}");
-            assert!(contents.account.balances(), "{:?}", contents.account);
+            self.finished.attached(name);
+            let (_, seen) = read(&self.finished, &format!("{name}.kvmprof"));
             (name, seen)
         })
     }
@@ -201,14 +156,7 @@ impl Run {
 /// BoxLite's program has no name on its command line.
 fn it_is_listed_with_its_name(run: &Run) {
     println!("{}", run.finished.text("cmdline"));
-    let list = run.finished.json("list.json");
-    let guests = list["guests"].as_array().unwrap().iter();
-    let [guest] = guests
-        .filter(|one| one["attachable"] == true)
-        .collect::<Vec<_>>()[..]
-    else {
-        panic!("{list}");
-    };
+    let guest = run.finished.listed("list.json", "attachable", true);
     let (program, name, vcpus) = match run.vmm {
         Vmm::Microsandbox => ("msb", Some("guest"), 1),
         Vmm::Boxlite => ("boxlite-shim", None, 1),
@@ -224,40 +172,14 @@ fn it_is_listed_with_its_name(run: &Run) {
 fn user_samples_have_their_process(run: &Run) {
     for (recording, seen) in run.seen() {
         for (name, start) in [("calls", CALLS), ("plain", PLAIN)] {
-            let (pid, code) = (run.pid(name), start..start + 0x100_0000);
-            let user: Vec<&NamedSample> = seen
-                .iter()
-                .filter(|seen| seen.sample.mode == Mode::User && code.contains(&seen.sample.pc))
-                .collect();
-            let right = user
-                .iter()
-                .filter(|seen| seen.sample.pid == pid && seen.name() == name);
-            let (right, all) = (right.count(), user.len());
-            println!(
-                "{recording}: {right} of {all} user samples of {name} have pid {pid} and its name"
-            );
-            assert!(all >= 50 && right * 100 >= all * 99);
+            check_process(recording, &seen, name, start, run.pid(name));
         }
     }
 }
 
 fn kernel_stacks_are_whole(run: &Run) {
-    let dd = run.pid("dd");
     for (recording, seen) in run.seen() {
-        let kernel: Vec<&NamedSample> = seen
-            .iter()
-            .filter(|seen| seen.sample.pid == dd && seen.sample.mode == Mode::Kernel)
-            .collect();
-        most(
-            &format!("{recording}: whole kernel stacks"),
-            &kernel,
-            95,
-            |seen| seen.sample.stack.kernel_end == StackEnd::Complete,
-        );
-        let is_of_call = |frame: &String| frame == "do_syscall_64" || frame.contains("entry_SYS");
-        most(&format!("{recording}: system calls"), &kernel, 90, |seen| {
-            seen.frames.iter().any(is_of_call)
-        });
+        check_calls_of_dd(recording, &seen);
     }
 }
 
@@ -265,13 +187,8 @@ fn kernel_stacks_are_whole(run: &Run) {
 fn user_stacks_are_whole(run: &Run) {
     for (recording, seen) in run.seen() {
         for (name, start) in [("calls", CALLS), ("plain", PLAIN)] {
-            let code = start..start + 0x100_0000;
-            let user: Vec<&Sample> = seen
-                .iter()
-                .map(|seen| &seen.sample)
-                .filter(|sample| sample.mode == Mode::User && code.contains(&sample.pc))
-                .collect();
-            check_whole_stacks(recording, name, user);
+            let user = in_program(&seen, start).into_iter();
+            check_whole_stacks(recording, name, user.map(|seen| &seen.sample).collect());
         }
     }
 }
@@ -279,18 +196,7 @@ fn user_stacks_are_whole(run: &Run) {
 /// To main, as when kvmprof runs these kernels: what starts a program has no frame pointers.
 fn user_stacks_follow_frame_pointers(run: &Run) {
     for (recording, seen) in run.seen() {
-        let code = CALLS..CALLS + 0x100_0000;
-        let user: Vec<&NamedSample> = seen
-            .iter()
-            .filter(|seen| seen.sample.mode == Mode::User && code.contains(&seen.sample.pc))
-            .collect();
-        // inner, middle, outer and main.
-        most(
-            &format!("{recording}: user stacks of calls"),
-            &user,
-            90,
-            |seen| seen.frames.len() >= 4,
-        );
+        check_frame_pointers(recording, &seen, CALLS);
     }
 }
 
