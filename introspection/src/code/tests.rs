@@ -1,5 +1,3 @@
-use proptest::prelude::*;
-
 use crate::code::test_code::{FUNCTIONS, TestCode};
 use kvmprof_introspection_fixtures::kernel::TEXT;
 
@@ -238,27 +236,6 @@ fn endless_and_broken_code_ends() {
     ] {
         for name in FUNCTIONS {
             assert_eq!(told(name, code), [], "{name}");
-        }
-    }
-}
-
-proptest! {
-    #[test]
-    fn any_code_gives_bounded_offsets_and_callers(
-        functions in prop::collection::vec(
-            (0..FUNCTIONS.len(), prop::collection::vec(any::<u8>(), 0..200)),
-            0..6,
-        ),
-    ) {
-        let mut kernel = TestCode::default();
-        for (number, code) in functions {
-            kernel.add(FUNCTIONS[number], &code);
-        }
-        for (name, value) in kernel.findings() {
-            prop_assert!(!name.contains('.') || value < 1 << 16, "{name}: {value:#x}");
-        }
-        for distance in kernel.distances().into_iter().flatten().flatten() {
-            prop_assert!(distance >= 0 && distance % 8 == 0, "{distance}");
         }
     }
 }

@@ -1,9 +1,7 @@
 //! Walks of page tables for one address.
 
-use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::hostile_tables::HostileTables;
 use kvmprof_introspection_fixtures::page_tables::{Memory, Tables, long_mode};
 use kvmprof_paging::{AddressSpace, CR0_PG, Registers};
 
@@ -75,20 +73,6 @@ fn circular_tables_end() {
     }
     let space = AddressSpace::new(&memory, &long_mode(0x1000, true));
     assert_eq!(space.translate(0x1234), Some(GuestAddress(0x1234)));
-}
-
-proptest! {
-    #[test]
-    fn hostile_tables_end_and_stay_inside(tables in HostileTables::any()) {
-        let memory = memory();
-        // Half of the entries point to other tables, the rest anywhere.
-        tables.write(&memory, |entry| if entry & 2 == 0 { entry & 0xf_f0ff } else { entry });
-        for registers in tables.registers(0xf_ffff) {
-            let space = AddressSpace::new(&memory, &registers);
-            let mut buffer = [0; 64];
-            space.read(tables.address, &mut buffer);
-            space.read(u64::MAX - 3, &mut buffer);
-            space.translate(tables.address);
-        }
-    }
+    // The first address follows the last one.
+    assert_eq!(space.read(u64::MAX - 3, &mut [0; 64]), Some(()));
 }
