@@ -19,12 +19,16 @@ fn walks_every_page_size_and_depth() {
         let registers = long_mode(0x10000 | 0xfff, levels == 5);
         let space = AddressSpace::new(&tables.memory, &registers);
         let physical = |address| space.translate(address).map(|address| address.0);
-        assert_eq!(physical(0xffff_8000_0000_1abc), Some(0x5abc));
-        assert_eq!(physical(0xffff_ffff_8021_2345), Some(0x21_2345));
-        assert_eq!(physical(0x40_1234_5678), Some((1 << 32) + 0x1234_5678));
-        assert_eq!(physical(0xffff_8000_0000_2000), None);
-        assert_eq!(physical(0x0080_0000_0000_0000), None);
-        assert_eq!(physical(0x0000_8000_0000_1000), None);
+        for (address, expected) in [
+            (0xffff_8000_0000_1abc, Some(0x5abc)),
+            (0xffff_ffff_8021_2345, Some(0x21_2345)),
+            (0x40_1234_5678, Some((1 << 32) + 0x1234_5678)),
+            (0xffff_8000_0000_2000, None),
+            (0x0080_0000_0000_0000, None),
+            (0x0000_8000_0000_1000, None),
+        ] {
+            assert_eq!(physical(address), expected, "{levels} {address:#x}");
+        }
     }
 }
 
@@ -33,14 +37,10 @@ fn reads_across_pages() {
     let mut tables = Tables::new(memory(), 0x10000, 4);
     tables.map(0x1000, 0x5000, 1);
     tables.map(0x2000, 0x3000, 1);
-    tables
-        .memory
-        .write_slice(b"left", GuestAddress(0x5ffc))
-        .unwrap();
-    tables
-        .memory
-        .write_slice(b"right", GuestAddress(0x3000))
-        .unwrap();
+    for (place, bytes) in [(0x5ffc, &b"left"[..]), (0x3000, b"right")] {
+        let written = tables.memory.write_slice(bytes, GuestAddress(place));
+        written.unwrap();
+    }
     let space = AddressSpace::new(&tables.memory, &long_mode(0x10000, false));
     let mut buffer = [0; 9];
     space.read(0x1ffc, &mut buffer).unwrap();
@@ -52,15 +52,12 @@ fn reads_across_pages() {
 fn without_paging_addresses_are_physical() {
     let memory = memory();
     let mut registers = Registers::default();
-    assert_eq!(
-        AddressSpace::new(&memory, &registers).translate(0x1234),
-        Some(GuestAddress(0x1234))
-    );
-    registers.cr0 = CR0_PG;
-    assert_eq!(
-        AddressSpace::new(&memory, &registers).translate(0x1234),
-        None
-    );
+    let same = Some(GuestAddress(0x1234));
+    for (cr0, expected) in [(0, same), (CR0_PG, None)] {
+        registers.cr0 = cr0;
+        let space = AddressSpace::new(&memory, &registers);
+        assert_eq!(space.translate(0x1234), expected, "{cr0:#x}");
+    }
 }
 
 #[test]
