@@ -269,14 +269,12 @@ mod tests {
         let slots = Slots::new(&[high, next, low]).unwrap();
         assert_eq!(slots.iter().collect::<Vec<_>>(), [&low, &next, &high]);
         let find = |address| slots.find(GuestAddress(address)).copied();
-        assert_eq!(find(0xfff), None);
-        assert_eq!(find(0x1000), Some(low));
-        assert_eq!(find(0x3fff), Some(low));
+        assert_eq!([find(0x1000), find(0x3fff)], [Some(low); 2]);
         assert_eq!(find(0x4000), Some(next));
-        assert_eq!(find(0x5000), None);
         assert_eq!(find((1 << 32) + 0x1fff), Some(high));
-        assert_eq!(find((1 << 32) + 0x2000), None);
-        assert_eq!(find(u64::MAX), None);
+        for other in [0xfff, 0x5000, (1 << 32) + 0x2000, u64::MAX] {
+            assert_eq!(find(other), None, "{other:#x}");
+        }
         assert_eq!(slots.bytes(), 0x6000);
         assert_eq!(Slots::default().find(GuestAddress(0)), None);
     }
@@ -308,29 +306,31 @@ mod tests {
 
     #[test]
     fn flags_give_the_kind_of_a_slot() {
-        let parse =
-            |frame, pages, host, flags, id| entry(&bytes(frame, pages, host, flags, id), &LAYOUT);
         let usable = Slot {
             is_read_only: true,
             ..slot(0x10_0000, 0x2000, 0x7f00_0000)
         };
-        assert_eq!(
-            parse(0x100, 2, 0x7f00_0000, 2, 0),
-            Some(Entry::Usable(usable))
-        );
-        assert_eq!(
-            parse(0x100, 2, 0, GUEST_MEMFD, 0),
-            Some(Entry::Private(0x2000))
-        );
-        assert_eq!(parse(0x100, 2, 0, INVALID, 0), Some(Entry::Skipped));
-        assert_eq!(parse(0x100, 0, 0, 0, 0), Some(Entry::Skipped));
-        assert_eq!(parse(0xfee00, 1, 0, 0, OWN_SLOTS), Some(Entry::Skipped));
-        assert_eq!(parse(0xfee00, 1, 0, 0, -1), Some(Entry::Skipped));
-        assert_eq!(parse(1 << 52, 1, 0, 0, 0), None);
-        assert_eq!(parse(1, 1 << 52, 0, 0, 0), None);
-        assert_eq!(parse((1 << 52) - 1, 1, 0, 0, 0), None);
-        assert_eq!(parse(1, 1, u64::MAX, 0, 0), None);
-        assert_eq!(entry(&[0; 20], &LAYOUT), None);
+        for (bytes, expected) in [
+            (
+                bytes(0x100, 2, 0x7f00_0000, 2, 0),
+                Some(Entry::Usable(usable)),
+            ),
+            (
+                bytes(0x100, 2, 0, GUEST_MEMFD, 0),
+                Some(Entry::Private(0x2000)),
+            ),
+            (bytes(0x100, 2, 0, INVALID, 0), Some(Entry::Skipped)),
+            (bytes(0x100, 0, 0, 0, 0), Some(Entry::Skipped)),
+            (bytes(0xfee00, 1, 0, 0, OWN_SLOTS), Some(Entry::Skipped)),
+            (bytes(0xfee00, 1, 0, 0, -1), Some(Entry::Skipped)),
+            (bytes(1 << 52, 1, 0, 0, 0), None),
+            (bytes(1, 1 << 52, 0, 0, 0), None),
+            (bytes((1 << 52) - 1, 1, 0, 0, 0), None),
+            (bytes(1, 1, u64::MAX, 0, 0), None),
+            (vec![0; 20], None),
+        ] {
+            assert_eq!(entry(&bytes, &LAYOUT), expected, "{bytes:x?}");
+        }
     }
 
     proptest! {

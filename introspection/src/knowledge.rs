@@ -382,7 +382,11 @@ mod tests {
     fn pending_knowledge_is_completed_once() {
         let knowledge = GuestKnowledge::pending();
         assert!(knowledge.is_pending() && !knowledge.tells_processes());
-        knowledge.complete(GuestKnowledge::from_pid_at("gs:8:4").unwrap());
+        let by_option = GuestKnowledge::from_pid_at("gs:8:4").unwrap();
+        for without_image in [&knowledge, &GuestKnowledge::unknown(), &by_option] {
+            assert_eq!(without_image.kallsyms(), None);
+        }
+        knowledge.complete(by_option);
         knowledge.complete(GuestKnowledge::unknown());
         let Guest::Other(other) = knowledge.guest() else {
             panic!("{knowledge:?}");
@@ -487,14 +491,10 @@ mod tests {
         let knowledge = GuestKnowledge::from_image(kvmprof_demo_guest::ELF).unwrap();
         let text = knowledge.kallsyms().unwrap();
         let compute = kvmprof_demo_guest::symbol("compute").unwrap().address;
-        assert!(
-            text.contains(&format!("{compute:016x} t compute\n")),
-            "{text}"
-        );
-        assert!(
-            !text.contains("kvmprof_truth"),
-            "data is none of the functions"
-        );
+        let line = format!("{compute:016x} t compute\n");
+        assert!(text.contains(&line), "{text}");
+        // Data is none of the functions.
+        assert!(!text.contains("kvmprof_truth"));
     }
 
     #[test]
@@ -504,14 +504,6 @@ mod tests {
         for other in [b"".as_slice(), b"\x7fELF", b"HdrS"] {
             assert!(GuestKnowledge::from_noted_image(other).unwrap().is_none());
         }
-    }
-
-    #[test]
-    fn a_guest_without_an_image_has_no_symbols() {
-        assert_eq!(GuestKnowledge::pending().kallsyms(), None);
-        assert_eq!(GuestKnowledge::unknown().kallsyms(), None);
-        let by_option = GuestKnowledge::from_pid_at("gs:8:4").unwrap();
-        assert_eq!(by_option.kallsyms(), None);
     }
 
     /// At a start it is moved several times, with what has it.

@@ -179,47 +179,48 @@ mod tests {
         bytes
     }
 
-    fn identity(is_linux: bool, cpl: u8, numbers: [i32; 3]) -> Identity {
-        counted(is_linux, cpl, numbers, 0)
-    }
-
-    fn counted(is_linux: bool, cpl: u8, numbers: [i32; 3], count: i32) -> Identity {
+    /// The result of a pid, a tid, a nesting of interrupts, and a preempt count.
+    fn identity(is_linux: bool, cpl: u8, numbers: [i32; 4]) -> Identity {
         places(is_linux).identity(cpl, false, |index| match index {
             3 => Some(*b"spinner\0leftover"),
-            4 => Some(bytes(count)),
+            4 => Some(bytes(numbers[3])),
             _ => Some(bytes(numbers[index])),
         })
     }
 
     #[test]
     fn values_give_the_running_task() {
-        let found = identity(true, 3, [12, 13, 0]);
-        assert_eq!((found.pid, found.tid, found.mode), (12, 13, Mode::User));
+        let found = identity(true, 3, [12, 13, 0, 0]);
+        assert_eq!((found.pid, found.tid), (12, 13));
         assert_eq!(found.comm, *b"spinner\0\0\0\0\0\0\0\0\0");
-        assert_eq!(identity(true, 0, [12, 13, 0x100]).mode, Mode::Interrupt);
-        assert_eq!(identity(true, 0, [12, 13, 0xff]).mode, Mode::Kernel);
-        assert_eq!(identity(true, 3, [12, 13, 0x100]).mode, Mode::User);
-        assert_eq!(identity(true, 0, [0, 0, 0]).mode, Mode::Idle);
-        assert_eq!(identity(false, 0, [0, 0, 0]).mode, Mode::Kernel);
-    }
-
-    #[test]
-    fn the_preempt_count_tells_interrupts_and_preemption() {
-        let found = |cpl, count| {
-            let found = counted(true, cpl, [12, 13, 0], count);
-            (found.mode, found.preemption)
-        };
-        assert_eq!(found(0, i32::MIN), (Mode::Kernel, Preemption::On));
-        assert_eq!(found(0, 2), (Mode::Kernel, Preemption::Off));
-        assert_eq!(found(0, 0x1_0000), (Mode::Interrupt, Preemption::Off));
-        assert_eq!(found(3, 1), (Mode::User, Preemption::On));
+        for (is_linux, cpl, numbers, mode) in [
+            (true, 3, [12, 13, 0, 0], Mode::User),
+            (true, 0, [12, 13, 0x100, 0], Mode::Interrupt),
+            (true, 0, [12, 13, 0xff, 0], Mode::Kernel),
+            (true, 3, [12, 13, 0x100, 0], Mode::User),
+            (true, 0, [0, 0, 0, 0], Mode::Idle),
+            (false, 0, [0, 0, 0, 0], Mode::Kernel),
+            (true, 0, [12, 13, 0, 0x1_0000], Mode::Interrupt),
+        ] {
+            let found = identity(is_linux, cpl, numbers).mode;
+            assert_eq!(found, mode, "{is_linux} {cpl} {numbers:?}");
+        }
+        for (cpl, count, preemption) in [
+            (0, i32::MIN, Preemption::On),
+            (0, 2, Preemption::Off),
+            (0, 0x1_0000, Preemption::Off),
+            (3, 1, Preemption::On),
+        ] {
+            let found = identity(true, cpl, [12, 13, 0, count]).preemption;
+            assert_eq!(found, preemption, "{cpl} {count:#x}");
+        }
     }
 
     #[test]
     fn impossible_ids_are_unknown() {
-        assert_eq!(identity(true, 3, [-5, 4 << 20, 0]).pid, -1);
-        assert_eq!(identity(true, 3, [-5, 4 << 20, 0]).tid, -1);
-        assert_eq!(identity(false, 3, [4 << 20, -1, 0]).tid, 4 << 20);
+        let found = identity(true, 3, [-5, 4 << 20, 0, 0]);
+        assert_eq!((found.pid, found.tid), (-1, -1));
+        assert_eq!(identity(false, 3, [4 << 20, -1, 0, 0]).tid, 4 << 20);
         let none = places(true).identity(0, true, |_| None);
         assert_eq!(none, Identity::unknown(Mode::Idle));
     }

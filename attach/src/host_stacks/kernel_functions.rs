@@ -107,19 +107,17 @@ mod tests {
         let text = "ffffffff81000000 T _text\nffffffff81000000 T startup_64\nffffffff81000100 D data\n\
                     ffffffff81000200 t work\nffffffffc0001000 t kvm_vcpu_ioctl\t[kvm]\n";
         let functions = KernelFunctions::parse(text.as_bytes().to_vec());
-        let name = |address| functions.name(address);
-        assert_eq!(name(0xffff_ffff_8000_0000), None);
-        let expected = |name: &str| Some(name.to_owned());
-        assert_eq!(
-            name(0xffff_ffff_8100_00ff),
-            expected("_text\t[host:kernel]")
-        );
-        assert_eq!(name(0xffff_ffff_8100_0150), None, "that is data");
-        assert_eq!(name(0xffff_ffff_8100_0200), expected("work\t[host:kernel]"));
-        assert_eq!(
-            name(0xffff_ffff_c000_1234),
-            expected("kvm_vcpu_ioctl\t[host:kvm]")
-        );
+        for (address, name) in [
+            (0xffff_ffff_8000_0000, ""),
+            (0xffff_ffff_8100_00ff, "_text\t[host:kernel]"),
+            // That is data.
+            (0xffff_ffff_8100_0150, ""),
+            (0xffff_ffff_8100_0200, "work\t[host:kernel]"),
+            (0xffff_ffff_c000_1234, "kvm_vcpu_ioctl\t[host:kvm]"),
+        ] {
+            let found = functions.name(address).unwrap_or_default();
+            assert_eq!(found, name, "{address:#x}");
+        }
     }
 
     #[test]

@@ -121,24 +121,31 @@ mod tests {
 
     #[test]
     fn jails_are_recognised_by_their_root_folder() {
-        let by_folder = |folder| name(folder, "ext4", "/dev/vda1");
-        let jailer = by_folder("/srv/jailer/firecracker/vm-7/root");
-        assert_eq!(jailer.as_deref(), Some("vm-7"));
-        let container = by_folder("/var/lib/lxc/db\\0401\\134/rootfs");
-        assert_eq!(container.as_deref(), Some("db 1\\"));
-        let own = |source| name("/", "tmpfs", source);
-        assert_eq!(own("/srv/guest").as_deref(), Some("guest"));
-        assert_eq!(own("/srv/guest/root").as_deref(), Some("guest"));
-    }
-
-    #[test]
-    fn other_root_folders_give_no_name() {
-        assert_eq!(name("/", "ext4", "/dev/vda2"), None);
-        assert_eq!(name("/", "tmpfs", "tmpfs"), None);
-        assert_eq!(name("/", "tmpfs", "/"), None);
-        assert_eq!(name("/root", "btrfs", "/dev/vda1"), None);
-        assert_eq!(name("/newroot", "tmpfs", "tmpfs"), None);
-        assert_eq!(name("/var/empty", "ext4", "/dev/vda1"), None);
+        for (folder, kind, source, expected) in [
+            (
+                "/srv/jailer/firecracker/vm-7/root",
+                "ext4",
+                "/dev/vda1",
+                "vm-7",
+            ),
+            (
+                "/var/lib/lxc/db\\0401\\134/rootfs",
+                "ext4",
+                "/dev/vda1",
+                "db 1\\",
+            ),
+            ("/", "tmpfs", "/srv/guest", "guest"),
+            ("/", "tmpfs", "/srv/guest/root", "guest"),
+            ("/", "ext4", "/dev/vda2", ""),
+            ("/", "tmpfs", "tmpfs", ""),
+            ("/", "tmpfs", "/", ""),
+            ("/root", "btrfs", "/dev/vda1", ""),
+            ("/newroot", "tmpfs", "tmpfs", ""),
+            ("/var/empty", "ext4", "/dev/vda1", ""),
+        ] {
+            let found = name(folder, kind, source).unwrap_or_default();
+            assert_eq!(found, expected, "{folder} {kind} {source}");
+        }
         // That is the host's own root.
         let host = mounts("0:20", "/@/root", "btrfs", "/dev/vda1");
         assert_eq!(name_by_mounts(&host, &host), None);

@@ -88,51 +88,28 @@ mod tests {
 
     use super::*;
 
-    fn name(arguments: &[&str]) -> Option<String> {
-        let mut line = arguments.join("\0").into_bytes();
-        line.push(0);
-        name_of(&line)
-    }
-
     #[test]
-    fn names_of_qemu_guests() {
-        let qemu = |value| {
-            name(&[
-                "qemu-system-x86_64",
-                "-m",
-                "512",
-                "-name",
-                value,
-                "-nographic",
-            ])
-        };
-        assert_eq!(qemu("db1").as_deref(), Some("db1"));
-        assert_eq!(qemu("guest=db1,debug-threads=on").as_deref(), Some("db1"));
-        assert_eq!(qemu("debug-threads=on,guest=db1").as_deref(), Some("db1"));
-        assert_eq!(qemu("db1,process=vm").as_deref(), Some("db1"));
-        assert_eq!(qemu("a,,b,process=vm").as_deref(), Some("a,b"));
-        assert_eq!(qemu("debug-threads=on"), None);
-        assert_eq!(
-            name(&["qemu-system-x86_64", "--name", "x"]).as_deref(),
-            Some("x")
-        );
-    }
-
-    #[test]
-    fn names_of_guests_of_other_vmms() {
-        assert_eq!(
-            name(&["firecracker", "--api-sock", "/s", "--id", "vm-7"]).as_deref(),
-            Some("vm-7")
-        );
-        assert_eq!(name(&["firecracker", "--id=vm=7"]).as_deref(), Some("vm=7"));
-        assert_eq!(
-            name(&["crosvm", "run", "--name=box"]).as_deref(),
-            Some("box")
-        );
-        assert_eq!(name(&["kvmprof", "run", "--kernel", "k"]), None);
-        assert_eq!(name(&["--name", "program's own name is none"]), None);
-        assert_eq!(name(&["qemu", "-name"]).as_deref(), None);
-        assert_eq!(name(&["qemu", "-device", "id=x", "-id"]), None);
+    fn names_are_those_of_the_options_of_each_vmm() {
+        for (line, name) in [
+            ("qemu-system-x86_64 -m 512 -name db1 -nographic", "db1"),
+            ("qemu -name guest=db1,debug-threads=on -m 5", "db1"),
+            ("qemu -name debug-threads=on,guest=db1 -m 5", "db1"),
+            ("qemu -name db1,process=vm -m 5", "db1"),
+            ("qemu -name a,,b,process=vm -m 5", "a,b"),
+            ("qemu -name debug-threads=on -m 5", ""),
+            ("qemu-system-x86_64 --name x", "x"),
+            ("firecracker --api-sock /s --id vm-7", "vm-7"),
+            ("firecracker --id=vm=7", "vm=7"),
+            ("crosvm run --name=box", "box"),
+            ("kvmprof run --kernel k", ""),
+            // The program's own name is none.
+            ("--name x", ""),
+            ("qemu -name", ""),
+            ("qemu -device id=x -id", ""),
+        ] {
+            let found = name_of(format!("{line} ").replace(' ', "\0").as_bytes());
+            assert_eq!(found.unwrap_or_default(), name, "{line}");
+        }
         assert_eq!(name_of(b""), None);
     }
 

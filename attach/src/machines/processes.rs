@@ -260,10 +260,16 @@ mod tests {
     fn a_threads_system_call_gives_its_vcpu() {
         let line = "16 0x1b 0xae80 0x0 0x0 0x0 0x0 0x7f0 0x7f1\n";
         assert_eq!(running_vcpu_of(line), Some(27));
-        assert_eq!(running_vcpu_of("16 0x1b 0xae81 0x0\n"), None);
-        assert_eq!(running_vcpu_of("17 0x1b 0xae80 0x0\n"), None);
-        assert_eq!(running_vcpu_of("16 0x1ffffffff 0xae80 0x0\n"), None);
-        for other in ["running\n", "-1 0x7f 0x0", "16 0x1b", "16", ""] {
+        for other in [
+            "16 0x1b 0xae81 0x0\n",
+            "17 0x1b 0xae80 0x0\n",
+            "16 0x1ffffffff 0xae80 0x0\n",
+            "running\n",
+            "-1 0x7f 0x0",
+            "16 0x1b",
+            "16",
+            "",
+        ] {
             assert_eq!(running_vcpu_of(other), None, "{other}");
         }
     }

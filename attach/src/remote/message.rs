@@ -337,8 +337,6 @@ fn decode_error([kind, of, number]: [u64; 3]) -> Option<TraceError> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     fn encoded(request: &Request) -> Vec<u64> {
@@ -378,15 +376,14 @@ mod tests {
     #[test]
     fn requests_beyond_the_limits_are_refused() {
         let many = vec![GuestAddress(0); MAX_BLOCKS + 1];
-        assert_eq!(
-            Request::decode(&encoded(&Request::Look(0, None, many))),
-            None
-        );
-        for bytes in [DATA_BYTES + 1, usize::MAX] {
-            let words = encoded(&Request::Read(read(0, bytes)));
-            assert_eq!(Request::decode(&words), None);
+        for words in [
+            encoded(&Request::Look(0, None, many)),
+            encoded(&Request::Read(read(0, DATA_BYTES + 1))),
+            encoded(&Request::Read(read(0, usize::MAX))),
+            vec![6, 0, 0],
+        ] {
+            assert_eq!(Request::decode(&words), None, "{words:?}");
         }
-        assert_eq!(Request::decode(&[6, 0, 0]), None);
     }
 
     #[test]
@@ -472,20 +469,5 @@ mod tests {
             assert_eq!(decoded.to_string(), error.to_string());
         }
         assert!(decode_error([17, 0, 0]).is_none());
-    }
-
-    proptest! {
-        /// Any words that a compromised process writes decode to a request within the limits, or to none.
-        #[test]
-        fn any_words_decode_to_a_bounded_request_or_none(words in prop::collection::vec(
-            prop_oneof![0_u64..8, any::<u64>()], 0..MESSAGE_WORDS,
-        )) {
-            match Request::decode(&words) {
-                Some(Request::Look(_, _, blocks)) => prop_assert!(blocks.len() <= MAX_BLOCKS),
-                Some(Request::Read(read)) => prop_assert!(read.bytes <= DATA_BYTES),
-                _ => {}
-            }
-            let _ = Answer::decode(&words);
-        }
     }
 }

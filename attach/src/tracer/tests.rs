@@ -12,7 +12,7 @@ use std::env;
 use std::fs;
 use std::hint::spin_loop;
 use std::io::{BufRead, BufReader, Read, Write, stdin};
-use std::os::unix::process::CommandExt;
+
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
@@ -43,24 +43,6 @@ fn own_thread() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// The process: one of its threads spins, and another one calls execve(2) on request.
-#[test]
-fn the_process() {
-    if is_started().is_none() {
-        return;
-    }
-    let (sender, received) = channel();
-    thread::spawn(move || {
-        sender.send(own_thread()).unwrap();
-        loop {
-            spin_loop();
-        }
-    });
-    tell(received.recv().unwrap(), 0);
-    stdin().read_line(&mut String::new()).unwrap();
-    panic!("{}", Command::new("cat").exec());
-}
-
 /// This test program, started again, and its traced thread.
 struct OtherProcess {
     child: Child,
@@ -72,10 +54,6 @@ struct OtherProcess {
 }
 
 impl OtherProcess {
-    fn start() -> Self {
-        Self::begin("the_process", "1")
-    }
-
     /// Starts the process for the test function `name` with the task `what`.
     fn begin(name: &str, what: &str) -> Self {
         let mut child = Command::new(env::current_exe().unwrap())
@@ -126,21 +104,6 @@ impl OtherProcess {
         let code = ThreadCode::find(self.pid()).unwrap();
         TracedVcpu::new(self.pid(), self.thread, NO_DESCRIPTOR, code)
     }
-
-    /// Makes the process execute the other program, and waits until this has killed the thread.
-    fn execute(&mut self) {
-        writeln!(self.child.stdin.as_mut().unwrap()).unwrap();
-        let status = format!("/proc/{}/task/{}/status", self.pid(), self.thread);
-        while !fs::read_to_string(&status).unwrap().contains("State:\tZ") {
-            thread::yield_now();
-        }
-    }
-
-    /// Waits until the other program runs, and has read its input to the end.
-    fn finish(mut self) {
-        drop(self.child.stdin.take());
-        assert!(self.child.wait().unwrap().success());
-    }
 }
 
 impl Drop for OtherProcess {
@@ -148,28 +111,5 @@ impl Drop for OtherProcess {
         // After a failure.
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// The execve(2) waits until the tracer has waited for the thread's end, and a tracer that would trace it again waits for the execve(2).
-#[test]
-fn a_process_may_call_execve_while_it_is_stopped() {
-    for looks_again in [false, true] {
-        let mut process = OtherProcess::start();
-        let mut vcpu = process.vcpu();
-        let looked = vcpu.look(|_| {
-            process.execute();
-            Ok(())
-        });
-        assert_eq!(looked.unwrap(), StopOutcome::Stopped(()));
-        assert!(vcpu.is_slow());
-        if looks_again {
-            let looked = vcpu.look(|_| Ok(()));
-            assert_eq!(looked.unwrap(), StopOutcome::Gone);
-        } else {
-            vcpu.let_go();
-        }
-        assert!(!vcpu.is_slow());
-        process.finish();
     }
 }

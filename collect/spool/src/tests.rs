@@ -11,6 +11,14 @@ impl SpoolFolder {
         Self(tempfile::tempdir().unwrap())
     }
 
+    /// A new folder, and its spool with a batch at each of these starts.
+    fn with(sinks: &[&str], starts: &[u64]) -> (Self, Spool) {
+        let folder = Self::new();
+        let spool = folder.open(LARGE, sinks);
+        push(&spool, starts);
+        (folder, spool)
+    }
+
     fn path(&self) -> PathBuf {
         self.0.path().join("spool")
     }
@@ -30,20 +38,31 @@ fn claim(spool: &Spool, sink: &str, span: u64) -> Claim {
     spool.claim(sink, span).unwrap().unwrap()
 }
 
+fn push(spool: &Spool, starts: &[u64]) {
+    for start in starts {
+        spool.push(&batch(*start, &["g"], 5)).unwrap();
+    }
+}
+
+/// Has the sink take the next batches, which are these, one after the other.
+fn take(spool: &Spool, sink: &str, expected: &[u64]) {
+    for start in expected {
+        assert_eq!(starts(&claim(spool, sink, 0)), [*start]);
+        spool.finish(sink, |_| ()).unwrap();
+    }
+}
+
+/// What a sink has lost.
+fn lost(spool: &Spool, sink: usize) -> Counts {
+    spool.progress()[sink].1.lost
+}
+
 #[test]
 fn each_sink_gets_each_batch_once() {
-    let folder = SpoolFolder::new();
-    let spool = folder.open(LARGE, &["a", "b"]);
-    for start in [10, 20] {
-        spool.push(&batch(start, &["g"], 5)).unwrap();
-    }
-    for start in [10, 20] {
-        assert_eq!(starts(&claim(&spool, "a", 0)), [start]);
-        spool.finish("a", |_| ()).unwrap();
-    }
+    let (folder, spool) = SpoolFolder::with(&["a", "b"], &[10, 20]);
+    take(&spool, "a", &[10, 20]);
     assert_eq!(spool.fill().batches, 2);
-    assert_eq!(starts(&claim(&spool, "b", 0)), [10]);
-    spool.finish("b", |_| ()).unwrap();
+    take(&spool, "b", &[10]);
     assert_eq!(spool.fill().batches, 1);
     drop(spool);
     let spool = folder.open(LARGE, &["a", "b"]);
@@ -56,17 +75,13 @@ fn each_sink_gets_each_batch_once() {
     drop(spool);
     // Numbers continue after all files have been removed.
     let spool = folder.open(LARGE, &["a", "b"]);
-    spool.push(&batch(30, &["g"], 5)).unwrap();
-    assert_eq!(starts(&claim(&spool, "a", 0)), [30]);
+    push(&spool, &[30]);
+    take(&spool, "a", &[30]);
 }
 
 #[test]
 fn an_interrupted_batch_is_claimed_again_unchanged() {
-    let folder = SpoolFolder::new();
-    let spool = folder.open(LARGE, &["a"]);
-    for start in [10, 20, 30, 40] {
-        spool.push(&batch(start, &["g"], 5)).unwrap();
-    }
+    let (folder, spool) = SpoolFolder::with(&["a"], &[10, 20, 30, 40]);
     assert_eq!(starts(&claim(&spool, "a", 30)), [10, 20, 30]);
     spool
         .change("a", |progress| {
@@ -75,9 +90,7 @@ fn an_interrupted_batch_is_claimed_again_unchanged() {
         .unwrap();
     drop(spool);
     let spool = folder.open(LARGE, &["a"]);
-    for start in [50, 60] {
-        spool.push(&batch(start, &["g"], 5)).unwrap();
-    }
+    push(&spool, &[50, 60]);
     let again = claim(&spool, "a", 30);
     assert_eq!(starts(&again), [10, 20, 30]);
     assert!(again.attempt.is_sent);
@@ -88,9 +101,7 @@ fn an_interrupted_batch_is_claimed_again_unchanged() {
 
 #[test]
 fn a_full_spool_drops_the_oldest_and_counts_it() {
-    let folder = SpoolFolder::new();
-    let spool = folder.open(LARGE, &["a"]);
-    spool.push(&batch(0, &["g"], 5)).unwrap();
+    let (folder, spool) = SpoolFolder::with(&["a"], &[0]);
     let each = spool.fill().bytes;
     drop(spool);
     let spool = folder.open(4 * each + each / 2, &["a"]);
@@ -102,17 +113,15 @@ fn a_full_spool_drops_the_oldest_and_counts_it() {
     }
     spool.finish("a", |_| ()).unwrap();
     let (_, progress, waiting) = spool.progress().remove(0);
-    let lost = progress.lost;
-    assert!(lost.batches > 4, "{lost:?}");
-    assert_eq!(lost.batches + waiting, 9);
-    assert_eq!(
-        (lost.windows, lost.ticks),
-        (2 * lost.batches, 16 * lost.batches)
-    );
+    let counts = progress.lost;
+    assert!(counts.batches > 4, "{counts:?}");
+    assert_eq!(counts.batches + waiting, 9);
+    assert_eq!(counts.windows, 2 * counts.batches);
+    assert_eq!(counts.ticks, 16 * counts.batches);
     // The newest batches are there, and the count is kept.
     drop(spool);
     let spool = folder.open(LARGE, &["a"]);
-    assert_eq!(spool.progress()[0].1.lost, lost);
+    assert_eq!(lost(&spool, 0), counts);
     let kept: Vec<u64> = (spool.read_all().unwrap().iter())
         .map(|batch| batch.start)
         .collect();
@@ -124,27 +133,20 @@ fn a_full_spool_drops_the_oldest_and_counts_it() {
 /// A batch that is being delivered to one sink stays; the batch removed in its place isn't the next one of another sink.
 #[test]
 fn a_sink_without_a_claim_loses_only_dropped_batches() {
-    let folder = SpoolFolder::new();
-    let spool = folder.open(LARGE, &["a", "b"]);
-    spool.push(&batch(0, &["g"], 5)).unwrap();
+    let (folder, spool) = SpoolFolder::with(&["a", "b"], &[0]);
     let each = spool.fill().bytes;
     drop(spool);
     let spool = folder.open(2 * each + each / 2, &["a", "b"]);
     assert_eq!(starts(&claim(&spool, "a", 0)), [0]);
-    for start in [10, 20, 30] {
-        spool.push(&batch(start, &["g"], 5)).unwrap();
-    }
-    let lost = |sink: usize| spool.progress()[sink].1.lost.batches;
-    assert_eq!((lost(0), lost(1), spool.fill().batches), (2, 2, 2));
+    push(&spool, &[10, 20, 30]);
+    let batches = || [0, 1].map(|sink| lost(&spool, sink).batches);
+    assert_eq!((batches(), spool.fill().batches), ([2, 2], 2));
     spool.finish("a", |_| ()).unwrap();
     spool.drain();
-    for start in [0, 30] {
-        assert_eq!(starts(&claim(&spool, "b", 0)), [start]);
-        spool.finish("b", |_| ()).unwrap();
-    }
+    take(&spool, "b", &[0, 30]);
     assert!(spool.claim("b", 0).unwrap().is_none());
-    assert_eq!(starts(&claim(&spool, "a", 0)), [30]);
-    assert_eq!((lost(0), lost(1)), (2, 2));
+    take(&spool, "a", &[30]);
+    assert_eq!(batches(), [2, 2]);
 }
 
 #[test]
@@ -164,22 +166,15 @@ fn windows_of_a_killed_collector_are_counted_once() {
     let spool = folder.open(LARGE, &[]);
     spool.push(&batch(20, &["g", "h"], 5)).unwrap();
     drop(spool);
-    std::fs::write(
-        folder.path().join(STATE),
-        serde_json::to_vec(&state).unwrap(),
-    )
-    .unwrap();
+    let state = serde_json::to_vec(&state).unwrap();
+    std::fs::write(folder.path().join(STATE), state).unwrap();
     assert_eq!(folder.open(LARGE, &[]).fill().killed, 3 + 3);
 }
 
 /// The end doesn't wait for a slow sink: its batches are available after the next start.
 #[test]
 fn a_closed_spool_keeps_waiting_batches() {
-    let folder = SpoolFolder::new();
-    let spool = folder.open(LARGE, &["a"]);
-    for start in [10, 20, 30] {
-        spool.push(&batch(start, &["g"], 5)).unwrap();
-    }
+    let (folder, spool) = SpoolFolder::with(&["a"], &[10, 20, 30]);
     assert_eq!(starts(&claim(&spool, "a", 0)), [10]);
     spool.close();
     spool.finish("a", |_| ()).unwrap();
@@ -188,51 +183,34 @@ fn a_closed_spool_keeps_waiting_batches() {
     drop(spool);
     let spool = folder.open(LARGE, &["a"]);
     spool.drain();
-    for start in [20, 30] {
-        assert_eq!(starts(&claim(&spool, "a", 0)), [start]);
-        spool.finish("a", |_| ()).unwrap();
-    }
+    take(&spool, "a", &[20, 30]);
     assert!(spool.claim("a", 0).unwrap().is_none());
 }
 
 #[test]
 fn only_a_damaged_file_is_lost() {
-    let folder = SpoolFolder::new();
-    let spool = folder.open(LARGE, &["a"]);
-    for start in [10, 20, 30] {
-        spool.push(&batch(start, &["g"], 5)).unwrap();
-    }
+    let (folder, spool) = SpoolFolder::with(&["a"], &[10, 20, 30]);
     let entries = spool.folder.batches().unwrap();
     let path = folder.path().join(entries[1].name());
     let mut bytes = std::fs::read(&path).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     std::fs::write(&path, bytes).unwrap();
-    std::fs::write(folder.path().join("0000000000000009-1-1-1.batch.tmp"), "").unwrap();
+    let temporary = folder.path().join("0000000000000009-1-1-1.batch.tmp");
+    std::fs::write(&temporary, "").unwrap();
     spool.drain();
     assert_eq!(starts(&claim(&spool, "a", 100)), [10, 30]);
-    assert_eq!(spool.progress()[0].1.lost.ticks, 8);
+    assert_eq!(lost(&spool, 0).ticks, 8);
     drop(spool);
     let spool = folder.open(LARGE, &["a"]);
-    assert_eq!(spool.fill().batches, 3);
-    assert!(
-        !folder
-            .path()
-            .join("0000000000000009-1-1-1.batch.tmp")
-            .exists()
-    );
+    assert_eq!((spool.fill().batches, temporary.exists()), (3, false));
 }
 
 /// The collector has to start; otherwise the guests' later windows would be lost, too.
 #[test]
 fn damaged_notes_are_set_aside_and_counted() {
-    let folder = SpoolFolder::new();
-    let spool = folder.open(LARGE, &["a", "b"]);
-    for start in [10, 20, 30] {
-        spool.push(&batch(start, &["g"], 5)).unwrap();
-    }
-    assert_eq!(starts(&claim(&spool, "a", 0)), [10]);
-    spool.finish("a", |_| ()).unwrap();
+    let (folder, spool) = SpoolFolder::with(&["a", "b"], &[10, 20, 30]);
+    take(&spool, "a", &[10]);
     spool.close();
     drop(spool);
     let files = [STATE, "sink-b.notes"].map(|name| folder.path().join(name));
@@ -246,14 +224,13 @@ fn damaged_notes_are_set_aside_and_counted() {
         assert_eq!(std::fs::read(aside).unwrap(), b"{\"next\": 3");
     }
     // The difference between the two is known of the first only.
-    assert_eq!(starts(&claim(&spool, "a", 0)), [20]);
-    spool.finish("a", |_| ()).unwrap();
+    take(&spool, "a", &[20]);
     let progress = spool.progress();
     assert_eq!((progress[1].1.unsure.batches, progress[1].2), (3, 0));
     // The next batch gets a new number, and both sinks receive it.
-    spool.push(&batch(40, &["g"], 5)).unwrap();
+    push(&spool, &[40]);
     spool.drain();
-    assert_eq!(starts(&claim(&spool, "b", 0)), [40]);
+    take(&spool, "b", &[40]);
     drop(spool);
     // Only the first start is affected.
     let spool = folder.open(LARGE, &["a", "b"]);
@@ -294,15 +271,13 @@ fn a_sink_that_is_new_on_a_full_disk_gets_all_but_one() {
             let spool = open(&["a", "b"]);
             spool.drain();
             assert_eq!(spool.fill().batches, pushed - 1);
+            let all: Vec<u64> = (1..pushed).collect();
             for sink in ["a", "b"] {
-                for start in 1..pushed {
-                    assert_eq!(starts(&claim(&spool, sink, 0)), [start]);
-                    spool.finish(sink, |_| ()).unwrap();
-                }
+                take(&spool, sink, &all);
             }
-            let lost = |sink: usize| spool.progress()[sink].1.lost.batches;
             // The first sink has also lost the batch for which there was no room.
-            assert_eq!((lost(0), lost(1)), (2, 1));
+            let batches = [0, 1].map(|sink| lost(&spool, sink).batches);
+            assert_eq!(batches, [2, 1]);
         },
     );
 }
@@ -317,14 +292,12 @@ fn a_full_disk_loses_only_counted_batches() {
 
 fn fill_the_disk(folder: &Path) {
     let open = || Spool::open(&folder.join("spool"), LARGE, &["a", "b"]).unwrap();
-    let lost = |spool: &Spool| -> Vec<(u64, u64, u64)> {
-        let all = spool.progress().into_iter();
-        all.map(|(_, progress, _)| progress.lost)
-            .map(|lost| (lost.batches, lost.windows, lost.ticks))
-            .collect()
+    let lost = |spool: &Spool| {
+        let lost = [0, 1].map(|sink| lost(spool, sink));
+        lost.map(|lost| (lost.batches, lost.windows, lost.ticks))
     };
     let spool = open();
-    spool.push(&batch(10, &["g"], 5)).unwrap();
+    push(&spool, &[10]);
     let filler = fill_up(folder);
     for start in (20..60).step_by(10) {
         let refused = spool.push(&batch(start, &["g", "h"], 5));
@@ -345,7 +318,7 @@ fn fill_the_disk(folder: &Path) {
     spool.push(&batch(60, &["g"], 5)).unwrap_err();
     assert_eq!(lost(&spool), [(5, 9, 72); 2]);
     std::fs::remove_file(&filler).unwrap();
-    spool.push(&batch(70, &["g"], 5)).unwrap();
+    push(&spool, &[70]);
     drop(spool);
     let spool = open();
     assert_eq!(lost(&spool), [(5, 9, 72); 2]);
@@ -359,11 +332,8 @@ fn fill_the_disk(folder: &Path) {
     let spool = open();
     assert_eq!(lost(&spool), [(6, 10, 80); 2]);
     // Later batches have other numbers, and every batch that isn't lost is delivered.
-    spool.push(&batch(90, &["g"], 5)).unwrap();
-    for start in [10, 70, 90] {
-        assert_eq!(starts(&claim(&spool, "a", 0)), [start]);
-        spool.finish("a", |_| ()).unwrap();
-    }
+    push(&spool, &[90]);
+    take(&spool, "a", &[10, 70, 90]);
     spool.drain();
     assert!(spool.claim("a", 0).unwrap().is_none());
     assert_eq!(lost(&spool), [(6, 10, 80); 2]);
@@ -375,7 +345,7 @@ fn a_slow_note_delays_no_other_sink() {
     let folder = SpoolFolder::new();
     let spool = folder.open(LARGE, &["a"]);
     let writing = locked(&spool.notes["a"]);
-    spool.push(&batch(10, &["g"], 5)).unwrap();
+    push(&spool, &[10]);
     spool.note_open(BTreeMap::from([(20, 1)])).unwrap();
     assert_eq!((spool.fill().batches, spool.progress()[0].2), (1, 1));
     assert!(!spool.is_closed());
@@ -386,56 +356,23 @@ fn a_slow_note_delays_no_other_sink() {
 /// After a crash between the notes of two sinks, a batch stays until both notes have its receipt.
 #[test]
 fn a_batch_stays_until_all_sinks_have_noted_it() {
-    let folder = SpoolFolder::new();
-    let spool = folder.open(LARGE, &["a", "b"]);
-    for start in [10, 20, 30] {
-        spool.push(&batch(start, &["g"], 5)).unwrap();
-    }
+    let (_folder, spool) = SpoolFolder::with(&["a", "b"], &[10, 20, 30]);
+    let kept = || (spool.fill().batches, spool.folder.batches().unwrap().len());
     spool.drain();
     assert_eq!(starts(&claim(&spool, "b", 100)), [10, 20, 30]);
     // It has received them, but its note isn't on the disk yet.
     let attempt = spool.lock().finish("b").unwrap();
-    assert_eq!(starts(&claim(&spool, "a", 0)), [10]);
-    spool.finish("a", |_| ()).unwrap();
-    assert_eq!(spool.fill().batches, 3);
-    assert_eq!(spool.folder.batches().unwrap().len(), 3);
+    take(&spool, "a", &[10]);
+    assert_eq!(kept(), (3, 3));
     spool.save("b").unwrap();
     spool.remove_done(attempt.first, attempt.last).unwrap();
-    assert_eq!(spool.fill().batches, 2);
-    assert_eq!(spool.folder.batches().unwrap().len(), 2);
-}
-
-/// Counts are updated at each step, and not by a walk over all batches.
-#[test]
-fn the_backlog_is_exact_after_each_step() {
-    let folder = SpoolFolder::new();
-    let spool = folder.open(LARGE, &["a", "b"]);
-    let waiting = || -> Vec<u64> {
-        let all = spool.progress().into_iter();
-        all.map(|(.., waiting)| waiting).collect()
-    };
-    for start in [10, 20, 30] {
-        spool.push(&batch(start, &["g"], 5)).unwrap();
-    }
-    assert_eq!(waiting(), [3, 3]);
-    claim(&spool, "a", 20);
-    assert_eq!(waiting(), [3, 3]);
-    spool.finish("a", |_| ()).unwrap();
-    assert_eq!(waiting(), [1, 3]);
-    claim(&spool, "b", 0);
-    spool.finish("b", |_| ()).unwrap();
-    assert_eq!((waiting(), spool.fill().batches), (vec![1, 2], 2));
-    drop(spool);
-    let spool = folder.open(LARGE, &["a", "b"]);
-    let all = spool.progress().into_iter();
-    let waiting: Vec<u64> = all.map(|(.., waiting)| waiting).collect();
-    assert_eq!(waiting, [1, 2]);
+    assert_eq!(kept(), (2, 2));
 }
 
 #[test]
 fn without_sinks_the_newest_batches_stay() {
     let folder = SpoolFolder::new();
     let spool = folder.open(1, &[]);
-    spool.push(&batch(10, &["g"], 5)).unwrap();
+    push(&spool, &[10]);
     assert_eq!(spool.fill().batches, 0);
 }

@@ -14,25 +14,36 @@ const ENTRY: u32 = 0x400;
 /// An image with code, as in a file: loaded to nowhere. With a debug record of that kind and path.
 fn image(code: u8, debug: Option<(&[u8; 4], &str)>) -> Vec<u8> {
     let mut image = vec![0; IMAGE_SIZE as usize];
-    image[..2].copy_from_slice(b"MZ");
-    image[0x3c] = 0x80;
-    image[0x80..0x84].copy_from_slice(b"PE\0\0");
-    image[0x84..0x86].copy_from_slice(&0x8664_u16.to_le_bytes());
+    let mut put = |at: usize, bytes: &[u8]| image[at..at + bytes.len()].copy_from_slice(bytes);
     let optional = 0x98;
-    image[optional..optional + 2].copy_from_slice(&0x20b_u16.to_le_bytes());
-    image[optional + 16..optional + 20].copy_from_slice(&ENTRY.to_le_bytes());
-    image[optional + 56..optional + 60].copy_from_slice(&IMAGE_SIZE.to_le_bytes());
-    image[optional + 108] = 16;
-    image[0x400..0x1800].fill(code);
+    for (at, number) in [
+        (0x3c, 0x80),
+        (0x84, 0x8664),
+        (optional, 0x20b),
+        (optional + 16, ENTRY),
+        (optional + 56, IMAGE_SIZE),
+        (optional + 108, 16),
+    ] {
+        put(at, &number.to_le_bytes());
+    }
+    put(0, b"MZ");
+    put(0x80, b"PE\0\0");
+    put(0x400, &[code; 0x1400]);
     if let Some((kind, path)) = debug {
         let directory = optional + 160;
-        image[directory..directory + 4].copy_from_slice(&0x1800_u32.to_le_bytes());
-        image[directory + 4] = 28;
-        image[0x180c] = 2;
-        image[0x1814..0x1818].copy_from_slice(&0x1900_u32.to_le_bytes());
-        image[0x1900..0x1904].copy_from_slice(kind);
-        let begin = 0x1900 + if kind == b"RSDS" { 24 } else { 16 };
-        image[begin..begin + path.len()].copy_from_slice(path.as_bytes());
+        for (at, number) in [
+            (directory, 0x1800),
+            (directory + 4, 28),
+            (0x180c, 2),
+            (0x1814, 0x1900),
+        ] {
+            put(at, &u32::to_le_bytes(number));
+        }
+        put(0x1900, kind);
+        put(
+            0x1900 + if kind == b"RSDS" { 24 } else { 16 },
+            path.as_bytes(),
+        );
     }
     image
 }
@@ -106,11 +117,7 @@ impl Guest {
     }
 
     fn at(&self, address: u64, time: u64) {
-        let registers = Registers {
-            rip: address,
-            is_64_bit_code: true,
-            ..long_mode(0x1000, false)
-        };
+        let registers = registers(address);
         self.firmware.note(&self.memory, &registers, time);
     }
 
@@ -120,6 +127,15 @@ impl Guest {
         let new = self.firmware.functions_after(0);
         let text = new.map_or_else(String::new, |new| new.text);
         text.lines().map(str::to_owned).collect()
+    }
+}
+
+/// The registers of a vCPU in 64-bit code at this address.
+fn registers(rip: u64) -> Registers {
+    Registers {
+        rip,
+        is_64_bit_code: true,
+        ..long_mode(0x1000, false)
     }
 }
 
@@ -181,10 +197,9 @@ fn an_image_that_is_executed_in_its_volume_has_its_name() {
     guest.at(begin + 0x800, 5);
     assert_eq!(guest.named()[1..], lines(begin, "PeiCore"));
     // Behind it.
-    let guest = Guest::new();
-    guest.put(VOLUME, &volume(&[file("PeiCore", &image(0x90, None))]));
+    let named = guest.named();
     guest.at(begin + u64::from(IMAGE_SIZE), 5);
-    assert_eq!(guest.named(), [""; 0]);
+    assert_eq!(guest.named(), named);
 }
 
 #[test]
@@ -228,18 +243,12 @@ fn names_end_when_another_image_or_a_kernel_takes_the_place() {
     assert_eq!(guest.named(), one);
     guest.load(LOADED, &image(0xcc, Some((b"RSDS", "Two.dll"))));
     guest.at(LOADED + 0x1000, 9);
-    let gone = format!(
-        "gone {:016x} {:016x}",
-        LOADED,
-        LOADED + u64::from(IMAGE_SIZE)
-    );
+    let end = LOADED + u64::from(IMAGE_SIZE);
+    let gone = format!("gone {LOADED:016x} {end:016x}");
     let named = guest.named();
-    let two = [
-        &["since 9 9".to_owned(), gone.clone()][..],
-        &lines(LOADED, "Two"),
-    ]
-    .concat();
-    assert_eq!(named, [one, two].concat());
+    let since = ["since 9 9".to_owned(), gone.clone()];
+    let two = lines(LOADED, "Two");
+    assert_eq!(named, [&one[..], &since, &two].concat());
     let known = named.iter().map(|line| line.len() as u64 + 1).sum();
     assert_eq!(guest.firmware.functions_after(known), None);
     guest.firmware.end(20);
@@ -251,22 +260,13 @@ fn names_end_when_another_image_or_a_kernel_takes_the_place() {
 fn only_code_of_firmware_is_noted() {
     let guest = Guest::new();
     guest.load(LOADED, &image(0x90, Some((b"RSDS", "One.dll"))));
-    let registers = Registers {
-        rip: LOADED + 0x1000,
-        is_64_bit_code: true,
-        ..long_mode(0x1000, false)
-    };
-    let program = Registers {
-        cpl: 3,
-        ..registers
-    };
+    let registers = registers(LOADED + 0x1000);
+    let (mut program, mut elsewhere) = (registers, registers);
+    program.cpl = 3;
     // A kernel maps it elsewhere.
     let mut tables = Tables::new(guest.memory.clone(), 0x10_1000, 4);
     tables.map(LOADED + 0x1000, 0x20_0000, 1);
-    let elsewhere = Registers {
-        cr3: 0x10_1000,
-        ..registers
-    };
+    elsewhere.cr3 = 0x10_1000;
     for other in [program, elsewhere] {
         guest.firmware.note(&guest.memory, &other, 7);
         assert_eq!(guest.named(), [""; 0]);
@@ -310,18 +310,15 @@ proptest! {
     fn hostile_memory_ends(damage in prop::collection::vec((0..0x3000_usize, any::<u8>()), 0..16), at in 0..0x3000_u64) {
         let guest = Guest::new();
         let mut files = volume(&[file("RuntimeDxe", &image(0x90, Some((b"RSDS", "a.dll"))))]);
-        for (place, byte) in &damage {
-            if let Some(place) = files.get_mut(*place) {
-                *place = *byte;
+        let mut loaded = image(0x90, None);
+        for bytes in [&mut files, &mut loaded] {
+            for (place, byte) in &damage {
+                if let Some(place) = bytes.get_mut(*place) {
+                    *place = *byte;
+                }
             }
         }
         guest.put(VOLUME, &files);
-        let mut loaded = image(0x90, None);
-        for (place, byte) in &damage {
-            if let Some(place) = loaded.get_mut(*place) {
-                *place = *byte;
-            }
-        }
         guest.load(LOADED, &loaded);
         guest.at(VOLUME + at, 1);
         guest.at(LOADED + at, 2);

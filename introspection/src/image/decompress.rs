@@ -133,8 +133,6 @@ fn lz4_legacy(payload: &[u8], limit: u64) -> io::Result<Vec<u8>> {
 mod tests {
     use std::io::Write;
 
-    use proptest::prelude::*;
-
     use super::*;
 
     /// Compressible test data, longer than several lz4 matches.
@@ -202,38 +200,19 @@ mod tests {
     /// Maximum number of unpacked bytes in the tests.
     const LIMIT: u64 = 2 << 20;
 
-    thread_local! {
-        static PACKED: Vec<Vec<u8>> = PACKERS.iter().map(|packer| packer(&kernel())).collect();
-    }
-
     #[test]
-    fn unpacks_every_format() {
-        let kernel = kernel();
-        for packer in PACKERS {
-            assert_eq!(decompress(&packer(&kernel), LIMIT).unwrap(), kernel);
-        }
-    }
-
-    #[test]
-    fn a_wrong_size_at_the_end_is_tolerated() {
+    fn a_wrong_size_at_the_end_is_tolerated_but_of_lz4() {
         let kernel = kernel();
         for wrong in [0_u32, 17, u32::MAX] {
-            let mut payload = zstd(&kernel);
-            let end = payload.len() - 4;
-            payload[end..].copy_from_slice(&wrong.to_le_bytes());
-            assert_eq!(decompress(&payload, LIMIT).unwrap(), kernel);
-        }
-    }
-
-    #[test]
-    fn lz4_of_another_size_is_damaged() {
-        let kernel = kernel();
-        for wrong in [0_u32, 17, u32::MAX] {
-            let mut payload = lz4(&kernel);
-            let end = payload.len() - 4;
-            payload[end..].copy_from_slice(&wrong.to_le_bytes());
-            let error = decompress(&payload, LIMIT).unwrap_err();
-            assert!(error.to_string().contains("lz4"), "{error}");
+            let [zstd, lz4] = [zstd, lz4].map(|packer: Packer| {
+                let mut payload = packer(&kernel);
+                let end = payload.len() - 4;
+                payload[end..].copy_from_slice(&wrong.to_le_bytes());
+                decompress(&payload, LIMIT)
+            });
+            assert_eq!(zstd.unwrap(), kernel);
+            let error = lz4.unwrap_err().to_string();
+            assert!(error.contains("lz4"), "{error}");
         }
     }
 
@@ -251,7 +230,7 @@ mod tests {
         let length = kernel.len() as u64;
         for packer in PACKERS {
             let payload = packer(&kernel);
-            assert!(decompress(&payload, length).is_ok());
+            assert_eq!(decompress(&payload, length).unwrap(), kernel);
             assert!(matches!(
                 decompress(&payload, length - 1),
                 Err(IntrospectionError::TooLarge(limit)) if limit == length - 1
@@ -264,24 +243,5 @@ mod tests {
         let error = decompress(b"\x89LZO\0\r\n\x1a\n", LIMIT).unwrap_err();
         assert!(error.to_string().contains("lzo"), "{error}");
         assert!(decompress(b"", LIMIT).is_err());
-    }
-
-    proptest! {
-        #[test]
-        fn damage_gives_errors_or_bytes(
-            which in 0..PACKERS.len(),
-            flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
-            cut in any::<prop::sample::Index>(),
-        ) {
-            let mut payload = PACKED.with(|packed| packed[which].clone());
-            for (index, value) in flips {
-                let index = index.index(payload.len());
-                payload[index] = value;
-            }
-            payload.truncate(cut.index(payload.len()) + 1);
-            if let Ok(unpacked) = decompress(&payload, LIMIT) {
-                prop_assert!(unpacked.len() as u64 <= LIMIT);
-            }
-        }
     }
 }

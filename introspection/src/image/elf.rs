@@ -303,51 +303,28 @@ fn damaged(error: read::Error) -> IntrospectionError {
 
 #[cfg(test)]
 mod tests {
+    use kvmprof_introspection_fixtures::library::put;
+
     use super::*;
 
     /// An ELF file with one note segment.
     fn with_notes(notes: &[u8]) -> Vec<u8> {
-        let mut file = b"\x7fELF\x02\x01\x01".to_vec();
-        file.resize(16, 0);
+        let mut file = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
         let length = notes.len() as u64;
         // Elf64_Ehdr from e_type on, then Elf64_Phdr: PT_NOTE.
-        let words = [
-            (2, 2),
-            (62, 2),
-            (1, 4),
-            (0, 8),
-            (64, 8),
-            (0, 8),
-            (0, 4),
-            (64, 2),
-            (56, 2),
-            (1, 2),
-            (64, 2),
-            (0, 2),
-            (0, 2),
-            (4, 4),
-            (4, 4),
-            (120, 8),
-            (0, 8),
-            (0, 8),
-            (length, 8),
-            (length, 8),
-            (4, 8),
-        ];
-        for (word, width) in words {
-            let word: u64 = word;
-            file.extend_from_slice(&word.to_le_bytes()[..width]);
-        }
+        put(&mut file, &[(2, 2), (62, 2), (1, 4), (0, 8), (64, 8)]);
+        put(&mut file, &[(0, 8), (0, 4), (64, 2), (56, 2), (1, 2)]);
+        put(&mut file, &[(64, 2), (0, 2), (0, 2), (4, 4), (4, 4)]);
+        put(&mut file, &[(120, 8), (0, 16), (length, 8), (length, 8)]);
+        put(&mut file, &[(4, 8)]);
         file.extend_from_slice(notes);
         file
     }
 
-    fn note(owner: &[u8], kind: u32, descriptor: &[u8]) -> Vec<u8> {
+    fn note(owner: &[u8], kind: u64, descriptor: &[u8]) -> Vec<u8> {
         let mut note = Vec::new();
-        for word in [owner.len(), descriptor.len()] {
-            note.extend_from_slice(&u32::try_from(word).unwrap().to_le_bytes());
-        }
-        note.extend_from_slice(&kind.to_le_bytes());
+        let [owned, described] = [owner, descriptor].map(|part| part.len() as u64);
+        put(&mut note, &[(owned, 4), (described, 4), (kind, 4)]);
         for part in [owner, descriptor] {
             note.extend_from_slice(part);
             note.resize(note.len().next_multiple_of(4), 0);
@@ -361,11 +338,9 @@ mod tests {
         all.extend(note(b"kvmprof\0", 1, b"where"));
         all.extend(note(b"kvmprof\0", 9, b""));
         let file = with_notes(&all);
-        assert_eq!(
-            notes(&file, b"kvmprof"),
-            [(1, b"where".as_slice()), (9, b"")]
-        );
-        assert_eq!(notes_in_section(&all, b"kvmprof"), notes(&file, b"kvmprof"));
+        let found = notes(&file, b"kvmprof");
+        assert_eq!(found, [(1, b"where".as_slice()), (9, b"")]);
+        assert_eq!(notes_in_section(&all, b"kvmprof"), found);
         assert_eq!(notes(&file, b"kvm"), []);
         assert_eq!(notes(b"no ELF file", b"kvmprof"), []);
     }
@@ -387,18 +362,14 @@ mod tests {
     fn reads_sections_and_symbols_of_a_file_that_has_them() {
         let file = std::fs::read(std::env::current_exe().unwrap()).unwrap();
         let vmlinux = Vmlinux::parse(&file).unwrap();
-        assert!(
-            vmlinux
-                .section(b".text")
-                .is_some_and(|(_, text)| !text.is_empty())
-        );
         let (begin, text) = vmlinux.section(b".text").unwrap();
+        assert!(!text.is_empty());
         assert!(vmlinux.code_ends().contains(&(begin + text.len() as u64)));
         assert!(vmlinux.section(b".bss").is_none());
         assert!(vmlinux.section(b".no-such-section").is_none());
-        assert!(vmlinux.symbols().any(|symbol| symbol.address != 0
-            && symbol.name == b"main"
-            && symbol.kind == SymbolKind::Function
-            && symbol.size > 0));
+        let main = vmlinux.symbols().find(|symbol| symbol.name == b"main");
+        let main = main.unwrap();
+        assert!(main.address != 0 && main.size > 0);
+        assert_eq!(main.kind, SymbolKind::Function);
     }
 }

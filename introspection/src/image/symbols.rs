@@ -382,20 +382,6 @@ mod tests {
     }
 
     #[test]
-    fn looks_up_by_name() {
-        let symbols = symbols();
-        assert_eq!(symbols.len(), 5);
-        assert_eq!(symbols.address_of("schedule"), Some(0x2000));
-        assert_eq!(symbols.address_of("twice"), Some(0x2400));
-        assert_eq!(symbols.address_of("sched"), None);
-        assert_eq!(symbols.address_of("zzz"), None);
-        assert_eq!(
-            symbols.addresses_of(["twice", "zzz", "_text"]),
-            [Some(0x2400), None, Some(0x1000)]
-        );
-    }
-
-    #[test]
     fn symbols_complete_others() {
         let listed = [(0x2000, "schedule", true), (0x2900, "listed", true)];
         let both = Symbols::from_elf(listed.into_iter()).with_others(&symbols());
@@ -407,24 +393,17 @@ mod tests {
     }
 
     #[test]
-    fn finds_the_variable_around_an_address() {
+    fn looks_up_by_name() {
         let symbols = symbols();
-        assert_eq!(symbols.variable_at(0x3000), Some(("jiffies", 0)));
-        assert_eq!(symbols.variable_at(0x3018), Some(("jiffies", 0x18)));
-        assert_eq!(symbols.variable_at(0x27ff), Some(("twice", 0x3ff)));
-        // A function, and no symbol.
-        assert_eq!(symbols.variable_at(0x2800), None);
-        assert_eq!(symbols.variable_at(0xfff), None);
-    }
-
-    #[test]
-    fn moves_the_addresses_above_a_bound() {
-        let symbols = symbols().moved_down(0x2800, 0x500);
+        assert_eq!(symbols.len(), 5);
+        let names = ["schedule", "twice", "_text", "sched", "zzz"];
+        let addresses = [Some(0x2000), Some(0x2400), Some(0x1000), None, None];
+        assert_eq!(symbols.addresses_of(names), addresses);
+        assert_eq!(names.map(|name| symbols.address_of(name)), addresses);
+        let symbols = symbols.moved_down(0x2800, 0x500);
         let names = ["_text", "schedule", "jiffies"];
-        assert_eq!(
-            symbols.addresses_of(names),
-            [Some(0x1000), Some(0x2000), Some(0x2b00)]
-        );
+        let addresses = [Some(0x1000), Some(0x2000), Some(0x2b00)];
+        assert_eq!(symbols.addresses_of(names), addresses);
         // The two symbols with the same name are swapped.
         assert_eq!(symbols.address_of("twice"), Some(0x2300));
         assert_eq!(symbols.function_at(0x2302), Some(("twice", 2)));
@@ -433,20 +412,28 @@ mod tests {
     #[test]
     fn looks_up_by_address() {
         let symbols = symbols();
-        assert_eq!(symbols.function_at(0x2010), Some(("schedule", 0x10)));
-        // Data between functions isn't a part of the function before it.
-        assert_eq!(symbols.function_at(0x2410), None);
-        assert_eq!(symbols.function_at(0xfff), None);
+        for (address, variable, function) in [
+            (0xfff, None, None),
+            (0x2010, None, Some(("schedule", 0x10))),
+            // Data between functions isn't a part of the function before it.
+            (0x2410, Some(("twice", 0x10)), None),
+            (0x27ff, Some(("twice", 0x3ff)), None),
+            (0x2800, None, Some(("twice", 0))),
+            (0x3000, Some(("jiffies", 0)), None),
+            (0x3018, Some(("jiffies", 0x18)), None),
+        ] {
+            assert_eq!(symbols.variable_at(address), variable, "{address:#x}");
+            assert_eq!(symbols.function_at(address), function, "{address:#x}");
+        }
         assert_eq!(symbols.address_after(0x2800), Some(0x3000));
         assert_eq!(symbols.address_after(0x3000), None);
-        let functions: Vec<_> = symbols.functions().collect();
+        let functions: Vec<String> = symbols
+            .functions()
+            .map(|(address, kind, name)| format!("{address:x} {kind} {name}"))
+            .collect();
         assert_eq!(
             functions,
-            [
-                (0x1000, 't', "_text"),
-                (0x2000, 't', "schedule"),
-                (0x2800, 't', "twice")
-            ]
+            ["1000 t _text", "2000 t schedule", "2800 t twice"]
         );
     }
 

@@ -90,7 +90,7 @@ mod tests {
 
     use super::*;
     use crate::test_guest::LinuxGuest;
-    use kvmprof_introspection_fixtures::kernel::{HOT, NEW, OLD, offsets};
+    use kvmprof_introspection_fixtures::kernel::{HOT, NEW, OLD, TEXT, offsets};
     use kvmprof_introspection_fixtures::linux_guest::{IMAGE, SLIDE};
     use kvmprof_introspection_fixtures::page_tables::{Memory, Tables};
 
@@ -119,43 +119,29 @@ mod tests {
     fn firmware_and_other_kernels_do_not_confirm_it() {
         let guest = LinuxGuest::new(HOT);
         let linux = located(&guest);
-        let firmware = [
-            Registers::default(),
-            Registers {
-                rip: 0xfff0,
-                cr0: 1,
-                ..Registers::default()
-            },
-            Registers {
-                efer: 0,
-                ..guest.kernel(0)
-            },
-            Registers {
-                cr3: 1 << 45,
-                ..guest.kernel(0)
-            },
-        ];
-        for registers in firmware {
-            assert!(
-                !linux.is_run_by(&guest.memory, &registers),
-                "{registers:x?}"
-            );
-        }
-        // The same kernel, restarted with another slide and elsewhere in memory.
+        let changed = |registers: Registers, change: fn(&mut Registers)| {
+            let mut registers = registers;
+            change(&mut registers);
+            registers
+        };
+        // The last one is the same kernel, restarted with another slide and elsewhere in memory.
         let slide = SLIDE + 0x20_0000;
         guest.write(OTHER, &HOT.image_at(slide));
         let mut tables = Tables::new(guest.memory.clone(), OTHER_TABLES, 4);
-        tables.map(
-            kvmprof_introspection_fixtures::kernel::TEXT + slide,
-            OTHER,
-            2,
-        );
-        let anew = Registers {
-            rip: guest.kernel(0).rip + 0x20_0000,
-            cr3: OTHER_TABLES,
-            ..guest.kernel(0)
-        };
-        assert!(!linux.is_run_by(&guest.memory, &anew));
+        tables.map(TEXT + slide, OTHER, 2);
+        for registers in [
+            Registers::default(),
+            changed(Registers::default(), |it| (it.rip, it.cr0) = (0xfff0, 1)),
+            changed(guest.kernel(0), |it| it.efer = 0),
+            changed(guest.kernel(0), |it| it.cr3 = 1 << 45),
+            changed(guest.kernel(0), |it| {
+                it.rip += 0x20_0000;
+                it.cr3 = OTHER_TABLES;
+            }),
+        ] {
+            let is_run = linux.is_run_by(&guest.memory, &registers);
+            assert!(!is_run, "{registers:x?}");
+        }
         assert!(linux.is_run_by(&guest.memory, &guest.user()));
     }
 

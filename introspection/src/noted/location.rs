@@ -86,17 +86,19 @@ mod tests {
                 &registers,
             )
         };
-        assert_eq!(number(Base::Gs, &[0x10, -8], 4), Some(-2));
-        assert_eq!(number(Base::Absolute, &[0x1010, -8], 8), Some(0xffff_fffe));
-        assert_eq!(number(Base::Absolute, &[0x1ff8], 1), Some(-2));
-        assert_eq!(number(Base::Absolute, &[0x1010], 2), Some(0x2000));
-        assert_eq!(number(Base::Absolute, &[0x3ffd], 4), None);
-        assert_eq!(number(Base::Absolute, &[-1], 8), None);
+        for (base, offsets, width, value) in [
+            (Base::Gs, &[0x10, -8][..], 4, Some(-2)),
+            (Base::Absolute, &[0x1010, -8], 8, Some(0xffff_fffe)),
+            (Base::Absolute, &[0x1ff8], 1, Some(-2)),
+            (Base::Absolute, &[0x1010], 2, Some(0x2000)),
+            (Base::Absolute, &[0x3ffd], 4, None),
+            (Base::Absolute, &[-1], 8, None),
+        ] {
+            assert_eq!(number(base, offsets, width), value, "{offsets:x?}");
+        }
         let comm = Location::new(Base::Gs, 16, &[0x10, 8]).unwrap();
-        assert_eq!(
-            name(&comm, &space, &registers).as_ref(),
-            Some(b"a name of 16 byt")
-        );
+        let found = name(&comm, &space, &registers);
+        assert_eq!(found, Some(*b"a name of 16 byt"));
         assert_eq!(super::number(&comm, &space, &registers), None);
     }
 }

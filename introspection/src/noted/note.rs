@@ -88,55 +88,41 @@ mod tests {
 
     #[test]
     fn reads_the_process() {
-        let identity = look(12, 0, 3, false);
-        assert_eq!(
-            identity,
-            Identity {
-                mode: Mode::User,
-                pid: 12,
-                tid: 12,
-                process_group: 77,
-                comm: *b"spinner\0\0\0\0\0\0\0\0\0",
-                preemption: Preemption::Unknown,
-            }
-        );
+        let expected = Identity {
+            mode: Mode::User,
+            pid: 12,
+            tid: 12,
+            process_group: 77,
+            comm: *b"spinner\0\0\0\0\0\0\0\0\0",
+            preemption: Preemption::Unknown,
+        };
+        assert_eq!(look(12, 0, 3, false), expected);
         assert_eq!(look(-3, 0, 3, false).pid, -1);
     }
 
     #[test]
     fn tells_the_mode() {
-        assert_eq!(look(12, 1, 3, false).mode, Mode::User);
-        assert_eq!(look(12, 1, 0, false).mode, Mode::Interrupt);
-        assert_eq!(look(12, 0, 0, false).mode, Mode::Kernel);
-        assert_eq!(look(0, 0, 0, false).mode, Mode::Kernel);
-        assert_eq!(look(0, 0, 0, true).mode, Mode::Idle);
+        for (pid, nesting, cpl, halted, mode) in [
+            (12, 1, 3, false, Mode::User),
+            (12, 1, 0, false, Mode::Interrupt),
+            (12, 0, 0, false, Mode::Kernel),
+            (0, 0, 0, false, Mode::Kernel),
+            (0, 0, 0, true, Mode::Idle),
+        ] {
+            let found = look(pid, nesting, cpl, halted).mode;
+            assert_eq!(found, mode, "{pid} {nesting} {cpl} {halted}");
+        }
     }
 
     #[test]
     fn unmapped_memory_is_unknown() {
-        let registers = Registers {
-            gs_base: 0x1ff0,
-            cpl: 0,
-            ..Registers::default()
+        let look = |gs_base, with_group| {
+            let mut registers = Registers::default();
+            registers.gs_base = gs_base;
+            identify(&note(), &memory(1, 0), &registers, false, with_group)
         };
-        let identity = identify(&note(), &memory(1, 0), &registers, false, true);
-        assert_eq!(identity.comm, [0; COMM_LENGTH]);
-        assert_eq!(
-            identify(
-                &note(),
-                &memory(1, 0),
-                &Registers {
-                    gs_base: 1 << 40,
-                    ..registers
-                },
-                false,
-                true
-            ),
-            Identity::unknown(Mode::Kernel)
-        );
-        assert_eq!(
-            identify(&note(), &memory(1, 0), &registers, false, false).process_group,
-            -1
-        );
+        assert_eq!(look(0x1ff0, true).comm, [0; COMM_LENGTH]);
+        assert_eq!(look(1 << 40, true), Identity::unknown(Mode::Kernel));
+        assert_eq!(look(0x1ff0, false).process_group, -1);
     }
 }

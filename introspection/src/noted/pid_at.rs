@@ -131,45 +131,40 @@ mod tests {
 
     #[test]
     fn reads_locations() {
-        let location = |value| PidAt::parse(value).ok().and_then(|it| it.location());
-        assert_eq!(
-            location("absolute:0x1234:4"),
-            Location::new(Base::Absolute, 4, &[0x1234])
-        );
-        assert_eq!(
-            location("gs:0x10,-8,24:8"),
-            Location::new(Base::Gs, 8, &[0x10, -8, 24])
-        );
-        assert_eq!(
-            location("absolute:0xffffffff81000000:2"),
-            Location::new(Base::Absolute, 2, &[-0x7f00_0000])
-        );
+        for (value, base, width, offsets) in [
+            ("absolute:0x1234:4", Base::Absolute, 4, &[0x1234][..]),
+            ("gs:0x10,-8,24:8", Base::Gs, 8, &[0x10, -8, 24]),
+            (
+                "absolute:0xffffffff81000000:2",
+                Base::Absolute,
+                2,
+                &[-0x7f00_0000],
+            ),
+        ] {
+            let location = PidAt::parse(value).unwrap().location();
+            assert_eq!(location, Location::new(base, width, offsets), "{value}");
+        }
     }
 
     #[test]
     fn invalid_locations_are_named() {
-        let message = |value| PidAt::parse(value).unwrap_err().to_string();
-        assert!(message("").contains("absolute:0x1234:4"));
-        assert!(message("gs:0x10").contains("BASE:OFFSET"));
-        assert!(message("gs:1:4:5").contains("BASE:OFFSET"));
-        assert!(message(":0x10:4").contains("BASE:OFFSET"));
-        for bad in [
-            "gs::4",
-            "gs:0x:4",
-            "gs:ten:4",
-            "gs:+1:4",
-            "gs:--1:4",
-            "gs:0x10000000000000000:4",
+        let number = "is not a decimal or 0x";
+        for (value, words) in [
+            ("", "absolute:0x1234:4"),
+            ("gs:0x10", "BASE:OFFSET"),
+            ("gs:1:4:5", "BASE:OFFSET"),
+            (":0x10:4", "BASE:OFFSET"),
+            ("gs::4", number),
+            ("gs:0x:4", number),
+            ("gs:ten:4", number),
+            ("gs:+1:4", number),
+            ("gs:--1:4", number),
+            ("gs:0x10000000000000000:4", number),
+            ("gs:1,2,3,4,5:4", "There are 5 offsets, more than 4"),
+            ("gs:1:16", "The width '16' is none of 1, 2, 4 and 8 bytes"),
         ] {
-            assert!(message(bad).contains("is not a decimal or 0x"), "{bad}");
+            let said = PidAt::parse(value).unwrap_err().to_string();
+            assert!(said.contains(words), "{value}: {said}");
         }
-        assert_eq!(
-            message("gs:1,2,3,4,5:4"),
-            "There are 5 offsets, more than 4"
-        );
-        assert_eq!(
-            message("gs:1:16"),
-            "The width '16' is none of 1, 2, 4 and 8 bytes"
-        );
     }
 }

@@ -1,6 +1,6 @@
 //! Processes that end, or execute another program, at the worst moments of a look.
 
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -45,8 +45,11 @@ const WAYS: [&str; 4] = ["execute", "exit", "kill", "end the thread"];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
     Before,
-    /// While the thread stands still. It can't end by itself then.
-    During,
+    /// While the thread stands still. It can't end by itself then. Its tracer lets it go, or looks at it again first: an execve(2) waits until the
+    /// tracer has waited for the thread's end, and a tracer that would trace it again waits for the execve(2).
+    During {
+        looks_again: bool,
+    },
     /// After so long, in us, while one look comes after the other.
     AtAnyTime(u64),
 }
@@ -90,14 +93,17 @@ fn end(way: &str, moment: Moment) {
             process.end(way);
             process.until_ended();
         }
-        Moment::During => {
+        Moment::During { looks_again } => {
             let looked = vcpu.look(|_| {
                 process.end(way);
                 process.until_ended();
                 Ok(())
             });
             assert_eq!(looked.unwrap(), StopOutcome::Stopped(()), "{way}");
-            let_go(&mut vcpu);
+            assert!(way != "execute" || vcpu.is_slow());
+            if !looks_again {
+                let_go(&mut vcpu);
+            }
         }
         Moment::AtAnyTime(time) => {
             let begin = Instant::now();
@@ -132,7 +138,9 @@ fn a_process_ends_as_it_wants_whatever_the_tracer_does() {
     for way in WAYS {
         end(way, Moment::Before);
         if way != "end the thread" {
-            end(way, Moment::During);
+            for looks_again in [false, true] {
+                end(way, Moment::During { looks_again });
+            }
         }
         for time in 0..8 {
             end(way, Moment::AtAnyTime(time * 731));

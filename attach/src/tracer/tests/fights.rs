@@ -33,17 +33,6 @@ struct Counts {
     signals: AtomicU64,
 }
 
-/// One way to fight.
-struct Fight {
-    name: &'static str,
-    /// What the thread does, for good.
-    act: fn(&'static Counts),
-    /// The outcomes of looks, each of which must be seen, and no other one but that the host is busy.
-    outcomes: &'static [&'static str],
-    /// The signals that it gets.
-    signals: Signals,
-}
-
 /// Signals of which the thread itself is the cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Signals {
@@ -55,86 +44,45 @@ enum Signals {
 
 pub const ASKED: &str = "KVM was asked";
 
-const FIGHTS: &[Fight] = &[
-    Fight {
-        name: "starts threads",
-        act: start_threads,
-        outcomes: &[ASKED],
-        signals: Signals::None,
-    },
-    Fight {
-        name: "forks",
-        act: fork,
-        outcomes: &[ASKED],
-        signals: Signals::None,
-    },
-    Fight {
-        name: "has its calls notified",
-        act: have_calls_notified,
-        outcomes: &[ASKED],
-        signals: Signals::None,
-    },
-    Fight {
-        name: "has its calls dispatched",
-        act: have_calls_dispatched,
-        outcomes: &["signal 31"],
-        signals: Signals::None,
-    },
-    Fight {
-        name: "single-steps",
-        act: single_step,
-        outcomes: &[ASKED, "signal 5"],
-        signals: Signals::Some,
-    },
-    Fight {
-        name: "has breakpoints",
-        act: break_off,
-        outcomes: &[ASKED, "signal 5"],
-        signals: Signals::Each,
-    },
-    Fight {
-        name: "has its calls trapped",
-        act: have_calls_trapped,
-        outcomes: &[ASKED, "signal 31"],
-        signals: Signals::Each,
-    },
-    Fight {
-        name: "has no stack",
-        act: have_no_stack,
-        outcomes: &["no frame"],
-        signals: Signals::None,
-    },
-    Fight {
-        name: "has its code as its stack",
-        act: have_code_as_stack,
-        outcomes: &["no stack"],
-        signals: Signals::None,
-    },
-    Fight {
-        name: "is 32-bit code",
-        act: be_32_bit_code,
-        outcomes: &["32-bit code"],
-        signals: Signals::None,
-    },
-    Fight {
-        name: "hides its C library",
-        act: hide_library,
-        outcomes: &["another program"],
-        signals: Signals::None,
-    },
-    Fight {
-        name: TRACED,
-        act: spin,
-        outcomes: &[ASKED, "busy"],
-        signals: Signals::None,
-    },
-    Fight {
-        name: STOPPED,
-        act: spin,
-        outcomes: &[ASKED, "suspended"],
-        signals: Signals::None,
-    },
+/// Ways to fight: the outcomes of looks, each of which must be seen, and no other one but that the host is busy; and the signals that the thread gets.
+const FIGHTS: [(&str, &[&str], Signals); 13] = [
+    ("starts threads", &[ASKED], Signals::None),
+    ("forks", &[ASKED], Signals::None),
+    ("has its calls notified", &[ASKED], Signals::None),
+    ("has its calls dispatched", &["signal 31"], Signals::None),
+    ("single-steps", &[ASKED, "signal 5"], Signals::Some),
+    ("has breakpoints", &[ASKED, "signal 5"], Signals::Each),
+    (
+        "has its calls trapped",
+        &[ASKED, "signal 31"],
+        Signals::Each,
+    ),
+    ("has no stack", &["no frame"], Signals::None),
+    ("has its code as its stack", &["no stack"], Signals::None),
+    ("is 32-bit code", &["32-bit code"], Signals::None),
+    ("hides its C library", &["another program"], Signals::None),
+    (TRACED, &[ASKED, "busy"], Signals::None),
+    (STOPPED, &[ASKED, "suspended"], Signals::None),
 ];
+
+/// What the thread does, for good.
+fn act(name: &str) -> fn(&'static Counts) {
+    match name {
+        "starts threads" => start_threads,
+        "forks" => fork,
+        "has its calls notified" => have_calls_notified,
+        "has its calls dispatched" => have_calls_dispatched,
+        "single-steps" => single_step,
+        "has breakpoints" => break_off,
+        "has its calls trapped" => have_calls_trapped,
+        "has no stack" => have_no_stack,
+        "has its code as its stack" => have_code_as_stack,
+        "is 32-bit code" => be_32_bit_code,
+        "hides its C library" => hide_library,
+        TRACED | STOPPED => spin,
+        other => panic!("{other}"),
+    }
+}
 
 fn spin(counts: &'static Counts) {
     loop {
@@ -363,7 +311,7 @@ fn the_process() {
         return;
     };
     let counts = map_counts();
-    let fight = FIGHTS.iter().find(|fight| fight.name == what).unwrap();
+    let act = act(&what);
     let handler: extern "C" fn(i32) = count_signal;
     for signal in [libc::SIGSYS, libc::SIGTRAP] {
         // SAFETY: the handler does what a handler may do.
@@ -375,10 +323,10 @@ fn the_process() {
         while !BEGINS.load(Ordering::SeqCst) {
             thread::yield_now();
         }
-        (fight.act)(counts);
+        act(counts);
     });
     let thread = received.recv().unwrap();
-    if fight.name == TRACED {
+    if what == TRACED {
         start_tracer(thread);
     }
     tell(thread, ptr::from_ref(counts) as u64);
@@ -460,19 +408,19 @@ fn stop_and_continue(pid: i32, is_over: &AtomicBool) {
 }
 
 /// Looks at the thread until each outcome has been seen often enough.
-fn fight(fight: &Fight, vcpu: &mut TracedVcpu) {
+fn fight(name: &str, outcomes: &[&str], vcpu: &mut TracedVcpu) {
     let begin = Instant::now();
     let mut seen: BTreeMap<String, u32> = BTreeMap::new();
     let is_enough = |seen: &BTreeMap<String, u32>| {
         let times = |outcome: &&str| seen.get(*outcome).copied().unwrap_or_default();
-        fight.outcomes.iter().all(|outcome| times(outcome) >= TIMES)
+        outcomes.iter().all(|outcome| times(outcome) >= TIMES)
     };
     while !is_enough(&seen) {
         let outcome = look(vcpu);
-        let is_known = fight.outcomes.contains(&outcome.as_str()) || outcome == "slow";
-        assert!(is_known, "{}: {outcome}", fight.name);
+        let is_known = outcomes.contains(&outcome.as_str()) || outcome == "slow";
+        assert!(is_known, "{name}: {outcome}");
         *seen.entry(outcome).or_default() += 1;
-        assert!(begin.elapsed() < LIMIT, "{}: {seen:?}", fight.name);
+        assert!(begin.elapsed() < LIMIT, "{name}: {seen:?}");
         let_go(vcpu);
     }
 }
@@ -481,12 +429,12 @@ fn fight(fight: &Fight, vcpu: &mut TracedVcpu) {
 /// wouldn't have had.
 #[test]
 fn a_process_that_fights_its_tracer_goes_on_and_a_look_ends() {
-    for way in FIGHTS {
-        let has_filter = way.name.starts_with("has its calls ");
+    for (name, outcomes, expected) in FIGHTS {
+        let has_filter = name.starts_with("has its calls ");
         if has_filter && !rustix::process::geteuid().is_root() {
             continue;
         }
-        let mut process = OtherProcess::begin("fights::the_process", way.name);
+        let mut process = OtherProcess::begin("fights::the_process", name);
         let mut vcpu = process.vcpu();
         writeln!(process.child.stdin.as_mut().unwrap()).unwrap();
         while process.told::<1>()[0] == 0 {
@@ -494,36 +442,32 @@ fn a_process_that_fights_its_tracer_goes_on_and_a_look_ends() {
         }
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
-            if way.name == STOPPED {
+            if name == STOPPED {
                 scope.spawn(|| stop_and_continue(process.pid(), &is_over));
             }
             // The thread that looks is the one that traces: this one.
-            fight(way, &mut vcpu);
+            fight(name, outcomes, &mut vcpu);
             is_over.store(true, Ordering::SeqCst);
         });
         let [rounds, signals] = counted(&process, &mut vcpu);
-        let is_right = match way.signals {
+        let is_right = match expected {
             Signals::None => signals == 0,
             Signals::Some => signals > 0,
             // That of the last round may not have come.
             Signals::Each => (rounds - 1..=rounds).contains(&signals),
         };
-        assert!(is_right, "{}: {signals} in {rounds} rounds", way.name);
+        assert!(is_right, "{name}: {signals} in {rounds} rounds");
         while process.told::<1>()[0] == rounds {
             let ended = process.child.try_wait().unwrap();
-            assert!(ended.is_none(), "{}: {ended:?}", way.name);
+            assert!(ended.is_none(), "{name}: {ended:?}");
         }
-        if way.name != TRACED {
-            assert_eq!(process.status("TracerPid:"), "0", "{}", way.name);
+        if name != TRACED {
+            assert_eq!(process.status("TracerPid:"), "0", "{name}");
         }
         // Handlers block their own signals meanwhile.
-        if way.signals == Signals::None {
-            assert_eq!(
-                process.status("SigBlk:"),
-                format!("{:016x}", 0),
-                "{}",
-                way.name
-            );
+        if expected == Signals::None {
+            let none = "0".repeat(16);
+            assert_eq!(process.status("SigBlk:"), none, "{name}");
         }
     }
 }

@@ -174,7 +174,7 @@ fn queue(thread: i32, signal: i32) {
     thread::sleep(Duration::from_micros(50));
 }
 
-/// Stops the vCPU up to this often, until its system calls have been made this often. False if this user can't suspend filters.
+/// Stops the vCPU until its system calls have been made this often. False if this user can't suspend filters.
 fn look(vcpu: &mut TracedVcpu, times: u32) -> bool {
     let mut done = 0;
     while done < times {

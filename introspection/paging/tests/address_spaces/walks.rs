@@ -1,9 +1,7 @@
 //! Walks of page tables for one address.
 
-use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::hostile_tables::HostileTables;
 use kvmprof_introspection_fixtures::page_tables::{Memory, Tables, long_mode};
 use kvmprof_paging::{AddressSpace, CR0_PG, Registers};
 
@@ -21,12 +19,16 @@ fn walks_every_page_size_and_depth() {
         let registers = long_mode(0x10000 | 0xfff, levels == 5);
         let space = AddressSpace::new(&tables.memory, &registers);
         let physical = |address| space.translate(address).map(|address| address.0);
-        assert_eq!(physical(0xffff_8000_0000_1abc), Some(0x5abc));
-        assert_eq!(physical(0xffff_ffff_8021_2345), Some(0x21_2345));
-        assert_eq!(physical(0x40_1234_5678), Some((1 << 32) + 0x1234_5678));
-        assert_eq!(physical(0xffff_8000_0000_2000), None);
-        assert_eq!(physical(0x0080_0000_0000_0000), None);
-        assert_eq!(physical(0x0000_8000_0000_1000), None);
+        for (address, expected) in [
+            (0xffff_8000_0000_1abc, Some(0x5abc)),
+            (0xffff_ffff_8021_2345, Some(0x21_2345)),
+            (0x40_1234_5678, Some((1 << 32) + 0x1234_5678)),
+            (0xffff_8000_0000_2000, None),
+            (0x0080_0000_0000_0000, None),
+            (0x0000_8000_0000_1000, None),
+        ] {
+            assert_eq!(physical(address), expected, "{levels} {address:#x}");
+        }
     }
 }
 
@@ -35,14 +37,10 @@ fn reads_across_pages() {
     let mut tables = Tables::new(memory(), 0x10000, 4);
     tables.map(0x1000, 0x5000, 1);
     tables.map(0x2000, 0x3000, 1);
-    tables
-        .memory
-        .write_slice(b"left", GuestAddress(0x5ffc))
-        .unwrap();
-    tables
-        .memory
-        .write_slice(b"right", GuestAddress(0x3000))
-        .unwrap();
+    for (place, bytes) in [(0x5ffc, &b"left"[..]), (0x3000, b"right")] {
+        let written = tables.memory.write_slice(bytes, GuestAddress(place));
+        written.unwrap();
+    }
     let space = AddressSpace::new(&tables.memory, &long_mode(0x10000, false));
     let mut buffer = [0; 9];
     space.read(0x1ffc, &mut buffer).unwrap();
@@ -54,15 +52,12 @@ fn reads_across_pages() {
 fn without_paging_addresses_are_physical() {
     let memory = memory();
     let mut registers = Registers::default();
-    assert_eq!(
-        AddressSpace::new(&memory, &registers).translate(0x1234),
-        Some(GuestAddress(0x1234))
-    );
-    registers.cr0 = CR0_PG;
-    assert_eq!(
-        AddressSpace::new(&memory, &registers).translate(0x1234),
-        None
-    );
+    let same = Some(GuestAddress(0x1234));
+    for (cr0, expected) in [(0, same), (CR0_PG, None)] {
+        registers.cr0 = cr0;
+        let space = AddressSpace::new(&memory, &registers);
+        assert_eq!(space.translate(0x1234), expected, "{cr0:#x}");
+    }
 }
 
 #[test]
@@ -75,20 +70,6 @@ fn circular_tables_end() {
     }
     let space = AddressSpace::new(&memory, &long_mode(0x1000, true));
     assert_eq!(space.translate(0x1234), Some(GuestAddress(0x1234)));
-}
-
-proptest! {
-    #[test]
-    fn hostile_tables_end_and_stay_inside(tables in HostileTables::any()) {
-        let memory = memory();
-        // Half of the entries point to other tables, the rest anywhere.
-        tables.write(&memory, |entry| if entry & 2 == 0 { entry & 0xf_f0ff } else { entry });
-        for registers in tables.registers(0xf_ffff) {
-            let space = AddressSpace::new(&memory, &registers);
-            let mut buffer = [0; 64];
-            space.read(tables.address, &mut buffer);
-            space.read(u64::MAX - 3, &mut buffer);
-            space.translate(tables.address);
-        }
-    }
+    // The first address follows the last one.
+    assert_eq!(space.read(u64::MAX - 3, &mut [0; 64]), Some(()));
 }

@@ -98,40 +98,27 @@ fn the_wait_of_every_thread_is_read() {
         assert!(guest.look());
         let look = guest.reader.look();
         assert!(look.is_complete);
-        let names: Vec<_> = (look.tasks.iter())
-            .map(|task| (task.pid, task.tid))
+        let ids: Vec<String> = (look.tasks.iter())
+            .map(|task| format!("{}/{}", task.pid, task.tid))
             .collect();
-        assert_eq!(
-            names,
-            [
-                (101, 101),
-                (102, 102),
-                (102, 103),
-                (102, 104),
-                (105, 105),
-                (105, 106)
-            ]
-        );
+        let expected = "101/101 102/102 102/103 102/104 105/105 105/106";
+        assert_eq!(ids.join(" "), expected);
         let states: String = look.tasks.iter().map(|task| task.state.letter()).collect();
         assert_eq!(states, "SDRSZS");
         let second = look.tasks[1];
         assert_eq!((second.vcpu, second.switches), (1, 7));
         assert_eq!(second.run_delay, Some(2000));
         assert!(second.comm.starts_with(b"task-102\0"));
-        assert_eq!(
-            look.frames_of(second.stack),
-            [FIRST_SCHEDULER_FRAME - 1, WAITING - 1, END - 1]
-        );
+        let frames = [FIRST_SCHEDULER_FRAME, WAITING, END].map(|back| back - 1);
+        assert_eq!(look.frames_of(second.stack), frames);
         let TaskStack::Known { scheduler, end, .. } = second.stack else {
             panic!("{second:?}");
         };
         assert_eq!((scheduler, end), (1, StackEnd::Complete));
         // The running task, and the task that has ended.
         assert!(look.tasks[2].is_on_vcpu);
-        assert_eq!(
-            [2, 4].map(|place: usize| look.tasks[place].stack),
-            [TaskStack::Absent; 2]
-        );
+        let [running, ended] = [2, 4].map(|place: usize| look.tasks[place].stack);
+        assert_eq!([running, ended], [TaskStack::Absent; 2]);
     }
 }
 

@@ -83,11 +83,10 @@ fn conflicting_ids_are_rejected() {
         own_pid: task::OWN_PID,
         number: task::NUMBER,
     });
-    let (place, own) = (GuestAddress(TASKS + 0x1000 + task::OWN_PID), 0x50_0000);
+    let own = 0x50_0000;
     let pid_with = |pointer: u64, number: i32| {
-        guest.memory.write_obj(pointer, place).unwrap();
-        let at = GuestAddress(own + task::NUMBER);
-        guest.memory.write_obj(number, at).unwrap();
+        guest.write(TASKS + 0x1000 + task::OWN_PID, &pointer.to_le_bytes());
+        guest.write(own + task::NUMBER, &number.to_le_bytes());
         let mut cpu = Cpu::new(0);
         let registers = guest.kernel(0);
         let identity = cpu.identify(&linux, &guest.memory, &registers, false, false);

@@ -26,30 +26,37 @@ fn cached_rules_are_the_same() {
     assert_eq!(unpack(pack(None)), None);
 }
 
+/// The distances of the caller's place from the stack pointer, at some bytes of a function's code.
 #[test]
 fn the_callers_place_follows_from_the_epilogue() {
-    let mut kernel = TestCode::default();
-    // push %rbx; push %rbp; sub $16, %rsp; nop; add $16, %rsp; pop %rbp; pop %rbx; ret
-    kernel.add(
-        "plain",
-        b"\x53\x55\x48\x83\xec\x10\x90\x48\x83\xc4\x10\x5d\x5b\xc3",
-    );
-    let distances = kernel.distances().unwrap();
-    let at = |index: usize| distances[index];
-    assert_eq!(
-        [at(0), at(1), at(2), at(6), at(11), at(12), at(13)],
-        [8, 16, 24, 40, 24, 16, 8].map(Some)
-    );
-}
-
-/// In a file, a test of the processor's features is a jump out of the code, which comes back behind the jump or elsewhere.
-#[test]
-fn code_continues_behind_a_jump_out_of_the_kernel() {
-    let mut kernel = TestCode::default();
-    // push %rbx; jmp; pop %rbx; ret
-    kernel.add("tests", b"\x53\xe9\x00\x00\x00\x10\x5b\xc3");
-    let distances = kernel.distances().unwrap();
-    assert_eq!((distances[1], distances[6]), (Some(16), Some(16)));
+    for (code, expected) in [
+        (
+            // push %rbx; push %rbp; sub $16, %rsp; nop; add $16, %rsp; pop %rbp; pop %rbx; ret
+            &b"\x53\x55\x48\x83\xec\x10\x90\x48\x83\xc4\x10\x5d\x5b\xc3"[..],
+            &[
+                (0, 8),
+                (1, 16),
+                (2, 24),
+                (6, 40),
+                (11, 24),
+                (12, 16),
+                (13, 8),
+            ][..],
+        ),
+        // push %rbx; jmp; pop %rbx; ret. In a file, a test of the processor's features is a jump out of the code, which comes back behind the jump or
+        // elsewhere.
+        (b"\x53\xe9\x00\x00\x00\x10\x5b\xc3", &[(1, 16), (6, 16)]),
+        // Two paths that disagree give no rule: one pops twice, the other one once.
+        (b"\x74\x03\x5b\x5b\xc3\x5b\xc3", &[(2, 24), (5, 16)]),
+    ] {
+        let mut kernel = TestCode::default();
+        kernel.add("function", code);
+        let distances = kernel.distances().unwrap();
+        for (index, distance) in expected {
+            assert_eq!(distances[*index], Some(*distance), "{code:x?} {index}");
+        }
+        assert_eq!(distances[0].is_none(), code[0] == 0x74);
+    }
 }
 
 /// What an interrupt finds on the stack is known until the registers are being saved. A system call has no caller in the kernel.
@@ -120,18 +127,6 @@ fn threads_begin_in_assembly_code() {
             assert_eq!(is_outermost, name == outermost, "{name} of {names:?}");
         }
     }
-}
-
-/// One path pops twice, the other one once.
-#[test]
-fn paths_that_disagree_give_no_rule() {
-    let mut kernel = TestCode::default();
-    kernel.add("two_ways", b"\x74\x03\x5b\x5b\xc3\x5b\xc3");
-    let distances = kernel.distances().unwrap();
-    assert_eq!(
-        (distances[0], distances[2], distances[5]),
-        (None, Some(24), Some(16))
-    );
 }
 
 #[test]

@@ -43,10 +43,8 @@ fn without_orc_a_system_call_uses_the_registers_at_the_stacks_end() {
     memory.set(top - 168 - 16, &[0, at(ENTRY) + 1]);
     let registers = in_kernel(at(LEAF), top - 200, top - 168 - 16);
     let (stack, user) = walk(None, &registers, &mut memory);
-    assert_eq!(
-        (stack.summary().kernel_end, user),
-        (StackEnd::Complete, None)
-    );
+    let ended = (stack.summary().kernel_end, user);
+    assert_eq!(ended, (StackEnd::Complete, None));
 }
 
 #[test]

@@ -94,10 +94,7 @@ fn registers(cpl: u8, ip: u64, sp: u64, bp: u64) -> Registers {
 
 /// Sets up a function of the kernel that works for a program, and the kernel's entry; both have frames.
 fn at_work(guest: &Guest, pushed: [u64; 4]) -> Registers {
-    let (handler, main) = (
-        guest.behind_call(KERNEL + 0x100),
-        guest.behind_call(PROGRAM + 0x100),
-    );
+    let [handler, main] = [KERNEL, PROGRAM].map(|code| guest.behind_call(code + 0x100));
     let entry = KERNEL_STACK + 0x140;
     guest.set(KERNEL_STACK + 0x100, &[entry, handler]);
     guest.set(entry, &[PROGRAM_STACK + 0x140, PROGRAM + 0x234]);
@@ -136,24 +133,16 @@ fn copies_of_a_stack_are_unwound_in_its_place() {
     let guest = Guest::new();
     let registers = at_work(&guest, FROM_PROGRAM);
     let mut bytes = [0; 0x800];
-    guest
-        .memory
-        .read_slice(&mut bytes, GuestAddress(0x20_1080))
-        .unwrap();
+    let place = GuestAddress(0x20_1080);
+    guest.memory.read_slice(&mut bytes, place).unwrap();
     guest.set(KERNEL_STACK, &[0x1234; 512]);
     let of_copy = |length: usize| {
         let copy = StackCopy {
             address: KERNEL_STACK + 0x80,
             bytes: &bytes[..length],
         };
-        let copies = Some(&[copy][..]);
-        guest.stack_of(
-            &registers,
-            StackSource {
-                parts: BOTH,
-                copies,
-            },
-        )
+        let (parts, copies) = (BOTH, Some(&[copy][..]));
+        guest.stack_of(&registers, StackSource { parts, copies })
     };
     let (frames, summary) = of_copy(0x800);
     let kernel = [KERNEL + 0x500, KERNEL + 0x104];
@@ -210,20 +199,13 @@ fn user_memory_is_not_taken_for_an_interrupt_frame() {
     let guest = Guest::new();
     at_work(&guest, FROM_PROGRAM);
     // A program whose frame pointer leads into the kernel's stack, where an interrupt's words are.
-    let entry = registers(
-        3,
-        PROGRAM + 0x500,
-        KERNEL_STACK + 0x100,
-        KERNEL_STACK + 0x140,
-    );
+    let (sp, bp) = (KERNEL_STACK + 0x100, KERNEL_STACK + 0x140);
+    let mut entry = registers(3, PROGRAM + 0x500, sp, bp);
     let (frames, summary) = guest.stack(&entry, BOTH);
     assert_eq!(frames, [PROGRAM + 0x500]);
     assert_eq!(summary.user_end, StackEnd::Broken);
-    let old = Registers {
-        is_64_bit_code: false,
-        ..entry
-    };
-    let (_, summary) = guest.stack(&old, BOTH);
+    entry.is_64_bit_code = false;
+    let (_, summary) = guest.stack(&entry, BOTH);
     assert_eq!(summary.user_end, StackEnd::Unsupported);
 }
 

@@ -48,14 +48,30 @@ fn pointer(index: u64) -> u64 {
 
 fn unwinder<'a>(orc: Option<&'a OrcTable>, initcalls: &'a Initcalls) -> KernelUnwinder<'a> {
     KernelUnwinder {
-        orc,
-        rules: None,
-        modules: None,
         initcalls: Some(initcalls),
-        slide: SLIDE,
-        image: TEXT..TEXT + 0x20_0000,
-        hooks: None,
+        ..super::unwinder(orc)
     }
+}
+
+/// The stack of a vCPU at `ip` with `words` on it, of at most `limit` frames, if each of `do_one_initcall` has `length` words.
+fn walked(initcalls: &Initcalls, ip: u64, words: &[u64], (length, limit): (usize, usize)) -> Stack {
+    let orc = table_with(length);
+    let mut memory = Words::default();
+    memory.set(STACK, words);
+    let mut stack = Stack::with_limit(limit);
+    let registers = in_kernel(ip, STACK, 0);
+    unwinder(Some(&orc), initcalls).walk(&registers, &mut memory, &mut stack);
+    stack
+}
+
+/// The frames of a task that waits, with the registers that a task switch saves, and then `words` on its stack.
+fn waiting(initcalls: &Initcalls, words: &[u64]) -> Vec<u64> {
+    let orc = table_with(2);
+    let mut memory = Words::default();
+    memory.set(STACK, &[&[0; 6], words].concat());
+    let mut stack = Stack::default();
+    unwinder(Some(&orc), initcalls).walk_switched(STACK, [None; 2], &mut memory, &mut stack);
+    stack.frames().to_vec()
 }
 
 /// A table in which frames of `do_one_initcall` have this many words.
@@ -67,12 +83,7 @@ fn table_with(words: usize) -> OrcTable {
 
 /// The frames of a vCPU at `ip` with `words` on the stack, two of them in each frame of `do_one_initcall`.
 fn unwound(initcalls: &Initcalls, ip: u64, words: &[u64]) -> Vec<u64> {
-    let orc = table_with(2);
-    let mut memory = Words::default();
-    memory.set(STACK, words);
-    let registers = in_kernel(ip, STACK, 0);
-    let mut stack = Stack::default();
-    unwinder(Some(&orc), initcalls).walk(&registers, &mut memory, &mut stack);
+    let stack = walked(initcalls, ip, words, (2, DEFAULT_STACK_FRAMES));
     assert_eq!(stack.summary().kernel_end, StackEnd::Complete);
     stack.frames().to_vec()
 }
@@ -191,16 +202,15 @@ fn ambiguous_words_restore_no_initcall() {
 fn one_frame_of_bounded_length_is_searched() {
     let initcalls = learned(0);
     for (length, is_searched) in [(40, true), (41, false)] {
-        let orc = table_with(length);
-        let mut words = vec![NOWHERE; length];
-        words[length - 1] = pointer(1);
-        let mut memory = Words::default();
-        memory.set(STACK, &[at(BACK)]);
-        memory.set(STACK + 8, &words);
-        memory.set(STACK + 8 + 8 * length as u64, &[at(THREAD_END) + 1]);
-        let registers = in_kernel(at(OTHER), STACK, 0);
-        let mut stack = Stack::default();
-        unwinder(Some(&orc), &initcalls).walk(&registers, &mut memory, &mut stack);
+        let mut words = vec![NOWHERE; length + 2];
+        words[0] = at(BACK);
+        words[length..].copy_from_slice(&[pointer(1), at(THREAD_END) + 1]);
+        let stack = walked(
+            &initcalls,
+            at(OTHER),
+            &words,
+            (length, DEFAULT_STACK_FRAMES),
+        );
         assert_eq!(stack.frames().len() == 4, is_searched, "{length}");
         assert_eq!(stack.summary().kernel_end, StackEnd::Complete);
     }
@@ -220,14 +230,10 @@ fn one_frame_of_bounded_length_is_searched() {
 
 #[test]
 fn a_restored_initcall_counts_as_a_frame() {
-    let orc = table_with(2);
     let initcalls = learned(0);
     for (limit, room) in [(2, 1), (4, 2), (6, 3)] {
-        let mut memory = Words::default();
-        memory.set(STACK, &[at(BACK), pointer(1), NOWHERE, at(THREAD_END) + 1]);
-        let registers = in_kernel(at(OTHER), STACK, 0);
-        let mut stack = Stack::with_limit(limit);
-        unwinder(Some(&orc), &initcalls).walk(&registers, &mut memory, &mut stack);
+        let words = [at(BACK), pointer(1), NOWHERE, at(THREAD_END) + 1];
+        let stack = walked(&initcalls, at(OTHER), &words, (2, limit));
         let expected = [at(OTHER), at(FUNCTIONS[1]), at(BACK) - 1];
         assert_eq!(stack.frames(), &expected[..room]);
         assert_eq!(stack.summary().kernel_end, StackEnd::Truncated);
@@ -236,31 +242,20 @@ fn a_restored_initcall_counts_as_a_frame() {
 
 #[test]
 fn waiting_tasks_get_the_restored_initcall() {
-    let orc = table_with(2);
-    let initcalls = learned(1);
-    let mut memory = Words::default();
-    // The registers that a task switch saves, and the frames.
-    memory.set(STACK, &[0, 0, 0, 0, 0, 0, at(OTHER) + 5]);
-    let frames = [at(BACK), pointer(1), NOWHERE, at(THREAD_END) + 1];
-    memory.set(STACK + 56, &frames);
-    let mut stack = Stack::default();
-    unwinder(Some(&orc), &initcalls).walk_switched(STACK, [None; 2], &mut memory, &mut stack);
-    let callers = [at(FUNCTIONS[0]), at(BACK) - 1, at(THREAD_END)];
-    assert_eq!(stack.frames(), [&[at(OTHER) + 4][..], &callers].concat());
+    let (back, end) = (at(BACK), at(THREAD_END));
+    let words = [at(OTHER) + 5, back, pointer(1), NOWHERE, end + 1];
+    let frames = waiting(&learned(1), &words);
+    assert_eq!(frames, [at(OTHER) + 4, at(FUNCTIONS[0]), back - 1, end]);
 }
 
 /// Another vCPU may have run the task meanwhile, up to the next initcall, so that its words would be of different times.
 #[test]
 fn nothing_is_learned_from_tasks_that_wait() {
-    let orc = table_with(2);
     let initcalls = parse(&entries(&FUNCTIONS)).unwrap();
-    let mut memory = Words::default();
-    memory.set(STACK, &[0, 0, 0, 0, 0, 0, at(FUNCTIONS[0]) + 5]);
-    let words = [at(BACK), pointer(1), NOWHERE, at(THREAD_END) + 1];
-    memory.set(STACK + 56, &words);
-    let mut stack = Stack::default();
-    unwinder(Some(&orc), &initcalls).walk_switched(STACK, [None; 2], &mut memory, &mut stack);
-    assert_eq!(stack.frames(), on_stack(FUNCTIONS[0] + 4, BACK));
+    let (first, end) = (at(FUNCTIONS[0]), at(THREAD_END));
+    let words = [first + 5, at(BACK), pointer(1), NOWHERE, end + 1];
+    let expected = on_stack(FUNCTIONS[0] + 4, BACK);
+    assert_eq!(waiting(&initcalls, &words), expected);
     assert!(!initcalls.has_learned());
     let restored = |initcalls: &Initcalls| frames(initcalls, OTHER, BACK, [pointer(1), NOWHERE]);
     assert_eq!(restored(&initcalls), on_stack(OTHER, BACK));

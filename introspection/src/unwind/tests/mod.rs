@@ -129,17 +129,31 @@ fn walk_hooked(
     memory: &mut impl StackMemory,
 ) -> (Stack, Option<UserRegisters>) {
     let unwinder = KernelUnwinder {
+        hooks,
+        ..unwinder(orc)
+    };
+    let mut stack = Stack::default();
+    let user = unwinder.walk(registers, memory, &mut stack);
+    (stack, user)
+}
+
+/// The unwinder of a kernel that has nothing else.
+fn unwinder(orc: Option<&OrcTable>) -> KernelUnwinder<'_> {
+    KernelUnwinder {
         orc,
         rules: None,
         modules: None,
         initcalls: None,
         slide: SLIDE,
         image: TEXT..TEXT + 0x20_0000,
-        hooks,
-    };
-    let mut stack = Stack::default();
-    let user = unwinder.walk(registers, memory, &mut stack);
-    (stack, user)
+        hooks: None,
+    }
+}
+
+/// The same table in the forms of 6.12 and 7.2.
+fn both_forms() -> [OrcTable; 2] {
+    [(ROWS, "6.12.9"), (renumbered(), "7.2.13")]
+        .map(|(rows, release)| table(&rows, release).unwrap())
 }
 
 /// The stack of a system call, from `LEAF` to the user's registers.
@@ -155,31 +169,21 @@ fn system_call() -> Words {
 
 #[test]
 fn a_system_call_is_unwound_to_user_mode() {
-    check_system_call(&table(&ROWS, "6.12.9").unwrap());
-    check_system_call(&table(&renumbered(), "7.2.13").unwrap());
-}
-
-fn check_system_call(orc: &OrcTable) {
-    let registers = in_kernel(at(LEAF) + 3, STACK, STACK + 0x80);
-    let (stack, user) = walk(Some(orc), &registers, &mut system_call());
-    assert_eq!(
-        stack.frames(),
-        [at(LEAF) + 3, at(CALLER) + 8, at(FRAMED) + 4, at(ENTRY) + 6]
-    );
-    assert_eq!(stack.summary().kernel_end, StackEnd::Complete);
-    let user = user.unwrap();
-    assert_eq!((user.at.ip, user.at.sp), (0x40_1234, 0x7fff_0000));
-    assert_eq!(user.at.bp(), Some(0x7fff_0040));
-    assert!(user.is_64_bit && user.is_exact);
+    for orc in both_forms() {
+        let registers = in_kernel(at(LEAF) + 3, STACK, STACK + 0x80);
+        let (stack, user) = walk(Some(&orc), &registers, &mut system_call());
+        let expected = [at(LEAF) + 3, at(CALLER) + 8, at(FRAMED) + 4, at(ENTRY) + 6];
+        assert_eq!(stack.frames(), expected);
+        assert_eq!(stack.summary().kernel_end, StackEnd::Complete);
+        let user = user.unwrap();
+        let found = (user.at.ip, user.at.sp, user.at.bp());
+        assert_eq!(found, (0x40_1234, 0x7fff_0000, Some(0x7fff_0040)));
+        assert!(user.is_64_bit && user.is_exact);
+    }
 }
 
 #[test]
 fn stacks_cross_an_interrupt() {
-    check_interrupt(&table(&ROWS, "6.12.9").unwrap());
-    check_interrupt(&table(&renumbered(), "7.2.13").unwrap());
-}
-
-fn check_interrupt(orc: &OrcTable) {
     let mut memory = system_call();
     // The interrupt's stack points to the interrupted stack.
     memory.set(IRQ_STACK, &[at(SWITCH) + 5]);
@@ -188,20 +192,13 @@ fn check_interrupt(orc: &OrcTable) {
     // SWITCH's caller has its registers at its own stack pointer.
     memory.registers(STACK - 0x1f8, at(LEAF) + 3, 0x10, STACK, STACK + 0x80);
     let registers = in_kernel(at(LEAF) + 1, IRQ_STACK, 7);
-    let (stack, user) = walk(Some(orc), &registers, &mut memory);
-    assert_eq!(
-        stack.frames(),
-        [
-            at(LEAF) + 1,
-            at(SWITCH) + 4,
-            at(INTERRUPT),
-            at(LEAF) + 3,
-            at(CALLER) + 8,
-            at(FRAMED) + 4,
-            at(ENTRY) + 6
-        ]
-    );
-    assert!(user.is_some());
+    for orc in both_forms() {
+        let (stack, user) = walk(Some(&orc), &registers, &mut memory);
+        let interrupt = [at(LEAF) + 1, at(SWITCH) + 4, at(INTERRUPT)];
+        let call = [at(LEAF) + 3, at(CALLER) + 8, at(FRAMED) + 4, at(ENTRY) + 6];
+        assert_eq!(stack.frames(), [&interrupt[..], &call].concat());
+        assert!(user.is_some());
+    }
 }
 
 #[test]
@@ -220,44 +217,30 @@ fn a_processor_frame_keeps_the_other_registers() {
 #[test]
 fn kernel_threads_end_and_unknown_code_breaks() {
     let orc = table(&ROWS, "6.12.9").unwrap();
-    for (function, end) in [
-        (THREAD_END, StackEnd::Complete),
-        (NOTHING, StackEnd::Broken),
-    ] {
+    let (complete, broken) = (StackEnd::Complete, StackEnd::Broken);
+    let module = 0xffff_ffff_c012_3456;
+    let found = |ip, sp, bp, words: &[u64]| {
         let mut memory = Words::default();
-        memory.set(STACK, &[at(function) + 1]);
-        let registers = in_kernel(at(LEAF), STACK, 0);
-        let (stack, user) = walk(Some(&orc), &registers, &mut memory);
-        assert_eq!(stack.frames(), [at(LEAF), at(function)]);
-        assert_eq!((stack.summary().kernel_end, user), (end, None));
-    }
+        memory.set(STACK, words);
+        let (stack, user) = walk(Some(&orc), &in_kernel(ip, sp, bp), &mut memory);
+        assert_eq!(user, None);
+        (stack.frames()[1..].to_vec(), stack.summary().kernel_end)
+    };
+    let of_leaf = |words: &[u64]| found(at(LEAF), STACK, 0, words);
+    let (end, nothing) = (at(THREAD_END), at(NOTHING));
+    assert_eq!(of_leaf(&[end + 1]), (vec![end], complete));
+    assert_eq!(of_leaf(&[nothing + 1]), (vec![nothing], broken));
     // An entry point, and a thunk with the same mark that was called.
-    for (back, end) in [
-        (0x40_1000, StackEnd::Complete),
-        (at(CALLER), StackEnd::Broken),
-    ] {
-        let mut memory = Words::default();
-        memory.set(STACK, &[back]);
-        let registers = in_kernel(at(THREAD_END), STACK, 0);
-        let (stack, _) = walk(Some(&orc), &registers, &mut memory);
-        assert_eq!(stack.summary().kernel_end, end);
+    for (back, kind) in [(0x40_1000, complete), (at(CALLER), broken)] {
+        assert_eq!(found(end, STACK, 0, &[back]).1, kind, "{back:#x}");
     }
     // Unknown code outside the image, with a value that looks like a frame pointer.
-    let mut memory = Words::default();
-    let module = 0xffff_ffff_c012_3456;
-    memory.set(STACK, &[module, 0, STACK + 0x40, at(CALLER) + 1]);
-    let registers = in_kernel(at(LEAF), STACK, STACK + 0x10);
-    let (stack, _) = walk(Some(&orc), &registers, &mut memory);
-    assert_eq!(stack.frames(), [at(LEAF), module - 1]);
-    assert_eq!(stack.summary().kernel_end, StackEnd::Broken);
+    let words = [module, 0, STACK + 0x40, at(CALLER) + 1];
+    let expected = (vec![module - 1], broken);
+    assert_eq!(found(at(LEAF), STACK, STACK + 0x10, &words), expected);
     // An invalid return address, and unreadable memory.
-    let mut memory = Words::default();
-    memory.set(STACK, &[0x1234]);
-    for registers in [in_kernel(at(LEAF), STACK, 0), in_kernel(at(LEAF), 0x10, 0)] {
-        let (stack, _) = walk(Some(&orc), &registers, &mut memory);
-        assert_eq!(stack.frames(), [at(LEAF)]);
-        assert_eq!(stack.summary().kernel_end, StackEnd::Broken);
-    }
+    assert_eq!(of_leaf(&[0x1234]), (vec![], broken));
+    assert_eq!(found(at(LEAF), 0x10, 0, &[]), (vec![], broken));
 }
 
 #[test]
@@ -344,24 +327,14 @@ fn user() -> (UserRegisters, Words) {
     memory.set(frames + 0x20, &[frames + 0x40, 0x40_1010]);
     memory.set(frames + 0x40, &[frames + 0x80, 0x40_2010]);
     memory.set(frames + 0x80, &[0, 0x40_3010]);
-    let code = |bytes: [u8; 8]| u64::from_le_bytes(bytes);
-    memory.set(0x40_1008, &[code([0x90, 0x90, 0x90, 0xe8, 1, 2, 3, 4])]);
-    memory.set(
-        0x40_2008,
-        &[code(
-            [0x90; 6]
-                .into_iter()
-                .chain([0xff, 0xd0])
-                .collect::<Vec<_>>()
-                .try_into()
-                .unwrap(),
-        )],
-    );
-    // CALL [RSP + 0x10].
-    memory.set(
-        0x40_3008,
-        &[code([0x90, 0x90, 0x90, 0x90, 0xff, 0x54, 0x24, 0x10])],
-    );
+    for (address, code) in [
+        (0x40_1008, [0x90, 0x90, 0x90, 0xe8, 1, 2, 3, 4]),
+        (0x40_2008, [0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xd0]),
+        // CALL [RSP + 0x10].
+        (0x40_3008, [0x90, 0x90, 0x90, 0x90, 0xff, 0x54, 0x24, 0x10]),
+    ] {
+        memory.set(address, &[u64::from_le_bytes(code)]);
+    }
     let start = UserRegisters::at(0x40_0123, frames, frames + 0x20);
     (start, memory)
 }

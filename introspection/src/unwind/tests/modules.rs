@@ -41,13 +41,8 @@ fn module_code_has_tables_of_its_own() {
     }
     assert_eq!(modules.find(MODULE - 1).map(|(entry, _)| entry), None);
     let unwinder = KernelUnwinder {
-        orc: Some(&orc),
-        rules: None,
         modules: Some(&modules),
-        initcalls: None,
-        slide: SLIDE,
-        image: TEXT..TEXT + 0x20_0000,
-        hooks: None,
+        ..unwinder(Some(&orc))
     };
     let mut memory = Words::default();
     memory.set(STACK, &[MODULE + 0x21, 0, 0, at(THREAD_END) + 1]);

@@ -12,13 +12,8 @@ fn reads_files_out_of_nodes_of_16_slots() {
     let guest = LinuxGuest::new(HOT);
     guest.identify(0, &guest.user());
     let mut linux = LinuxKnowledge::from_image(&HOT.file()).unwrap();
-    let cache = linux
-        .processes
-        .as_mut()
-        .unwrap()
-        .page_cache
-        .as_mut()
-        .unwrap();
+    let processes = linux.processes.as_mut().unwrap();
+    let cache = processes.page_cache.as_mut().unwrap();
     assert_eq!(std::mem::replace(&mut cache.slot_bits, 4), 6);
     let mut cpu = Cpu::new(0);
     cpu.identify(&linux, &guest.memory, &guest.user(), false, false);
@@ -71,14 +66,15 @@ fn reads_files_out_of_the_page_cache() {
     }
     assert!(contents(0, 0, &mut room).unwrap().is_empty());
     // Absent pages: after the first, in no slot, after the tree's end, swapped out.
-    for (head, length) in [
+    let absent = [
         (single, 2),
         (whole, 67),
         (whole, 68),
         (whole, 5000),
         (0, 1),
         (0x11, 1),
-    ] {
+    ];
+    for (head, length) in absent {
         assert_eq!(contents(head, length * PAGE, &mut room), None, "{head:#x}");
     }
     // Pages that are still being read from the disk. The flags of a folio are those of its first page.
@@ -121,44 +117,31 @@ fn reads_files_out_of_the_page_cache() {
     let zeros = room.pages(&[0]);
     let empty = room.inode(9, PAGE, zeros);
     let file = self::identity(&guest, empty);
-    assert_eq!(
-        linux.compare_file(&guest.memory, &file, 0, &[0; 4096]),
-        Some(0)
-    );
+    let compared = linux.compare_file(&guest.memory, &file, 0, &[0; 4096]);
+    assert_eq!(compared, Some(0));
     room.touch(inode);
-    assert_eq!(
-        linux.compare_file(&guest.memory, &identity, 0, &expected(1)),
-        None
-    );
-    assert_eq!(linux.file_contents(&guest.memory, &identity, PAGE), None);
-    assert_eq!(
-        linux.file_contents(&guest.memory, &FileIdentity::default(), PAGE),
-        None
-    );
+    assert_eq!(compare(0, &expected(1)), None);
+    for other in [identity, FileIdentity::default()] {
+        assert_eq!(linux.file_contents(&guest.memory, &other, PAGE), None);
+    }
 }
 
 #[test]
 fn reads_the_vdso_out_of_the_kernel() {
-    for kernel in [HOT, NEW] {
-        check_vdso(&LinuxGuest::new(kernel));
-    }
-}
-
-fn check_vdso(guest: &LinuxGuest) {
-    let linux = guest.linux();
-    let image = |data: u64, length: u64| {
-        guest.set(offsets::VDSO_IMAGE, data);
-        guest.set(offsets::VDSO_IMAGE + 8, length);
-    };
-    let data = TEXT + SLIDE + offsets::END - 0x1000;
-    guest.write(IMAGE + offsets::END - 0x1000, b"\x7fELF");
-    image(data, 0x1000);
-    assert_eq!(linux.vdso(&guest.memory), None, "its address is unknown");
-    guest.identify(0, &guest.user());
-    let vdso = linux.vdso(&guest.memory).unwrap();
-    assert!(vdso.starts_with(b"\x7fELF") && vdso.len() == 0x1000);
-    for (data, length) in [(data, 0x1001), (0, 0x1000), (data, u64::MAX), (u64::MAX, 2)] {
-        image(data, length);
-        assert_eq!(linux.vdso(&guest.memory), None);
+    for guest in [HOT, NEW].map(LinuxGuest::new) {
+        let vdso = |data: u64, length: u64| {
+            guest.set(offsets::VDSO_IMAGE, data);
+            guest.set(offsets::VDSO_IMAGE + 8, length);
+            guest.linux().vdso(&guest.memory)
+        };
+        let data = TEXT + SLIDE + offsets::END - 0x1000;
+        guest.write(IMAGE + offsets::END - 0x1000, b"\x7fELF");
+        assert_eq!(vdso(data, 0x1000), None, "its address is unknown");
+        guest.identify(0, &guest.user());
+        let found = vdso(data, 0x1000).unwrap();
+        assert!(found.starts_with(b"\x7fELF") && found.len() == 0x1000);
+        for (data, length) in [(data, 0x1001), (0, 0x1000), (data, u64::MAX), (u64::MAX, 2)] {
+            assert_eq!(vdso(data, length), None);
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::GuestKnowledge;
+use kvmprof_introspection_fixtures::kernel::Kernel;
 use kvmprof_introspection_fixtures::linux_guest::USER_TABLES;
 use kvmprof_introspection_fixtures::page_tables::Tables;
 
@@ -15,13 +16,6 @@ fn labels_of(guest: &LinuxGuest, time: u64) -> BTreeMap<String, String> {
     let mut labels = map.unwrap().labels.clone();
     labels.remove("user");
     labels
-}
-
-fn expected(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-    let pairs = pairs.iter();
-    pairs
-        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-        .collect()
 }
 
 /// A guest with process 41, which process 42 has started at 5.25 s, with arguments at [`STACK`].
@@ -54,10 +48,11 @@ fn a_process_is_labelled_by_its_program_and_origin() {
             ("executable", "/usr/bin/program"),
             ("arguments", "program --token a \u{fffd}\n"),
         ];
-        assert_eq!(labels_of(&guest, 0), expected(&alone), "{kernel:?}");
+        let alone = alone.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        assert_eq!(labels_of(&guest, 0), alone.clone().into(), "{kernel:?}");
         // In the first pid namespace, and in one within another one.
         room.namespaces(1, &[41], 0, 0);
-        assert_eq!(labels_of(&guest, 0), expected(&alone));
+        assert_eq!(labels_of(&guest, 0), alone.into());
         room.namespaces(1, &[41, 9, 1], 0, 0);
         assert_eq!(labels_of(&guest, 0)["inner_pid"], "1");
     }
