@@ -135,7 +135,7 @@ impl Measurement {
     }
 }
 
-/// Prints the measurements in the form of docs/fleet.md.
+/// Prints the measurements as a table.
 fn print_table(measured: &[Measurement], real: usize, file: u64) {
     println!("\nWith {real} real guests beside them, and Parquet files of {file} s:\n");
     println!(
