@@ -80,6 +80,16 @@ fn the_learned_direct_map_replaces_page_table_walks() {
 }
 
 #[test]
+fn the_direct_map_is_learned_while_the_first_idle_task_runs() {
+    let guest = LinuxGuest::new(OLD);
+    let idle = TEXT + SLIDE + offsets::INIT_TASK;
+    guest.write(AREAS[0] + per_cpu::CURRENT, &idle.to_le_bytes());
+    assert_eq!(guest.identify(0, &guest.kernel(0)).pid, 0);
+    let learned = guest.linux().direct_map.load(Ordering::Relaxed);
+    assert_eq!(learned, DIRECT_MAP);
+}
+
+#[test]
 fn an_impossible_direct_map_is_not_learned() {
     let guest = LinuxGuest::new(OLD);
     guest.set(offsets::PAGE_OFFSET_BASE, DIRECT_MAP + 0x4000_0000);
