@@ -88,10 +88,13 @@ impl Cpu {
         let current = linux.addresses.current.map(per_cpu);
         let task = current.and_then(|current| task(linux, &view, current));
         if let Some(task) = &task {
-            if linux.direct_map_unknown()
-                && let Some(physical) = view.walk(task.address)
-            {
-                linux.find_direct_map(memory, placement, task.address, physical);
+            // The first idle task is in the kernel's image, but the per-CPU areas aren't.
+            for pointer in [Some(task.address), current].into_iter().flatten() {
+                if linux.direct_map_unknown()
+                    && let Some(physical) = view.walk(pointer)
+                {
+                    linux.find_direct_map(memory, placement, pointer, physical);
+                }
             }
             self.seen = Some(RunningTask {
                 task: task.address,

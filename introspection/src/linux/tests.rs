@@ -68,6 +68,16 @@ fn a_possible_direct_map_is_learned_and_replaces_page_table_walks() {
 }
 
 #[test]
+fn the_direct_map_is_learned_while_the_first_idle_task_runs() {
+    let guest = LinuxGuest::new(OLD);
+    let idle = TEXT + SLIDE + offsets::INIT_TASK;
+    guest.write(AREAS[0] + per_cpu::CURRENT, &idle.to_le_bytes());
+    assert_eq!(guest.identify(0, &guest.kernel(0)).pid, 0);
+    let learned = guest.linux().direct_map.load(Ordering::Relaxed);
+    assert_eq!(learned, DIRECT_MAP);
+}
+
+#[test]
 fn the_kernel_is_found_by_its_code_or_its_early_gates() {
     let guest = LinuxGuest::new(OLD);
     guest.write(IDT_PAGE, &[0; 4096]);

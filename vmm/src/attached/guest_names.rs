@@ -142,41 +142,49 @@ fn look(memory: Arc<Channel>, vcpus: Vec<RemoteVcpu>, numbers: Vec<(u32, u16)>) 
         linux.modules().read(linux, &memory);
         functions += &linux.modules().loaded().functions();
     }
-    let mut pauses = LOOKS;
     let vcpus = vcpus.into_iter().zip(numbers);
-    let places = vcpus.filter_map(|(mut vcpu, (number, cpu))| {
-        let mut introspector = VcpuIntrospector::new(Arc::clone(&knowledge), cpu);
-        Some((number, places(&mut vcpu, &mut introspector, &mut pauses)?))
+    let vcpus = vcpus.map(|(vcpu, (number, cpu))| {
+        let introspector = VcpuIntrospector::new(Arc::clone(&knowledge), cpu);
+        (number, vcpu, introspector)
     });
     GuestNames {
-        places: places.collect(),
+        places: places(vcpus.collect()),
         functions,
     }
 }
 
-/// Where the process that runs on `vcpu` is found. Looks again as long as there are `pauses` left.
-fn places(
-    vcpu: &mut RemoteVcpu,
-    introspector: &mut VcpuIntrospector,
-    pauses: &mut u32,
-) -> Option<ProcessPlaces> {
-    let memory = Arc::clone(vcpu.memory());
-    loop {
-        let seen = vcpu.look(|vcpu| match vcpu.runs_nested_guest() {
-            true => Ok(None),
-            false => vcpu.registers().map(Some),
-        });
-        if let Ok(StopOutcome::Stopped(Some((regs, sregs)))) = seen {
-            let registers = select_registers(&regs, &sregs);
-            introspector.identify(&*memory, &registers, false, false);
-            let places = introspector.places(&*memory, &registers);
-            if places.is_some() {
-                return places;
-            }
+/// Where the processes that run on these vCPUs are found. All vCPUs are looked at before one is again: what one of them runs can show where the processes of all are.
+fn places(mut vcpus: Vec<(u32, RemoteVcpu, VcpuIntrospector)>) -> Vec<(u32, ProcessPlaces)> {
+    let mut found = Vec::new();
+    for look in 0..LOOKS {
+        if look > 0 {
+            thread::sleep(PAUSE);
         }
-        *pauses = pauses.checked_sub(1)?;
-        thread::sleep(PAUSE);
+        vcpus.retain_mut(|(number, vcpu, introspector)| {
+            let places = places_now(vcpu, introspector);
+            let is_open = places.is_none();
+            found.extend(places.map(|places| (*number, places)));
+            is_open
+        });
+        if vcpus.is_empty() {
+            break;
+        }
     }
+    found
+}
+
+fn places_now(vcpu: &mut RemoteVcpu, introspector: &mut VcpuIntrospector) -> Option<ProcessPlaces> {
+    let memory = Arc::clone(vcpu.memory());
+    let seen = vcpu.look(|vcpu| match vcpu.runs_nested_guest() {
+        true => Ok(None),
+        false => vcpu.registers().map(Some),
+    });
+    let Ok(StopOutcome::Stopped(Some((regs, sregs)))) = seen else {
+        return None;
+    };
+    let registers = select_registers(&regs, &sregs);
+    introspector.identify(&*memory, &registers, false, false);
+    introspector.places(&*memory, &registers)
 }
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ alive 'perf has reported'
 
 # Of a guest that runs its kernel and its processes are known. Others want the processors, too.
 for cpu in 0 1; do
-    sh -c 'echo hog >/proc/$$/comm; while :; do :; done' 3>&- &
+    sh -c 'printf hog >/proc/$$/comm; while :; do :; done' 3>&- &
     hogs="$hogs $!"
 done
 scheduled before
