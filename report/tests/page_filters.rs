@@ -35,72 +35,52 @@ fn compared_processes_of_one_pid_are_chosen_apart() {
         let (after, other) = of_processes(folder, "after", &after);
         comparison_page(before, after, vec![one, other], "A test")
     });
-    let row = |name: &str, before: &str, after: u64| {
-        json!([
-            name,
-            format!("{before} selected before, {after} ticks after."),
-            format!("all: {}", shares(before, after)),
-        ])
+    // Also the text of the outermost frame: the selected ticks of each recording.
+    let row = |name: &str, [before, after]: [u64; 2], shares: &str| {
+        let selected = format!("{before} ticks selected before, {after} ticks after.");
+        json!([name, selected, format!("all: {shares}")])
     };
-    let expected = json!([
-        row("a", "3 ticks", 0),
-        row("b", "4 ticks", 5),
-        row("c", "0 ticks", 6),
-    ]);
-    assert_eq!(used.said["pid"], expected);
-    assert_eq!(used.said["tid"], expected);
-}
-
-/// The text of the outermost frame: the selected ticks of each recording.
-fn shares(before: &str, after: u64) -> String {
-    let whole = |ticks: bool| if ticks { 100 } else { 0 };
-    let (before, after) = (whole(before != "0 ticks"), whole(after > 0));
-    let change = after - before;
-    let sign = if change < 0 { "" } else { "+" };
-    format!("{before}.0 % before, {after}.0 % after ({sign}{change}.0 %)")
+    let gone = "100.0 % before, 0.0 % after (-100.0 %)";
+    let same = "100.0 % before, 100.0 % after (+0.0 %)";
+    let new = "0.0 % before, 100.0 % after (+100.0 %)";
+    let (a, b) = (row("a", [3, 0], gone), row("b", [4, 5], same));
+    let expected = json!([a, b, row("c", [0, 6], new)]);
+    assert_eq!([&used.said["pid"], &used.said["tid"]], [&expected; 2]);
 }
 
 /// The report's row for a lane of this kind, by the lane's name.
 fn row_of<'a>(report: &'a Value, kind: &str, name: &str) -> Option<&'a Value> {
-    let table = match kind {
-        "vcpu" => "vcpus",
-        "process" => "processes",
-        _ => "threads",
+    let (table, id) = match kind {
+        "vcpu" => ("vcpus", "vcpu"),
+        "process" => ("processes", "pid"),
+        _ => ("threads", "tid"),
     };
+    let (shown, number) = name.rsplit_once(' ').unwrap();
     let rows = report[table].as_array().unwrap();
-    rows.iter().find(|row| match kind {
-        "vcpu" => name == format!("vCPU {}", row["vcpu"]),
-        "process" => names_of(row, "pid").contains(&name.to_owned()),
-        _ => names_of(row, "tid").contains(&name.to_owned()),
+    rows.iter().find(|row| {
+        let is_named = row["name"] == shown || ["vCPU", "[unknown]", "[idle]"].contains(&shown);
+        is_named && row[id].to_string() == number
     })
-}
-
-/// The page's text for a process or thread, by its name and its id.
-fn names_of(row: &Value, id: &str) -> [String; 3] {
-    let (name, id) = (row["name"].as_str().unwrap(), &row[id]);
-    [
-        format!("{name} {id}"),
-        format!("[unknown] {id}"),
-        format!("[idle] {id}"),
-    ]
 }
 
 /// Each kind of ticks that a lane has in `report`, by its name on the page; of vCPUs those without a sample, too.
 fn parts(used: &Used, report: &Value, kind: &str, name: &str, time: &str) -> Vec<(String, u64)> {
-    let modes = ["user", "kernel", "interrupt", "idle"];
     let row = row_of(report, kind, name);
-    let mut parts: Vec<(String, u64)> = (modes.iter())
-        .map(|mode| ((*mode).to_owned(), row.map_or(0, |row| count(&row[*mode]))))
-        .collect();
+    let part = |mode: Mode| {
+        let ticks = row.map_or(0, |row| count(&row[mode.name()]));
+        (mode.name().to_owned(), ticks)
+    };
+    let mut parts = Mode::ALL.map(part).to_vec();
     if let Some(vcpu) = name.strip_prefix("vCPU ") {
         let vcpu = format!("--vcpu={vcpu}");
         let account = &used.report(&[&vcpu, "--time", time])["account"];
-        let missed = [
+        for (part, name) in [
             ("stolen", "stolen"),
             ("lost", "lost"),
             ("others", "ungathered"),
-        ];
-        parts.extend(missed.map(|(part, name)| (part.to_owned(), count(&account[name]))));
+        ] {
+            parts.push((part.to_owned(), count(&account[name])));
+        }
     }
     parts.retain(|(_, ticks)| *ticks > 0);
     parts
@@ -119,11 +99,9 @@ fn lanes_have_the_ticks_of_the_report() {
     let scale = percent.parse::<f64>().unwrap() / 100.0;
     let rows = used.said["rows"].as_array().unwrap();
     let lanes = ["vcpu", "process", "thread"].map(|kind| {
-        let rows: Vec<&Value> = rows.iter().filter(|row| row["kind"] == kind).collect();
         let scale = if kind == "vcpu" { 1.0 } else { scale };
-        rows.iter()
-            .for_each(|row| check_lane(&used, &all, row, scale));
-        rows.len()
+        let rows = rows.iter().filter(|row| row["kind"] == kind);
+        rows.map(|row| check_lane(&used, &all, row, scale)).count()
     });
     // Idle isn't a process, and one that has one thread has no lane for it.
     let processes = all["processes"].as_array().unwrap().len() - 1;
@@ -148,10 +126,8 @@ fn check_lane(used: &Used, all: &Value, row: &Value, scale: f64) {
         _ => count(&bin["account"]["ticks"]),
     };
     let share = |ticks: u64| 100.0 * ticks as f64 / whole as f64;
-    let values = parts
-        .iter()
-        .map(|(part, ticks)| format!("{part} {ticks} ({:.1} %)", share(*ticks)));
-    let values: Vec<String> = values.collect();
+    let value = |(part, ticks): &(_, _)| format!("{part} {ticks} ({:.1} %)", share(*ticks));
+    let values: Vec<String> = parts.iter().map(value).collect();
     let (_, shown) = text("values").split_once(" s: ").unwrap();
     assert_eq!(shown, values.join(", "), "{name} {time}");
     let areas: Vec<(String, f64)> = serde_json::from_value(row["areas"].clone()).unwrap();
@@ -213,12 +189,11 @@ fn labels_are_those_of_the_report() {
     let used = Used::of_recording("labelled", labels::write);
     let report = used.report(&[]);
     let rows = report["labels"][labels::KEY].as_array().unwrap().iter();
-    let mut groups: Vec<(String, u64)> = rows
-        .map(|row| {
-            let value = row["value"].as_str().unwrap_or("[none]");
-            (format!("{}={value}", labels::KEY), count(&row["samples"]))
-        })
-        .collect();
+    let group = |row: &Value| {
+        let value = row["value"].as_str().unwrap_or("[none]");
+        (format!("{}={value}", labels::KEY), count(&row["samples"]))
+    };
+    let mut groups: Vec<(String, u64)> = rows.map(group).collect();
     assert_eq!(groups.len(), 4);
     groups.sort();
     let samples = count(&report["samples"]);
@@ -233,19 +208,13 @@ fn labels_are_those_of_the_report() {
         .iter()
         .filter(|(label, _)| !label.ends_with("[none]"));
     let known = known.map(|(label, ticks)| {
-        json!([
-            label,
-            ticks,
-            format!("kvmprof report FILE --label '{label}'")
-        ])
+        let command = format!("kvmprof report FILE --label '{label}'");
+        json!([label, ticks, command])
     });
     assert_eq!(used.said["chosen"], Value::Array(known.collect()));
     // A thread whose process had two labels is one row.
-    let threads = report["threads"].as_array().unwrap();
-    assert_eq!(
-        used.said["threads"].as_array().unwrap().len(),
-        threads.len()
-    );
+    let [shown, threads] = [&used.said, &report].map(|all| all["threads"].as_array().unwrap());
+    assert_eq!(shown.len(), threads.len());
     assert_eq!(used.said["only"]["total"], groups[0].1);
     assert_eq!(used.said["ofNone"], 0);
 }
@@ -266,15 +235,11 @@ fn two_times_of_a_recording_are_compared() {
         format!("{before} ticks selected before, {after} ticks after.")
     };
     assert_eq!(used.text("whole"), totals(["0.5:1.5", "2:3"]));
-    assert_eq!(
-        used.text("wholeCommand"),
-        "kvmprof diff recording --json --time 0.500:1.500 --time 2.000:3.000"
-    );
+    let command = "kvmprof diff recording --json --time 0.500:1.500 --time 2.000:3.000";
+    assert_eq!(used.text("wholeCommand"), command);
     let command = used.text("partCommand");
-    let mut words = command.split(" --time ");
-    assert_eq!(words.next(), Some("kvmprof diff recording --json"));
-    let times: Vec<&str> = words.collect();
-    let [before, after] = times[..] else {
+    let words: Vec<&str> = command.split(" --time ").collect();
+    let ["kvmprof diff recording --json", before, after] = words[..] else {
         panic!("{command}");
     };
     assert_eq!(used.text("part"), totals([before, after]), "{command}");
@@ -316,10 +281,9 @@ fn a_function_that_is_typed_is_a_filter() {
     assert!(used.text("total").starts_with("0 ticks selected"), "{said}");
     assert_eq!(said["back"], said["all"]);
     // The lane's own ticks are gone, and its text for the bin has changed.
-    let has_ticks = |name| {
-        Mode::ALL
-            .iter()
-            .any(|mode| used.text(name).contains(mode.name()))
+    let has_ticks = |text| {
+        let mut names = Mode::ALL.map(Mode::name).into_iter();
+        names.any(|mode| used.text(text).contains(mode))
     };
     assert!(has_ticks("before") && !has_ticks("values"), "{said}");
     assert_eq!(said["again"], said["before"]);
@@ -339,15 +303,11 @@ fn keys_reach_values_and_intervals() {
     let mut shown = 0;
     for (cell, with) in said["titles"].as_array().unwrap().iter().zip(intervals) {
         let [text, title] = [0, 1].map(|part| cell[part].as_str().unwrap());
-        let expected =
-            match title.strip_prefix("95 % confidence, if ticks are independent of each other: ") {
-                Some(interval) => {
-                    shown += 1;
-                    format!("{text}, {interval}")
-                }
-                None => text.to_owned(),
-            };
-        assert_eq!(*with, expected);
+        let about = "95 % confidence, if ticks are independent of each other: ";
+        let interval = title.strip_prefix(about);
+        let expected = interval.map(|interval| format!("{text}, {interval}"));
+        shown += usize::from(interval.is_some());
+        assert_eq!(*with, expected.unwrap_or_else(|| text.to_owned()));
     }
     assert_eq!(shown, 2, "{said}");
 }
@@ -355,22 +315,18 @@ fn keys_reach_values_and_intervals() {
 #[test]
 fn odd_names_and_patterns_are_escaped() {
     let used = Used::of_recording("odd", |path| {
-        let symbols =
-            "ffffffff81000000 T operator||\nffffffff81001000 T f\nffffffff81002000 T _end\n";
-        let mut written = Written::with_symbols(symbols);
+        let mut written = Written::with_symbols("1000 T operator||\n2000 T f\n3000 T _end\n");
         let process = (7, b"worker".as_slice());
-        for (ticks, address) in [(3, 0xffff_ffff_8100_0010), (4, 0xffff_ffff_8100_1010)] {
+        for (ticks, address) in [(3, 0x1010), (4, 0x2010)] {
             written.samples(ticks, process, Mode::Kernel, (&[address], &[]));
         }
         written.write(path);
     });
     let said = &used.said;
     assert_eq!(said["chip"], "only operator||");
-    assert!(used.text("only").starts_with("3 ticks selected"), "{said}");
-    assert!(
-        used.text("module").starts_with("0 ticks selected"),
-        "{said}"
-    );
+    for (step, total) in [("only", "3 ticks selected"), ("module", "0 ticks selected")] {
+        assert!(used.text(step).starts_with(total), "{said}");
+    }
     // Patterns that the command doesn't support aren't passed to it.
     let without = "kvmprof report FILE    # without the other filters";
     let with = "kvmprof report FILE --grep '(?i)^operator.+$'";

@@ -165,14 +165,12 @@ mod tests {
         // Where all are in use there is no room.
         let all: Vec<_> = (0..30).filter_map(|id| tables.get(id)).collect();
         assert_eq!(all.len() * table.bytes(), tables.bytes);
-        let more: Vec<_> = (40..45)
-            .map(|id| {
-                let has_room = tables.put(id, Some(table.clone()));
-                let kept = tables.get(id);
-                assert_eq!(has_room, kept.is_some(), "{id}");
-                kept
-            })
-            .collect();
+        let more = [40, 41, 42, 43, 44].map(|id| {
+            let has_room = tables.put(id, Some(table.clone()));
+            let kept = tables.get(id);
+            assert_eq!(has_room, kept.is_some(), "{id}");
+            kept
+        });
         assert!(more[4].is_none() && tables.has(44) && tables.has_warned);
         assert!(tables.bytes <= tables.max_bytes);
     }

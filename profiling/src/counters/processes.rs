@@ -204,11 +204,8 @@ mod tests {
         let mut taken = Vec::new();
         let ended = counts.take(|one| taken.push(one.counted));
         assert!(ended.is_empty());
-        let all: Vec<_> = taken
-            .iter()
-            .map(|one| (one.parent, one.counts[3]))
-            .collect();
-        assert_eq!(all, [(Some(parent), 30), (None, 3)]);
+        let all = taken.iter().map(|one| (one.parent, one.counts[3]));
+        assert_eq!(all.collect::<Vec<_>>(), [(Some(parent), 30), (None, 3)]);
         counts.take(|_| panic!("they were taken"));
     }
 

@@ -145,6 +145,8 @@ mod tests {
             interrupt_stack: Some(GuestAddress(0x2000)),
             is_linux: true,
         };
+        let first = slot(0, 0x7f00_0000_0000, false);
+        let slots = [first, slot(1 << 32, 0x7e00_0000_0000, true)];
         CaptureRequest {
             vm: 11,
             takes_host_stacks: true,
@@ -157,24 +159,18 @@ mod tests {
                 kernel: true,
                 user: false,
             },
-            slots: Slots::new(&[
-                slot(0, 0x7f00_0000_0000, false),
-                slot(1 << 32, 0x7e00_0000_0000, true),
-            ])
-            .unwrap(),
+            slots: Slots::new(&slots).unwrap(),
             places: Some(places),
         }
     }
 
     #[test]
     fn requests_decode_to_what_was_encoded() {
-        for whole in [
-            request(),
-            CaptureRequest {
-                places: None,
-                ..request()
-            },
-        ] {
+        let without = CaptureRequest {
+            places: None,
+            ..request()
+        };
+        for whole in [request(), without] {
             let decoded = CaptureRequest::decode(&whole.encode()).unwrap();
             assert_eq!(format!("{decoded:?}"), format!("{whole:?}"));
         }
@@ -184,10 +180,8 @@ mod tests {
     fn requests_that_kvmprof_never_makes_are_refused() {
         let bytes = request().encode();
         for length in 0..bytes.len() {
-            assert!(
-                CaptureRequest::decode(&bytes[..length]).is_none(),
-                "{length}"
-            );
+            let refused = CaptureRequest::decode(&bytes[..length]).is_none();
+            assert!(refused, "{length}");
         }
         assert!(CaptureRequest::decode(&[&*bytes, &[0; 8]].concat()).is_none());
         // Each word with all its bits set: a flag, a length, a kind, a width, a descriptor, an end that wraps.

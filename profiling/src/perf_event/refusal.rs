@@ -105,11 +105,8 @@ mod tests {
 
     #[test]
     fn only_the_missing_right_is_named() {
-        let (none, perfmon, all) = (
-            CapabilitySet::empty(),
-            CapabilitySet::PERFMON,
-            CapabilitySet::all(),
-        );
+        let (none, all) = (CapabilitySet::empty(), CapabilitySet::all());
+        let perfmon = CapabilitySet::PERFMON;
         for (paranoid, rights, words) in [
             (2, none, "takes CAP_PERFMON: give kvmprof that"),
             (3, none, "takes CAP_SYS_ADMIN: give kvmprof that"),
@@ -126,10 +123,8 @@ mod tests {
         }
         // No advice that `--user` would undo.
         let of_user = advice(Some(3), none, true);
-        assert!(
-            of_user.contains("--user gives up: set it to 1"),
-            "{of_user}"
-        );
+        let words = "--user gives up: set it to 1";
+        assert!(of_user.contains(words), "{of_user}");
         assert!(advice(None, none, false).contains("on Debian and Ubuntu CAP_SYS_ADMIN"));
     }
 }

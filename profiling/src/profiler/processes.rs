@@ -346,14 +346,9 @@ mod tests {
         let mut ids = |map: &ProcessMap| -> Vec<Option<FileId>> {
             map.areas.iter().map(|area| processes.file(area)).collect()
         };
-        let all = [
-            file("/bin/a", 1),
-            file("/bin/b", 2),
-            Backing::Anonymous,
-            Backing::Vdso,
-            file("/bin/a", 1),
-            file("/bin/a", 3),
-        ];
+        let (one, two, three) = (file("/bin/a", 1), file("/bin/b", 2), file("/bin/a", 3));
+        let (none, vdso) = (Backing::Anonymous, Backing::Vdso);
+        let all = [one.clone(), two, none, vdso, one, three];
         let expected = [Some(0), Some(1), None, Some(2), Some(0), Some(3)];
         assert_eq!(ids(&map(0x1000, 1, &all)), expected);
         assert_eq!(ids(&map(0x2000, 2, &all)), expected);

@@ -96,10 +96,8 @@ fn the_guest_does_not_choose_the_clock_of_the_hosts_counters() {
     assert_eq!(profiler.source(), TickSource::clock(HZ));
     // A later consumer counts as the first one does.
     let recorder = profiler.opened_for(Client::Host, device::RECORDER);
-    profiler
-        .do_ioctl(recorder, REC_START, STACK_KERNEL)
-        .unwrap();
-    assert_eq!(profiler.source(), TickSource::clock(HZ));
+    let started = profiler.do_ioctl(recorder, REC_START, STACK_KERNEL);
+    started.unwrap();
     for handle in [recorder, account] {
         assert_eq!(profiler.source(), TickSource::clock(HZ));
         now(profiler.close(handle));

@@ -120,14 +120,10 @@ mod tests {
     fn priority_level_is_highest_with_interrupts_off() {
         let (mut regs, mut sregs) = protected_mode();
         sregs.cr8 = 9;
-        assert_eq!(
-            interrupt_priority_level(&select_registers(&regs, &sregs)),
-            15
-        );
-        regs.rflags = RFLAGS_INTERRUPT_ENABLE;
-        assert_eq!(
-            interrupt_priority_level(&select_registers(&regs, &sregs)),
-            9
-        );
+        for (rflags, level) in [(0, 15), (RFLAGS_INTERRUPT_ENABLE, 9)] {
+            regs.rflags = rflags;
+            let registers = select_registers(&regs, &sregs);
+            assert_eq!(interrupt_priority_level(&registers), level);
+        }
     }
 }

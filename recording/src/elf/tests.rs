@@ -4,8 +4,6 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-use proptest::prelude::*;
-
 use super::*;
 
 /// A program that calls libc, with and without a static function.
@@ -228,26 +226,3 @@ fn other_files_are_refused() {
     let cut = parse(b"\x7fELF\x02\x01\x01");
     assert_eq!(cut, Err(BinaryError::Damaged("its header")));
 }
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
-
-    #[test]
-    fn damage_causes_no_panic(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..40), cut in any::<prop::sample::Index>()) {
-        let bytes = PROGRAM.get_or_init(|| {
-            let folder = tempfile::tempdir().unwrap();
-            compile(folder.path(), &["-rdynamic"])
-        });
-        let mut bytes = bytes.clone();
-        for (index, byte) in changes {
-            // Mostly headers and tables.
-            let index = index.index(bytes.len());
-            bytes[if byte & 1 == 0 { index % 0x400 } else { index }] = byte;
-        }
-        let _ = parse(&bytes);
-        bytes.truncate(cut.index(bytes.len()));
-        let _ = parse(&bytes);
-    }
-}
-
-static PROGRAM: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();

@@ -211,13 +211,6 @@ mod tests {
             }
             prop_assert!(reader.next.is_none() && reader.numbers.is_empty());
         }
-
-        #[test]
-        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let mut reader = DetailsReader::new(&bytes);
-            let mut complete = |index| reader.as_mut()?.complete(index, &mut Sample::default());
-            let _ = (0..100).try_for_each(&mut complete);
-        }
     }
 
     #[test]

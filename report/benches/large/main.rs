@@ -34,35 +34,18 @@ const DEFAULT_SAMPLES: u64 = 10_000_000;
 const TEXT_PART: u64 = 10;
 /// The limits for [`DEFAULT_SAMPLES`], on two cores.
 const ALLOWED: [(&str, ProcessCost); 4] = [
-    (
-        "kvmprof report",
-        ProcessCost {
-            time: Duration::from_secs(10),
-            bytes: 300_000_000,
-        },
-    ),
-    (
-        "kvmprof report --time",
-        ProcessCost {
-            time: Duration::from_secs(2),
-            bytes: 300_000_000,
-        },
-    ),
-    (
-        "kvmprof html",
-        ProcessCost {
-            time: Duration::from_secs(15),
-            bytes: 300_000_000,
-        },
-    ),
-    (
-        "kvmprof export --format perf-script",
-        ProcessCost {
-            time: Duration::from_secs(5),
-            bytes: 300_000_000,
-        },
-    ),
+    ("kvmprof report", allowed(10)),
+    ("kvmprof report --time", allowed(2)),
+    ("kvmprof html", allowed(15)),
+    ("kvmprof export --format perf-script", allowed(5)),
 ];
+
+const fn allowed(seconds: u64) -> ProcessCost {
+    ProcessCost {
+        time: Duration::from_secs(seconds),
+        bytes: 300_000_000,
+    }
+}
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -136,10 +119,8 @@ fn compare() -> Result<()> {
     let report = measure(kvmprof()?.arg("report").arg(&recorded))?;
     print("kvmprof report", report);
     let middle = recording::seconds(samples) / 2;
-    let time = format!(
-        "{middle}:{}",
-        middle + recording::seconds(samples) / 100 + 1
-    );
+    let end = middle + recording::seconds(samples) / 100 + 1;
+    let time = format!("{middle}:{end}");
     let part = measure(kvmprof()?.arg("report").arg(&recorded).arg(time))?;
     print("kvmprof report --time", part);
     let page = measure(kvmprof()?.arg("page").arg(&recorded))?;
@@ -199,11 +180,8 @@ fn open(folder: &Path, recorded: &Path) -> Result<Option<PageMeasurement>> {
 }
 
 fn print(name: &str, taken: ProcessCost) {
-    println!(
-        "{name:<34} {:>5.1} s {:>7.0} MB",
-        taken.time.as_secs_f64(),
-        taken.megabytes()
-    );
+    let (seconds, megabytes) = (taken.time.as_secs_f64(), taken.megabytes());
+    println!("{name:<34} {seconds:>5.1} s {megabytes:>7.0} MB");
 }
 
 /// This program, to do the work of a kvmprof command in a process of its own.
@@ -213,10 +191,8 @@ fn kvmprof() -> Result<Command> {
 
 /// The time and memory of perf for showing the same functions, if perf is installed.
 fn perf(data: &Path) -> Result<Option<ProcessCost>> {
-    let there = Command::new("perf")
-        .arg("--version")
-        .stdout(Stdio::null())
-        .status();
+    let mut perf = Command::new("perf");
+    let there = perf.arg("--version").stdout(Stdio::null()).status();
     if !there.is_ok_and(|status| status.success()) {
         println!("no perf to compare with: apt-get install linux-perf");
         return Ok(None);
@@ -240,11 +216,8 @@ fn check(samples: u64, taken: [ProcessCost; 4], opened: Option<PageMeasurement>)
         return Ok(());
     }
     for ((name, allowed), taken) in ALLOWED.into_iter().zip(taken) {
-        println!(
-            "allowed for {name}: {:.0} s, {:.0} MB",
-            allowed.time.as_secs_f64(),
-            allowed.megabytes()
-        );
+        let (seconds, megabytes) = (allowed.time.as_secs_f64(), allowed.megabytes());
+        println!("allowed for {name}: {seconds:.0} s, {megabytes:.0} MB");
         if taken.time > allowed.time || taken.bytes > allowed.bytes {
             return Err(format!("{name} takes more than it may").into());
         }

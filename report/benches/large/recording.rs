@@ -10,7 +10,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use kvmprof_recording::file::{Account, Block, Kind, RecordingInfo, SamplesEncoder, header};
-use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackSummary, Ticks};
+use kvmprof_recording::{Mode, Sample, StackEnd, StackSummary, comm_of};
 
 use super::Result;
 use random::Random;
@@ -41,38 +41,32 @@ struct Template {
 impl Template {
     fn new(random: &mut Random) -> Self {
         let pid = i32::try_from(100 + random.skewed(PROCESSES)).unwrap_or_default();
-        let kernel = if random.below(3) == 0 {
-            0
-        } else {
-            2 + random.below(12)
+        let kernel = match random.below(3) {
+            0 => 0,
+            _ => 2 + random.below(12),
         };
         let user = 1 + random.below(10);
         let mut frames: Vec<u64> = (0..kernel)
             .map(|_| KERNEL + random.skewed(FUNCTIONS) * FUNCTION + random.below(FUNCTION))
             .collect();
         frames.extend((0..user).map(|_| 0x40_0000 + random.skewed(1 << 16)));
-        let mut comm = [0; COMM_LENGTH];
-        let name = format!("process {pid}");
-        comm[..name.len()].copy_from_slice(name.as_bytes());
         let sample = Sample {
             pc: frames[0],
             pid,
             tid: pid,
-            comm,
-            mode: if kernel == 0 {
-                Mode::User
-            } else {
-                Mode::Kernel
+            comm: comm_of(&format!("process {pid}")),
+            mode: match kernel {
+                0 => Mode::User,
+                _ => Mode::Kernel,
             },
             address_space: u64::from(pid.unsigned_abs()) << 13,
             stack: StackSummary {
                 kernel: u16::try_from(kernel).unwrap_or_default(),
                 user: u16::try_from(user).unwrap_or_default(),
                 host: 0,
-                kernel_end: if kernel == 0 {
-                    StackEnd::Absent
-                } else {
-                    StackEnd::Complete
+                kernel_end: match kernel {
+                    0 => StackEnd::Absent,
+                    _ => StackEnd::Complete,
                 },
                 user_end: StackEnd::Complete,
             },
@@ -88,17 +82,16 @@ pub fn write(path: &Path, samples: u64) -> Result<f64> {
     let templates: Vec<Template> = (0..STACKS).map(|_| Template::new(&mut random)).collect();
     let mut file = BufWriter::new(File::create(path)?);
     file.write_all(&header())?;
-    let mut add = |kind, contents: &[u8]| -> Result<()> {
-        let block = Block::encode(kind, contents).ok_or("a block is too long")?;
-        Ok(file.write_all(&block)?)
+    let mut add = |block: Option<Vec<u8>>| -> Result<()> {
+        Ok(file.write_all(&block.ok_or("a block is too long")?)?)
     };
     let info = RecordingInfo {
         hz: HZ,
         vcpus: VCPUS.into(),
         ..RecordingInfo::default()
     };
-    add(Kind::Info, &serde_json::to_vec(&info)?)?;
-    add(Kind::Symbols, symbols().as_bytes())?;
+    add(info.to_block())?;
+    add(Block::encode(Kind::Symbols, symbols().as_bytes()))?;
     let (mut encoder, mut frames) = (SamplesEncoder::default(), 0);
     for number in 0..samples {
         let index = usize::try_from(random.skewed(STACKS))?;
@@ -109,36 +102,21 @@ pub fn write(path: &Path, samples: u64) -> Result<f64> {
             time: number / u64::from(VCPUS) * (1_000_000_000 / u64::from(HZ)),
             ..template.sample
         };
-        let ticks = Ticks {
-            vcpu,
-            sample: Some(sample),
-            ..Ticks::default()
-        };
-        encoder.push(&ticks, &template.frames);
+        encoder.push(&sample.into(), &template.frames);
         frames += template.frames.len() as u64;
         if encoder.is_full() {
-            add_block(&mut add, &mut encoder)?;
+            add(encoder.take().to_blocks())?;
         }
     }
-    add_block(&mut add, &mut encoder)?;
+    add(encoder.take().to_blocks())?;
     let account = Account {
         ticks: samples,
         samples,
         ..Account::default()
     };
-    add(Kind::End, &serde_json::to_vec(&account)?)?;
+    add(account.to_block())?;
     file.flush()?;
     Ok(frames as f64 / samples.max(1) as f64)
-}
-
-/// Adds the data of the encoder.
-fn add_block(
-    add: &mut impl FnMut(Kind, &[u8]) -> Result<()>,
-    encoder: &mut SamplesEncoder,
-) -> Result<()> {
-    let block = encoder.take();
-    add(Kind::Times, &block.times)?;
-    add(Kind::Samples, &block.bytes)
 }
 
 /// The duration of a recording of this many samples, in seconds.

@@ -248,34 +248,36 @@ mod tests {
         (name.to_owned(), time, bounds)
     }
 
-    /// Samples of thread 1 at these times.
-    fn thread(seen: &[(u64, &str)]) -> Vec<BootSample> {
-        seen.iter().map(|(time, name)| at(*time, 1, name)).collect()
+    /// Samples of thread 1 at these times, each with the function that it is in, if any.
+    fn thread(seen: &str) -> Vec<BootSample> {
+        let sample = |(time, name): (&str, &str)| at(time.parse().unwrap(), 1, name);
+        let words = seen.split(' ').map(|word| word.split_once(':').unwrap());
+        words.map(sample).collect()
     }
 
     #[test]
     fn a_call_takes_from_halfway_before_it_to_halfway_after_it() {
-        let seen = [(0, ""), (10, "one"), (20, "one"), (30, "two"), (40, "")];
+        let seen = thread("0: 10:one 20:one 30:two 40:");
         let expected = [named("one", 20, (10, 30)), named("two", 10, (0, 20))];
-        assert_eq!(times(&thread(&seen)), expected);
+        assert_eq!(times(&seen), expected);
     }
 
     /// Eight ticks were lost.
     #[test]
     fn unsampled_time_widens_the_bounds() {
-        let seen = [(0, ""), (10, "one"), (20, "one"), (110, "two"), (120, "")];
+        let seen = thread("0: 10:one 20:one 110:two 120:");
         let expected = [named("one", 60, (10, 110)), named("two", 50, (0, 100))];
-        assert_eq!(times(&thread(&seen)), expected);
+        assert_eq!(times(&seen), expected);
         let levels = Levels::from_symbols(["__initcall__kmod_m__1_1_two6"].into_iter());
         // It is unknown to which initcall "one" belongs.
-        assert_eq!(longest_unseen(&thread(&seen), &levels), 110);
+        assert_eq!(longest_unseen(&seen, &levels), 110);
     }
 
     /// Between two samples that are in none, and after one that is in one.
     #[test]
     fn an_initcall_may_have_run_in_any_unsampled_time() {
         let levels = Levels::from_symbols(["__initcall__kmod_m__1_1_one6"].into_iter());
-        let mut seen = thread(&[(100, ""), (140, ""), (150, "one"), (250, "one"), (260, "")]);
+        let mut seen = thread("100: 140: 150:one 250:one 260:");
         // Init, and another thread.
         seen.extend([at(960, 1, ""), at(970, 7, ""), at(1970, 7, "")]);
         assert_eq!(longest_unseen(&seen, &levels), 40);
@@ -286,19 +288,13 @@ mod tests {
 
     #[test]
     fn the_target_of_a_tail_call_may_belong_to_the_initcall() {
-        let seen = [
-            (0, ""),
-            (10, "one"),
-            (20, "helper"),
-            (30, "helper"),
-            (40, "two"),
-        ];
+        let seen = thread("0: 10:one 20:helper 30:helper 40:two");
         let expected = [
             named("one", 10, (0, 40)),
             named("helper", 20, (10, 30)),
             named("two", 10, (0, 2970)),
         ];
-        assert_eq!(times(&thread(&seen)), expected);
+        assert_eq!(times(&seen), expected);
     }
 
     #[test]
@@ -319,7 +315,7 @@ mod tests {
             (on_another, 1505, 505),
             (at(2000, 7, ""), 1955, 55),
         ] {
-            let mut seen = thread(&[(100, "one"), (1100, "one"), (2100, "two"), (2110, "")]);
+            let mut seen = thread("100:one 1100:one 2100:two 2110:");
             seen.insert(2, waiting);
             let one = named("one", one, (1000, 2100));
             assert_eq!(times(&seen), [one, named("two", two, (0, 1010))]);
@@ -375,10 +371,8 @@ mod tests {
     #[test]
     fn a_million_visits_take_a_million_steps() {
         let names = ["helper", "other helper"].into_iter().cycle();
-        let seen = (0..1_000_000)
-            .zip(names)
-            .map(|(time, name)| at(time, 1, name));
-        let seen: Vec<BootSample> = seen.collect();
+        let seen = (0..1_000_000).zip(names);
+        let seen: Vec<_> = seen.map(|(time, name)| at(time, 1, name)).collect();
         let calls = calls(&seen, &Levels::default(), 1, 1_000_000);
         let samples = calls.iter().map(|call| call.samples);
         assert_eq!(samples.collect::<Vec<_>>(), [500_000, 500_000]);
@@ -386,7 +380,7 @@ mod tests {
 
     #[test]
     fn calls_are_by_thread() {
-        let mut seen = thread(&[(100, "one"), (110, "one"), (120, "one")]);
+        let mut seen = thread("100:one 110:one 120:one");
         seen.insert(1, at(105, 2, "other"));
         seen.insert(3, at(115, 2, "other"));
         let expected = [named("one", 30, (20, 3000)), named("other", 20, (10, 3000))];

@@ -304,10 +304,8 @@ mod tests {
         let (_, legend) = svg.split_once("<g id=\"legend\">").unwrap();
         let last = legend.rsplit("<text x=\"").next().unwrap();
         let last: usize = last.split_once('"').unwrap().0.parse().unwrap();
-        assert!(
-            width >= last + 8 * ("cut short".len() + 50),
-            "{width}: {last}"
-        );
+        let least = last + 8 * ("cut short".len() + 50);
+        assert!(width >= least, "{width}: {last}");
         assert!(style.contains("#subtitle { transform:translateY(-15px) }"));
     }
 

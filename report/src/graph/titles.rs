@@ -157,8 +157,7 @@ mod tests {
     #[test]
     fn an_account_is_grammatical() {
         let mut one = profile("vmlinuz", "", "");
-        one.contents.account.samples = 1;
-        one.contents.account.idle = 1;
+        (one.contents.account.samples, one.contents.account.idle) = (1, 1);
         one.contents.closed = Some(one.contents.account);
         let expected = "1 sample and 1 idle tick at 250 Hz; 0 stolen, 0 lost";
         assert_eq!(account(&one), expected);

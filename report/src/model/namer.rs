@@ -228,16 +228,12 @@ mod tests {
             let Range { begin, end, offset } = of_segment(segment);
             (begin, end, offset)
         };
-        assert_eq!(
-            range(0x40_1040, 0x1040, 0x1fc0),
-            (0x40_1000, 0x40_3000, 0x1000)
-        );
+        let loaded = range(0x40_1040, 0x1040, 0x1fc0);
+        assert_eq!(loaded, (0x40_1000, 0x40_3000, 0x1000));
         assert_eq!(range(0x2000, 0x1000, 1), (0x2000, 0x3000, 0x1000));
         // Segments that no system would load are unchanged, and nothing overflows.
         assert_eq!(range(0x2010, 0x1000, 1), (0x2010, 0x3000, 0x1000));
-        assert_eq!(
-            range(u64::MAX - 1, 0xffe, u64::MAX),
-            (u64::MAX - 0xfff, u64::MAX, 0)
-        );
+        let last = range(u64::MAX - 1, 0xffe, u64::MAX);
+        assert_eq!(last, (u64::MAX - 0xfff, u64::MAX, 0));
     }
 }

@@ -89,50 +89,61 @@ impl Weight {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_tick_is_time_or_events() {
-        let by_clock = RecordingInfo {
-            hz: 250,
+    fn by_event(event: &str) -> Weight {
+        let info = RecordingInfo {
+            event: Some(event.parse().unwrap()),
             ..RecordingInfo::default()
         };
-        let time = Weight::of_tick(&by_clock);
-        assert_eq!((time.of(3), time.quantity), (12_000_000, Quantity::Time));
-        assert_eq!((time.interval_ns(), time.time_ns()), (4_000_000, 4_000_000));
-        let by_event = RecordingInfo {
-            event: Some("mmio-read:30".parse().unwrap()),
+        Weight::of_tick(&info)
+    }
+
+    fn by_clock(hz: u32) -> Weight {
+        let info = RecordingInfo {
+            hz,
             ..RecordingInfo::default()
         };
-        let events = Weight::of_tick(&by_event);
-        assert_eq!(events.quantity, Quantity::Events("mmio-read"));
-        assert_eq!(events.of(3), 90);
-        assert_eq!((events.interval_ns(), events.time_ns()), (1, 0));
+        Weight::of_tick(&info)
     }
 
     #[test]
-    fn guest_time_is_in_ns_and_not_the_time_between_ticks() {
-        let info = RecordingInfo {
-            event: Some("guest-time:2ms".parse().unwrap()),
-            ..RecordingInfo::default()
-        };
-        let weight = Weight::of_tick(&info);
-        assert_eq!(
-            (weight.of(3), weight.quantity),
-            (6_000_000, Quantity::GuestTime)
-        );
-        assert!(weight.quantity.is_time());
-        assert_eq!((weight.interval_ns(), weight.time_ns()), (1, 0));
-        assert_eq!(weight.perf_name(), "guest-time");
+    fn a_tick_is_time_or_events() {
+        // Guest time is in ns, and not the time between ticks.
+        for (weight, quantity, of_3, interval, time) in [
+            (
+                by_clock(250),
+                Quantity::Time,
+                12_000_000,
+                4_000_000,
+                4_000_000,
+            ),
+            (
+                by_event("mmio-read:30"),
+                Quantity::Events("mmio-read"),
+                90,
+                1,
+                0,
+            ),
+            (
+                by_event("guest-time:2ms"),
+                Quantity::GuestTime,
+                6_000_000,
+                1,
+                0,
+            ),
+        ] {
+            assert_eq!((weight.quantity, weight.of(3)), (quantity, of_3));
+            assert_eq!((weight.interval_ns(), weight.time_ns()), (interval, time));
+        }
+        let guest_time = by_event("guest-time:2ms");
+        assert!(guest_time.quantity.is_time());
+        assert_eq!(guest_time.perf_name(), "guest-time");
     }
 
     #[test]
     fn absurd_rates_cause_no_panic() {
         for hz in [0, 1, u32::MAX] {
-            let info = RecordingInfo {
-                hz,
-                ..RecordingInfo::default()
-            };
-            assert!(Weight::of_tick(&info).per_tick >= 1);
-            assert!(Weight::of_tick(&info).of(u64::MAX) >= 1);
+            let weight = by_clock(hz);
+            assert!(weight.per_tick >= 1 && weight.of(u64::MAX) >= 1);
         }
     }
 }

@@ -131,17 +131,9 @@ mod tests {
 
     #[test]
     fn printed_arguments_round_trip() {
-        let arguments = parse(&[
-            "--pid=-1,7",
-            "--comm=a b",
-            "--comm=c",
-            "--vcpu=0",
-            "--mode=kernel,idle",
-            "--label=user=0",
-            "--label=container=a=b",
-            "--grep=^x",
-            "--time=1.5:",
-        ]);
+        let words = "--pid=-1,7;--comm=a b;--comm=c;--vcpu=0;--mode=kernel,idle;\
+                     --label=user=0;--label=container=a=b;--grep=^x;--time=1.5:";
+        let arguments = parse(&words.split(';').collect::<Vec<_>>());
         let words = arguments.words();
         let again = words.iter().filter_map(|word| word.to_str());
         let again = parse(&again.collect::<Vec<_>>());
@@ -151,10 +143,8 @@ mod tests {
         assert_eq!(selection.comms, ["a b", "c"]);
         assert_eq!(selection.modes, [Mode::Kernel, Mode::Idle]);
         assert_eq!(selection.labels[1].value, "a=b");
-        let given = [
-            "--pid", "--comm", "--vcpu", "--mode", "--label", "--grep", "--time",
-        ];
-        assert_eq!(arguments.given(), given);
+        let given = "--pid --comm --vcpu --mode --label --grep --time";
+        assert_eq!(arguments.given().join(" "), given);
         assert!(parse(&["--time=:"]).given().is_empty());
         let two = parse(&["--time=1:2", "--time=3:4"]);
         assert_eq!(two.selection(), Err(SeveralTimes));

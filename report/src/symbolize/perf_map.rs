@@ -194,8 +194,10 @@ mod tests {
         let map = PerfMap::parse([text]).unwrap();
         assert_eq!(found(&map, 0x7f1f), Some(("LazyCompile:~f a.js:1", 0x7f00)));
         assert_eq!(found(&map, 0x7f41), Some(("py::g", 0x7f40)));
-        assert_eq!(found(&map, 0x7f30), None);
-        assert_eq!(found(&map, 0x7f60), None);
+        assert_eq!(
+            [0x7f30, 0x7f60].map(|address| found(&map, address)),
+            [None; 2]
+        );
         let many = |count| "7f00 20 f\n".repeat(count);
         assert!(PerfMap::parse([many(MAX_FUNCTIONS).as_str()]).is_some());
         assert!(PerfMap::parse([many(MAX_FUNCTIONS + 1).as_str()]).is_none());
@@ -238,26 +240,31 @@ mod tests {
             "1000 100 third\n3000 10 late\n",
         ];
         let map = PerfMap::parse(pieces).unwrap();
-        let name = |address, written, begun| {
+        for (address, written, begun, name) in [
+            (0x1080, 0, 0, None),
+            (0x1080, 0, 1, Some("first")),
+            (0x1080, 1, 1, Some("first")),
+            // While the second piece is being written, either may be there.
+            (0x1080, 1, 2, None),
+            (0x1000, 1, 2, Some("first")),
+            (0x1080, 2, 2, Some("second")),
+            (0x10c0, 2, 3, Some("first")),
+            (0x1080, 3, 4, None),
+            (0x1080, 4, 4, Some("third")),
+            (0x1080, 7, u32::MAX, Some("third")),
+            // In one piece the order counts, once it has been written.
+            (0x2000, 1, 1, Some("b")),
+            (0x2000, 0, 1, None),
+            (0x3000, 1, 2, None),
+            (0x3000, 1, 4, Some("late")),
+        ] {
             let found = map.find(address, WrittenPieces { written, begun });
-            found.map(|found| found.name)
-        };
-        assert_eq!(name(0x1080, 0, 0), None);
-        assert_eq!(name(0x1080, 0, 1), Some("first"));
-        assert_eq!(name(0x1080, 1, 1), Some("first"));
-        // While the second piece is being written, either may be there.
-        assert_eq!(name(0x1080, 1, 2), None);
-        assert_eq!(name(0x1000, 1, 2), Some("first"));
-        assert_eq!(name(0x1080, 2, 2), Some("second"));
-        assert_eq!(name(0x10c0, 2, 3), Some("first"));
-        assert_eq!(name(0x1080, 3, 4), None);
-        assert_eq!(name(0x1080, 4, 4), Some("third"));
-        assert_eq!(name(0x1080, 7, u32::MAX), Some("third"));
-        // In one piece the order counts, once it has been written.
-        assert_eq!(name(0x2000, 1, 1), Some("b"));
-        assert_eq!(name(0x2000, 0, 1), None);
-        assert_eq!(name(0x3000, 1, 2), None);
-        assert_eq!(name(0x3000, 1, 4), Some("late"));
+            assert_eq!(
+                found.map(|found| found.name),
+                name,
+                "{address:#x} {written} {begun}"
+            );
+        }
     }
 
     #[test]

@@ -208,19 +208,20 @@ mod tests {
             scope(45, 50, Some(2)),
             scope(200, 300, None),
         ];
-        for (offset, expected) in [
-            (5, None),
-            (10, None),
-            (15, Some(0)),
-            (25, Some(1)),
-            (30, Some(0)),
-            (47, Some(3)),
-            (55, Some(2)),
-            (70, Some(0)),
-            (100, None),
-            (250, Some(4)),
-        ] {
-            assert_eq!(innermost(&scopes, offset), expected, "{offset}");
-        }
+        let offsets = [5, 10, 15, 25, 30, 47, 55, 70, 100, 250];
+        let (outer, inner) = (Some(0), Some(2));
+        let expected = [
+            None,
+            None,
+            outer,
+            Some(1),
+            outer,
+            Some(3),
+            inner,
+            outer,
+            None,
+            Some(4),
+        ];
+        assert_eq!(offsets.map(|offset| innermost(&scopes, offset)), expected);
     }
 }

@@ -225,16 +225,13 @@ fn a_renamed_task_is_the_same_task() {
     assert_eq!((row.seen, row.tasks, row.longest), (3, 1, 3 * SECOND));
     assert_eq!(sums.name(row.most), "true");
     let thread = Thread { pid: 3, tid: 3 };
-    assert_eq!(
-        sums.delays.into_iter().collect::<Vec<_>>(),
-        [(thread, 2000)]
-    );
+    assert_eq!(sums.delays.into_iter().next(), Some((thread, 2000)));
 }
 
 /// Run delays count for a task's last vCPU, and from look to look: a task with another one's ids starts again.
 #[test]
 fn run_delays_are_also_by_vcpu() {
-    let delayed = |(time, vcpu, run_delay)| {
+    let delayed = |(time, (vcpu, run_delay))| {
         let task = Task {
             vcpu,
             run_delay: Some(run_delay),
@@ -243,14 +240,9 @@ fn run_delays_are_also_by_vcpu() {
         look(time * SECOND, &[(task, &[])])
     };
     // The fourth look is at another task, which has waited for 40 ns so far.
-    let looks = [
-        (1, 0, 1000),
-        (2, 0, 1500),
-        (3, 1, 1700),
-        (4, 1, 40),
-        (5, 1, 50),
-    ];
-    let (sums, resolver) = sums(&looks.map(delayed));
+    let vcpus_and_delays = [(0, 1000), (0, 1500), (1, 1700), (1, 40), (1, 50)];
+    let looks: Vec<_> = (1..).zip(vcpus_and_delays).map(delayed).collect();
+    let (sums, resolver) = sums(&looks);
     let delays: Vec<u64> = sums.vcpus.values().map(|queue| queue.delay).collect();
     assert_eq!(delays, [500, 210]);
     assert_eq!(sums.delays.values().copied().collect::<Vec<_>>(), [710]);

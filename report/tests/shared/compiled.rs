@@ -148,7 +148,10 @@ impl Guest {
                 pid: 77,
                 tid: 77,
                 address_space: 0x9000,
-                mode: Mode::ALL[usize::from(!kernel.is_empty())],
+                mode: match kernel {
+                    [] => Mode::User,
+                    _ => Mode::Kernel,
+                },
                 stack: stack_of(kernel.len(), user.len(), StackEnd::Complete),
                 ..Sample::default()
             };

@@ -105,7 +105,10 @@ fn sample(random: &mut Random, vcpu: u16, time: u64) -> (Sample, Vec<u64>) {
         _ => pid + 100 * random.pick(&[0, 1, 2]),
     };
     let mode = random.pick(&[&[Mode::User][..], &Mode::ALL].concat());
-    let (pid, tid) = [(pid, tid), (0, 0)][usize::from(mode == Mode::Idle)];
+    let (pid, tid) = match mode {
+        Mode::Idle => (0, 0),
+        _ => (pid, tid),
+    };
     let depth = |random: &mut Random| random.below(6);
     let kernel = match mode {
         Mode::User => 0,

@@ -114,39 +114,26 @@ fn numbers(bytes: &[u8], places: [usize; 3]) -> Option<[u64; 3]> {
 mod tests {
     use super::*;
 
+    fn words(words: &[u64]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
     /// A file with functions: address, number and name; without a name it moves.
     fn example(functions: &[(u64, u64, Option<&str>)]) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
-        bytes.extend(
-            [1, 40, 62, 0, 7]
-                .iter()
-                .flat_map(|word: &u32| word.to_le_bytes()),
-        );
+        bytes.extend([1, 40, 62, 0, 7].into_iter().flat_map(u32::to_le_bytes));
         bytes.resize(HEADER, 0);
         for (address, number, name) in functions {
             let (kind, body) = match name {
                 Some(name) => {
-                    let words = [0, *address, *address, 16, *number];
-                    let body: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-                    (
-                        LOAD,
-                        [&body[..], name.as_bytes(), &[0], &[0xcc; 16]].concat(),
-                    )
+                    let body = words(&[0, *address, *address, 16, *number]);
+                    let code = [&body[..], name.as_bytes(), &[0], &[0xcc; 16]].concat();
+                    (LOAD, code)
                 }
-                None => {
-                    let words = [0, *address, 0, *address, 16, *number];
-                    (
-                        MOVE,
-                        words.iter().flat_map(|word| word.to_le_bytes()).collect(),
-                    )
-                }
+                None => (MOVE, words(&[0, *address, 0, *address, 16, *number])),
             };
             let size = u32::try_from(RECORD_HEADER + body.len()).unwrap_or(0);
-            bytes.extend(
-                [kind, size, 0, 0]
-                    .iter()
-                    .flat_map(|word| word.to_le_bytes()),
-            );
+            bytes.extend([kind, size, 0, 0].into_iter().flat_map(u32::to_le_bytes));
             bytes.extend(body);
         }
         bytes
@@ -175,15 +162,11 @@ mod tests {
     fn damaged_files_end_where_they_are_damaged() {
         let file = example(&[(0x7000, 1, Some("dye")), (0x8000, 2, Some("weave"))]);
         let lines = |file: &[u8]| {
-            JitDump::default()
-                .read(&file)
-                .map(|new| new.lines)
-                .filter(|lines| !lines.is_empty())
+            let new = JitDump::default().read(&file);
+            new.map(|new| new.lines).filter(|lines| !lines.is_empty())
         };
-        assert_eq!(
-            lines(b"not such a file, but long enough for a header"),
-            None
-        );
+        let other = b"not such a file, but long enough for a header";
+        assert_eq!(lines(other), None);
         let damaged = |at: usize, byte: u8| {
             let mut file = file.clone();
             file[at] = byte;

@@ -67,24 +67,28 @@ mod tests {
     #[test]
     fn lines_are_read_once_they_are_finished() {
         let mut text = MapText::default();
-        let some = |begins, lines: &str| Some((begins, lines.to_owned()));
-        assert_eq!(lines(&mut text, b""), None);
-        assert_eq!(lines(&mut text, b"10 1 a"), None);
-        assert_eq!(lines(&mut text, b"10 1 a\n20 1 b"), some(false, "10 1 a\n"));
-        assert_eq!(lines(&mut text, b"10 1 a\n20 1 b"), None);
-        assert_eq!(
-            lines(&mut text, b"10 1 a\n20 1 b\n\xff\n"),
-            some(false, "20 1 b\n\u{fffd}\n")
-        );
-        // Another file, a shorter one, and none.
-        let other = b"10 1 c\n20 1 b\n\xff\n30 1 d\n";
-        assert_eq!(
-            lines(&mut text, other),
-            some(true, "10 1 c\n20 1 b\n\u{fffd}\n30 1 d\n")
-        );
-        assert_eq!(lines(&mut text, b"10 1 c\n"), some(true, "10 1 c\n"));
-        assert_eq!(lines(&mut text, b""), some(true, ""));
-        assert_eq!(lines(&mut text, b"10 1 e\n"), some(false, "10 1 e\n"));
+        let other = "10 1 c\n20 1 b\n\u{fffd}\n30 1 d\n";
+        for (file, expected) in [
+            (&b""[..], None),
+            (b"10 1 a", None),
+            (b"10 1 a\n20 1 b", Some((false, "10 1 a\n"))),
+            (b"10 1 a\n20 1 b", None),
+            (
+                b"10 1 a\n20 1 b\n\xff\n",
+                Some((false, "20 1 b\n\u{fffd}\n")),
+            ),
+            // Another file, a shorter one, and none.
+            (b"10 1 c\n20 1 b\n\xff\n30 1 d\n", Some((true, other))),
+            (b"10 1 c\n", Some((true, "10 1 c\n"))),
+            (b"", Some((true, ""))),
+            (b"10 1 e\n", Some((false, "10 1 e\n"))),
+        ] {
+            let new = lines(&mut text, file);
+            let new = new
+                .as_ref()
+                .map(|(begins, lines)| (*begins, lines.as_str()));
+            assert_eq!(new, expected, "{file:?}");
+        }
     }
 
     #[test]

@@ -178,8 +178,6 @@ fn unpack_files(bytes: &[u8]) -> FileTree {
 pub(super) mod tests {
     use std::io::Write;
 
-    use proptest::prelude::*;
-
     use super::*;
 
     const FILE: u32 = 0o100_755;
@@ -327,26 +325,6 @@ pub(super) mod tests {
             let most = count * (names_of_link + 2) + 10;
             let made = lookups(count);
             assert!(made <= most, "{made} of {most}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn files_before_damage_are_kept(
-            flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
-            cut in any::<prop::sample::Index>(),
-        ) {
-            let mut bytes = [early(), main_archive()].concat();
-            for (index, value) in flips {
-                let index = index.index(bytes.len());
-                bytes[index] = value;
-            }
-            bytes.truncate(cut.index(bytes.len()));
-            if let Some(initrd) = Initrd::unpack(&bytes) {
-                for path in ["/init", "/bin/sh", "/loop", "/usr/bin/vi"] {
-                    initrd.read(path);
-                }
-            }
         }
     }
 }

@@ -214,12 +214,8 @@ mod tests {
     #[test]
     fn a_file_replaces_another_one_but_not_a_folder() {
         let file = |path: &str, at| (path.to_owned(), Node::File(at..at + 1));
-        let tree = with([
-            file("a/b", 1),
-            file("a/b", 2),
-            file("a", 3),
-            file("a/b/c", 4),
-        ]);
+        let files = [("a/b", 1), ("a/b", 2), ("a", 3), ("a/b/c", 4)];
+        let tree = with(files.map(|(path, at)| file(path, at)));
         assert_eq!(tree.file("a/b"), Some(2..3));
         assert_eq!(tree.file("a"), None);
         assert_eq!(tree.file("a/b/c"), None);

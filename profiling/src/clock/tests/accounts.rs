@@ -93,20 +93,6 @@ fn the_run_delay_is_read_at_intervals() {
     assert_eq!(backend.reads, 4);
 }
 
-#[test]
-fn a_run_delay_is_charged_once() {
-    let mut account = TickAccount::default();
-    let mut backend = ManualBackend {
-        run_delay: 2 * MS,
-        ..ManualBackend::default()
-    };
-    assert_eq!(account.explain(3, 0, MS, &mut backend), unsampled(0, 3, 0));
-    assert_eq!(account.explain(3, 0, MS, &mut backend), sampled(0, 0, 2));
-    backend.tracer_delay = 2 * MS;
-    assert_eq!(account.explain(3, 0, MS, &mut backend), sampled(0, 2, 0));
-    assert_eq!(account.explain(3, 0, MS, &mut backend), sampled(0, 0, 2));
-}
-
 /// Each of calls one after the other has how many ticks, the growth of the run delay before that, and how many of the ticks are stolen.
 #[test]
 fn ticks_of_a_halted_vcpu_are_idle_except_for_run_delay() {

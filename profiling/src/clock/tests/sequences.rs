@@ -1,6 +1,6 @@
 //! The clock at given times, one interruption after the other.
 
-use super::manual::{HZ, MS, ManualBackend, Timer, US, sampled, unsampled};
+use super::manual::{HZ, MS, ManualBackend, US, sampled, unsampled};
 use crate::clock::{ElapsedTicks, VcpuClock};
 use crate::signals;
 
@@ -44,44 +44,6 @@ fn next_signal(clock: &VcpuClock<ManualBackend>, time: u64) -> Option<u64> {
 }
 
 #[test]
-fn nothing_is_counted_while_the_clock_is_stopped() {
-    let mut clock = VcpuClock::with_backend(0, ManualBackend::default(), false);
-    clock.halt();
-    assert!(!clock.is_halted());
-    assert_eq!(kick(&mut clock, MS), None);
-    assert_eq!(ring(&mut clock, 2 * MS), None);
-    assert_eq!(clock.account_halted(START + 3 * MS), unsampled(0, 0, 0));
-    assert_eq!((clock.hz(), clock.backend.timer), (0, None));
-}
-
-#[test]
-fn ticks_lie_on_multiples_of_the_period() {
-    let mut clock = ticking();
-    assert_eq!(clock.hz(), HZ);
-    let timer = Timer {
-        first: START + MS,
-        period: Some(MS),
-    };
-    assert_eq!(clock.backend.timer, Some(timer));
-    assert_eq!(kick(&mut clock, MS - 1), None);
-    for tick in 1..=200 {
-        assert_eq!(kick(&mut clock, tick * MS), Some(sampled(0, 0, 0)));
-        assert_eq!(kick(&mut clock, tick * MS + US), None, "counted already");
-    }
-    // A periodic timer continues without being set again.
-    assert_eq!(clock.backend.timer, Some(timer));
-}
-
-#[test]
-fn any_signal_takes_the_ticks_of_a_running_vcpu() {
-    for signal in [None, Some(signals::kick()), Some(signals::alarm())] {
-        let mut clock = ticking();
-        let elapsed = clock.on_interrupt(START + 3 * MS, signal);
-        assert_eq!(elapsed, Some(sampled(0, 0, 2)), "{signal:?}");
-    }
-}
-
-#[test]
 fn ticks_in_a_run_delay_are_stolen() {
     let mut clock = ticking();
     assert_eq!(kick(&mut clock, MS), Some(sampled(0, 0, 0)));
@@ -97,13 +59,6 @@ fn ticks_in_a_run_delay_are_stolen() {
     clock.backend.tracer_delay = 9 * MS;
     clock.restart(HZ, START + 20 * MS);
     assert_eq!(kick(&mut clock, 23 * MS), Some(sampled(0, 0, 2)));
-}
-
-#[test]
-fn a_late_tracer_steals_ticks_but_not_the_sample() {
-    let mut clock = ticking();
-    clock.backend.tracer_delay = 3 * MS + 400 * US;
-    assert_eq!(kick(&mut clock, 4 * MS + 400 * US), Some(sampled(0, 3, 0)));
 }
 
 #[test]
@@ -139,17 +94,6 @@ fn a_halted_vcpus_account_is_brought_up_to_date_without_a_sample() {
 }
 
 #[test]
-fn an_early_alarm_counts_nothing() {
-    let mut clock = halted();
-    assert_eq!(clock.account_halted(START + 5 * MS), unsampled(4, 0, 0));
-    clock.backend.run_time = MS;
-    assert_eq!(ring(&mut clock, 6 * MS - 1), None);
-    // But it ticks again.
-    assert!(!clock.is_halted());
-    assert_eq!(kick(&mut clock, 6 * MS), Some(sampled(0, 0, 0)));
-}
-
-#[test]
 fn ticks_of_a_halted_vcpu_in_a_run_delay_are_stolen() {
     let mut clock = halted();
     clock.backend.run_delay = 3 * MS;
@@ -173,52 +117,6 @@ fn a_late_alarm_loses_the_ticks_on_which_the_guest_ran() {
     // Late again while it runs.
     clock.backend.run_delay = 2 * MS;
     assert_eq!(kick(&mut clock, 25 * MS), Some(sampled(0, 2, 1)));
-}
-
-#[test]
-fn a_host_without_the_alarm_wakes_the_vcpu_for_each_tick() {
-    let mut clock = ticking();
-    clock.backend.refuses_alarm = true;
-    for tick in 1..10 {
-        assert_eq!(kick(&mut clock, tick * MS), Some(sampled(0, 0, 0)));
-        clock.halt();
-        assert!(!clock.is_halted());
-        assert_eq!(next_signal(&clock, tick * MS), Some((tick + 1) * MS));
-    }
-}
-
-#[test]
-fn the_clock_stops_while_the_vcpu_is_halted() {
-    let mut clock = halted();
-    assert_eq!(clock.account_halted(START + 4 * MS), unsampled(3, 0, 0));
-    clock.restart(0, START + 4 * MS);
-    assert!(!clock.is_halted());
-    assert_eq!(clock.hz(), 0);
-    assert_eq!((clock.backend.timer, clock.backend.alarm), (None, None));
-    assert_eq!(clock.account_halted(START + 9 * MS), unsampled(0, 0, 0));
-    // The alarm was pending.
-    assert_eq!(ring(&mut clock, 9 * MS), None);
-}
-
-#[test]
-fn another_rate_starts_a_new_grid() {
-    let mut clock = halted();
-    assert_eq!(clock.account_halted(START + 4 * MS), unsampled(3, 0, 0));
-    clock.restart(100, START + 4 * MS);
-    assert!(!clock.is_halted());
-    assert_eq!(clock.hz(), 100);
-    let timer = Timer {
-        first: START + 10 * MS,
-        period: Some(10 * MS),
-    };
-    assert_eq!(
-        (clock.backend.timer, clock.backend.alarm),
-        (Some(timer), None)
-    );
-    assert_eq!(kick(&mut clock, 9 * MS), None);
-    assert_eq!(kick(&mut clock, 10 * MS), Some(sampled(0, 0, 0)));
-    clock.restart(10_000, START + 11 * MS);
-    assert_eq!(kick(&mut clock, 12 * MS), Some(sampled(0, 0, 9)));
 }
 
 /// If a sample takes longer than a period, the guest would not run between two of them.

@@ -70,15 +70,8 @@ mod tests {
     #[test]
     fn rates_that_can_be_counted_are_multiples() {
         let mut check = RateCheck::default();
-        for (hz, expected) in [
-            (0, false),
-            (50, false),
-            (100, true),
-            (250, false),
-            (300, true),
-        ] {
-            assert_eq!(check.divides(hz, 100, "the test counts"), expected, "{hz}");
-        }
+        let rates = [0, 50, 100, 250, 300].map(|hz| check.divides(hz, 100, "the test counts"));
+        assert_eq!(rates, [false, false, true, false, true]);
     }
 
     #[test]

@@ -105,17 +105,18 @@ mod tests {
                 kind: ModuleKind::File,
             })
         }
-        // The example of the crate debugid's documentation of how a build id becomes one.
-        assert_eq!(
-            library("e3f42b40c0b93a1efc0a6eb23ecb9a3a1234").breakpad_id(),
-            "402BF4E3B9C01E3AFC0A6EB23ECB9A3A0"
-        );
-        for none in ["", "zz"] {
-            assert_eq!(library(none).breakpad_id(), "0".repeat(33));
+        let none = "0".repeat(33);
+        for (build_id, expected) in [
+            // The example of the crate debugid's documentation of how a build id becomes one.
+            (
+                "e3f42b40c0b93a1efc0a6eb23ecb9a3a1234",
+                "402BF4E3B9C01E3AFC0A6EB23ECB9A3A0",
+            ),
+            ("", &none),
+            ("zz", &none),
+            ("0badc0de", &format!("DEC0AD0B{}", "0".repeat(25))),
+        ] {
+            assert_eq!(library(build_id).breakpad_id(), expected);
         }
-        assert_eq!(
-            library("0badc0de").breakpad_id(),
-            format!("DEC0AD0B{}", "0".repeat(25))
-        );
     }
 }

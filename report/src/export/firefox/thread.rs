@@ -223,24 +223,15 @@ mod tests {
     #[test]
     fn a_thread_runs_no_longer_than_time_has_passed() {
         // With jitter, ticks are nearer and farther apart.
-        assert_eq!(
-            busy(&[
-                (100, 1, true),
-                (108, 1, true),
-                (120, 1, true),
-                (130, 1, true)
-            ]),
-            [10, 8, 12, 10]
-        );
+        let jitter = [100, 108, 120, 130].map(|time| (time, 1, true));
+        assert_eq!(busy(&jitter), [10, 8, 12, 10]);
         // Time without a known owner isn't a thread's; idle time isn't either.
-        assert_eq!(
-            busy(&[
-                (5, 1, true),
-                (100, 1, true),
-                (150, 3, false),
-                (152, 1, true)
-            ]),
-            [5, 15, 0, 2]
-        );
+        let gaps = [
+            (5, 1, true),
+            (100, 1, true),
+            (150, 3, false),
+            (152, 1, true),
+        ];
+        assert_eq!(busy(&gaps), [5, 15, 0, 2]);
     }
 }

@@ -24,26 +24,18 @@ fn code_without_a_symbol_of_its_own_has_no_name() {
     let names = named.map(|address| symbols.find(address));
     let expected = ["weave", "weave", "turn", "turn", "a", "b"];
     assert_eq!(names, expected.map(Some));
-    let bounds = [
-        (0x1000, 0x1028),
-        (0x1050, 0x1060),
-        (0x3000, 0x3010),
-        (0x3020, 0x3030),
-    ];
-    assert_eq!(symbols.wanted(|_| true), bounds);
-    for gap in [0x104f, 0x1_0fff, 0x301f, 0x1_2fff]
-        .into_iter()
-        .chain(bounds.map(|(_, end)| end))
-    {
+    let ends = [0x1028, 0x1060, 0x3010, 0x3030];
+    let wanted = symbols.wanted(|_| true).into_iter();
+    assert_eq!(wanted.map(|(_, end)| end).collect::<Vec<_>>(), ends);
+    let gaps = ends.into_iter().chain([0x104f, 0x1_0fff, 0x301f, 0x1_2fff]);
+    for gap in gaps {
         assert_eq!(symbols.locate(gap), None, "{gap:#x}");
     }
     // An end replaces a start, as any later symbol does.
     let mut symbols = Symbols::parse("1000 t old\n1020 t old2\n1040 ? [end]\n");
     symbols.add("1000 ? [end]\n1010 t new\n1040 ? [end]\n");
-    assert_eq!(
-        [0x1000, 0x1020].map(|address| symbols.find(address)),
-        [None, Some("new")]
-    );
+    let names = [0x1000, 0x1020].map(|address| symbols.find(address));
+    assert_eq!(names, [None, Some("new")]);
 }
 
 #[test]
@@ -66,58 +58,39 @@ fn a_samples_time_selects_the_module() {
     // While one module is known, it has all of the samples: its first ones come before its symbols.
     assert_eq!(symbols.epoch(50), symbols.epoch(500));
     symbols.add(&format!("since 200 180\ngone 1000 2000\n{b}"));
-    let at = |symbols: &Symbols, address, time| {
-        let found = symbols.locate_then(address, symbols.epoch(time));
+    let at = |symbols: &Symbols, address, times: &[u64]| {
+        let found = times
+            .iter()
+            .map(|time| symbols.locate_then(address, symbols.epoch(*time)));
         let name =
-            |found: FunctionAt<'_>| format!("{}+{:x} {}", found.name, found.offset, found.module);
-        found.map_or_else(String::new, name)
-    };
-    let check = |symbols: &Symbols, expected: &[(u64, &str)]| {
-        for (time, name) in expected {
-            assert_eq!(at(symbols, 0x1004, *time), *name, "{time}");
-        }
+            |found: FunctionAt<'_>| format!("{}+{:x}{}", found.name, found.offset, found.module);
+        let names = found.map(|found| found.map_or("-".to_owned(), name));
+        names.collect::<Vec<_>>().join(" ")
     };
     // It was unloaded in between.
-    let (first, second) = ("a1+4 [a]", "b1+4 [b]");
-    let before = [(0, first), (99, first), (180, first), (181, ""), (199, "")];
-    check(&symbols, &before);
-    check(
-        &symbols,
-        &[200, 299, 300, u64::MAX].map(|time| (time, second)),
-    );
-    for (time, end) in [
-        (0, "a2+7ff [a]"),
-        (180, "a2+7ff [a]"),
-        (200, ""),
-        (u64::MAX, ""),
-    ] {
-        assert_eq!(at(&symbols, 0x1fff, time), end, "{time}");
-        assert_eq!(at(&symbols, 0x504, time), "kernel+4 [kernel]");
-    }
+    let names = "a1+4[a] a1+4[a] a1+4[a] - -";
+    assert_eq!(at(&symbols, 0x1004, &[0, 99, 180, 181, 199]), names);
+    let names = "b1+4[b] b1+4[b] b1+4[b] b1+4[b]";
+    assert_eq!(at(&symbols, 0x1004, &[200, 299, 300, u64::MAX]), names);
+    let names = at(&symbols, 0x1fff, &[0, 180, 200, u64::MAX]);
+    assert_eq!(names, "a2+7ff[a] a2+7ff[a] - -");
+    let names = at(&symbols, 0x504, &[200, 300, u64::MAX]);
+    assert_eq!(names, ["kernel+4[kernel]"; 3].join(" "));
     assert_eq!(symbols.find(0x1004), Some("b1"));
-    let ever = [0x1004, 0x504].map(|address| symbols.locate_then(address, Epoch::ANY));
-    assert_eq!(
-        ever.map(|found| found.map(|found| found.name)),
-        [None, Some("kernel")]
-    );
+    assert!(symbols.locate_then(0x1004, Epoch::ANY).is_none());
+    assert!(symbols.locate_then(0x504, Epoch::ANY).is_some());
     // The same functions again change nothing, and another module at once replaces them.
     symbols.add(&b.replace("300 250", "400 390"));
     symbols.add("since 600 500\n1000 t c\t[c]\n1900 ? [end]\t[c]\n\n");
-    let third = "c+4 [c]";
-    let around = [
-        (100, first),
-        (395, second),
-        (500, second),
-        (501, ""),
-        (599, ""),
-    ];
-    check(&symbols, &around);
-    check(&symbols, &[(600, third)]);
+    let names = at(&symbols, 0x1004, &[100, 395, 500, 501, 599, 600]);
+    assert_eq!(names, "a1+4[a] b1+4[b] b1+4[b] - - c+4[c]");
     // A module that stays unloaded has its name until then.
     symbols.add("since 800 700\ngone 1000 1900\n");
-    check(&symbols, &[(700, third), (800, ""), (900, "")]);
-    assert_eq!(symbols.find(0x1004), None);
-    assert_eq!(symbols.find(0x504), Some("kernel"));
+    assert_eq!(at(&symbols, 0x1004, &[700, 800, 900]), "c+4[c] - -");
+    assert_eq!(
+        [0x1004, 0x504].map(|now| symbols.find(now)),
+        [None, Some("kernel")]
+    );
 }
 
 #[test]

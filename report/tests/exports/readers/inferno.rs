@@ -11,18 +11,19 @@ use super::{PERIOD, ROUNDS, exported, first};
 use crate::exports::export;
 use crate::exports::recording::{info, ticks, write};
 
+fn collapsed(options: Options, script: &[u8]) -> String {
+    let mut folded = Vec::new();
+    Folder::from(options).collapse(script, &mut folded).unwrap();
+    String::from_utf8(folded).unwrap()
+}
+
 #[test]
 fn inferno_collapses_perf_script() {
     let (_folder, file, expected) = exported(Format::PerfScript);
     let mut options = Options::default();
     options.annotate_kernel = true;
     options.include_tid = true;
-    let mut folded = Vec::new();
-    let input = std::fs::read(&file).unwrap();
-    Folder::from(options)
-        .collapse(input.as_slice(), &mut folded)
-        .unwrap();
-    let folded = String::from_utf8(folded).unwrap();
+    let folded = collapsed(options, &std::fs::read(&file).unwrap());
     let mut own: HashMap<String, u64> = HashMap::new();
     for line in folded.lines() {
         let (stack, period) = line.rsplit_once(' ').unwrap();
@@ -52,11 +53,7 @@ fn unknown_functions_of_a_file_stay_apart() {
     }
     let (_folder, path) = write(&info(), &all);
     let text = export(&path, &[], Format::PerfScript);
-    let mut folded = Vec::new();
-    Folder::from(Options::default())
-        .collapse(text.as_slice(), &mut folded)
-        .unwrap();
-    let folded = String::from_utf8(folded).unwrap();
+    let folded = collapsed(Options::default(), &text);
     for function in ["server+0x401700", "server+0x401720"] {
         let line = format!("server;{function} {PERIOD}");
         assert!(folded.lines().any(|own| own == line), "{folded}");

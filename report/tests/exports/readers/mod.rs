@@ -14,10 +14,12 @@ use std::process::Command;
 
 use kvmprof_report::export::Format;
 use kvmprof_report::profile::{Profile, SortBy, document};
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::exports::export;
 use crate::exports::recording::recording;
+use crate::shared::pages::count;
 
 const ROUNDS: u64 = 7;
 /// Time of a tick in ns.
@@ -27,14 +29,17 @@ const PERIOD: u64 = 10_000_000;
 fn expected(path: &Path) -> Vec<(String, u64)> {
     let profile = Profile::from_file(path, &[]).unwrap();
     let report = document(&profile, SortBy::Own, 5);
-    let rows: Vec<(String, u64)> = report["functions"]
+    let row = |row: &Value| {
+        (
+            row["name"].as_str().unwrap().to_owned(),
+            count(&row["self"]),
+        )
+    };
+    let rows: Vec<_> = report["functions"]
         .as_array()
         .unwrap()
         .iter()
-        .map(|row| {
-            let name = row["name"].as_str().unwrap().to_owned();
-            (name, row["self"].as_u64().unwrap())
-        })
+        .map(row)
         .collect();
     // Equal counts would make the order ambiguous.
     assert_eq!(rows.len(), 5);
