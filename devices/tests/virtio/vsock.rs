@@ -8,7 +8,7 @@ use kvmprof_devices::virtio::vsock::{
 };
 
 use super::driver::{NEEDS_RESET, STATUS};
-use super::vsock_bench::{Bench, CID, LISTENER, RECEIVE, ROOM, TRANSMIT, packet};
+use super::vsock_bench::{Bench, LISTENER, RECEIVE, ROOM, TRANSMIT, packet};
 
 #[test]
 fn bytes_pass_in_both_directions_until_both_ends_close() {

@@ -9,7 +9,9 @@ use kvmprof_recording::file::{
 use kvmprof_recording::{Mode, Sample, StackEnd, StackParts, Ticks, comm_of};
 use tempfile::TempDir;
 
-use crate::shared::recordings::stack_of;
+#[path = "../shared/stack.rs"]
+mod stack;
+use stack::stack_of;
 
 const SYMBOLS: &str = "\
 ffffffff81000000 T _text

@@ -4,23 +4,23 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kvmprof_tests::{kvmprof, run_command};
+use kvmprof_tests::kvmprof;
 use serde_json::Value;
 
-use crate::packages::{package, succeeded};
+use crate::packages::{package, succeeds};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Builds the image out of the packages in `debs`, and unpacks it into a folder.
 pub fn the_image_has_the_packages_files(debs: &Path) {
     let script = root().join("packaging/build-image");
-    succeeded(&run_command(Command::new(script).arg(debs)));
+    succeeds(Command::new(script).arg(debs));
     let archive = debs.join(format!("kvmprof_{VERSION}.oci.tar"));
     let unpacked = tempfile::tempdir().unwrap();
     let unpack = |archive: &Path, into: &Path| {
         let mut tar = Command::new("tar");
         tar.arg("--extract").arg("--file").arg(archive);
-        succeeded(&run_command(tar.arg("--directory").arg(into)));
+        succeeds(tar.arg("--directory").arg(into));
     };
     unpack(&archive, unpacked.path());
     let blob = |described: &Value| -> PathBuf {
@@ -42,15 +42,15 @@ pub fn the_image_has_the_packages_files(debs: &Path) {
     for name in ["kvmprof", "kvmprof-collect"] {
         let mut extract = Command::new("dpkg-deb");
         extract.arg("--extract").arg(package(debs, name));
-        succeeded(&run_command(extract.arg(packages.path())));
+        succeeds(extract.arg(packages.path()));
     }
     let mut compare = Command::new("diff");
     compare.arg("--recursive").arg(image.path());
-    succeeded(&run_command(compare.arg(packages.path())));
+    succeeds(compare.arg(packages.path()));
     for program in ["kvmprof", "kvmprof-collect"] {
         let path = image.path().join("usr/bin").join(program);
-        let ran = run_command(Command::new(path).arg("--version"));
-        assert_eq!(ran.stdout, format!("{program} {VERSION}\n"), "{ran:?}");
+        let says = succeeds(Command::new(path).arg("--version"));
+        assert_eq!(says, format!("{program} {VERSION}\n"));
     }
 }
 
@@ -59,10 +59,9 @@ fn objects(values: &Value) -> Vec<Value> {
     let mut check = Command::new(root().join("target/chart/bin/python"));
     check.arg(root().join("tests/tests/repository/chart/check.py"));
     check.arg(root().join("packaging/helm"));
-    let ran = run_command(check.arg(values.to_string()));
-    succeeded(&ran);
-    let lines = ran.stdout.lines();
-    lines
+    let objects = succeeds(check.arg(values.to_string()));
+    objects
+        .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect()
 }
@@ -109,9 +108,7 @@ fn the_charts_configuration_is_valid() {
         .arg("--config")
         .arg(&path)
         .args(["--host", "node-1"]);
-    let ran =
-        run_command(collect.args(["--once", "--window", "1", "--sockets", "/nowhere/*.sock"]));
-    succeeded(&ran);
+    succeeds(collect.args(["--once", "--window", "1", "--sockets", "/nowhere/*.sock"]));
 }
 
 fn root() -> PathBuf {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kvmprof_tests::{Ran, kvmprof, run_command};
+use kvmprof_tests::{kvmprof, run_command};
 
 use crate::deployment::the_image_has_the_packages_files;
 
@@ -70,7 +70,7 @@ impl Root {
                 "PATH",
                 "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             );
-        succeeded(&run_command(&mut command));
+        succeeds(&mut command);
     }
 
     /// The files and links, by their paths, except for the records of dpkg.
@@ -99,35 +99,33 @@ impl Root {
     /// The output of an installed program called with `argument`.
     #[track_caller]
     fn says(&self, program: &str, argument: &str) -> String {
-        let ran = run_command(Command::new(self.path(program)).arg(argument));
-        succeeded(&ran);
-        ran.stdout
+        succeeds(Command::new(self.path(program)).arg(argument))
     }
 
     /// An installed file that is packed by gzip.
     #[track_caller]
     fn unpacked(&self, path: &str) -> String {
-        let ran = run_command(Command::new("gzip").args(["-dc"]).arg(self.path(path)));
-        succeeded(&ran);
-        ran.stdout
+        succeeds(Command::new("gzip").args(["-dc"]).arg(self.path(path)))
     }
 }
 
+/// Runs a command to its success. Returns what it prints.
 #[track_caller]
-pub fn succeeded(ran: &Ran) {
+pub fn succeeds(command: &mut Command) -> String {
+    let ran = run_command(command);
     assert_eq!(ran.status, 0, "{ran:?}");
+    ran.stdout
 }
 
 /// Builds all packages into `folder`.
 fn build(folder: &Path) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/build-deb");
     let programs = kvmprof();
-    let ran = run_command(
+    succeeds(
         Command::new(script)
             .arg(folder)
             .arg(programs.parent().unwrap()),
     );
-    succeeded(&ran);
 }
 
 /// The file of a package in `folder`.
@@ -184,9 +182,7 @@ fn dependencies_of_packages_are_declared(folder: &Path) {
         let field = |field| {
             let mut command = Command::new("dpkg-deb");
             command.arg("--field").arg(package(folder, name)).arg(field);
-            let ran = run_command(&mut command);
-            succeeded(&ran);
-            ran.stdout.trim().to_owned()
+            succeeds(&mut command).trim().to_owned()
         };
         assert_eq!(field("Recommends"), needed, "{name}");
         assert_eq!(field("Depends"), "", "{name}");
@@ -216,16 +212,13 @@ fn programs_run(root: &Root) {
 }
 
 fn pages_are_there(root: &Root) {
-    for page in [
-        "kvmprof",
+    let of_collect = [
         "kvmprof-collect",
         "kvmprof-collect-demo",
         "kvmprof-collect-launcher",
-        "kvmprof-run",
-        "kvmprof-record",
-        "getpc",
-        "prfpr",
-    ] {
+    ];
+    let others = ["kvmprof", "kvmprof-run", "kvmprof-record", "getpc", "prfpr"];
+    for page in of_collect.into_iter().chain(others) {
         let text = root.unpacked(&format!("usr/share/man/man1/{page}.1.gz"));
         assert!(text.contains(".SH NAME"), "{page}: {text}");
     }
@@ -245,10 +238,8 @@ fn pages_are_there(root: &Root) {
         .unpacked("usr/share/man/man8/pcsd.8.gz")
         .replace('\\', "");
     let help = root.says("usr/sbin/pcsd", "--help");
-    let options: Vec<&str> = help
-        .split_whitespace()
-        .filter(|word| word.starts_with("--"))
-        .collect();
+    let words = help.split_whitespace();
+    let options: Vec<&str> = words.filter(|word| word.starts_with("--")).collect();
     assert!(options.len() > 5, "{help}");
     for option in options {
         assert!(text.contains(option), "no {option} in {text}");
@@ -257,9 +248,8 @@ fn pages_are_there(root: &Root) {
 
 fn the_service_is_enabled(root: &Root) {
     let unit = fs::read_to_string(root.path("usr/lib/systemd/system/pcsd.service")).unwrap();
-    let start = unit
-        .lines()
-        .find_map(|line| line.strip_prefix("ExecStart=/"));
+    let mut lines = unit.lines();
+    let start = lines.find_map(|line| line.strip_prefix("ExecStart=/"));
     let program = start.unwrap().split(' ').next().unwrap();
     assert!(root.path(program).is_file(), "{program}");
     let link = root.path("etc/systemd/system/multi-user.target.wants/pcsd.service");
@@ -296,10 +286,8 @@ fn programs_can_profile_themselves(root: &Root) {
             .arg(headers.join("aix"));
         compiler.arg(kind).arg("-o").arg(&program).arg(&source);
         compiler.arg("-L").arg(&libraries).arg("-lkvmprof");
-        succeeded(&run_command(&mut compiler));
-        succeeded(&run_command(
-            Command::new(&program).env("LD_LIBRARY_PATH", &libraries),
-        ));
+        succeeds(&mut compiler);
+        succeeds(Command::new(&program).env("LD_LIBRARY_PATH", &libraries));
     }
 }
 
@@ -309,22 +297,16 @@ fn symbols_are_found_by_build_id(root: &Root) {
     let (begin, rest) = id.split_at(2);
     let debug = root.path(&format!("usr/lib/debug/.build-id/{begin}/{rest}.debug"));
     assert_eq!(build_id(&debug), id);
-    let [installed, all] = [program, debug].map(|file| {
-        let ran = run_command(Command::new("nm").arg(file));
-        succeeded(&ran);
-        ran.stdout.lines().count()
-    });
+    let [installed, all] =
+        [program, debug].map(|file| succeeds(Command::new("nm").arg(file)).lines().count());
     // The program keeps kvmprof's own functions, and not those of libraries.
     assert!(installed > 1000 && all > 2 * installed, "{installed} {all}");
 }
 
 /// The build id of an ELF file, in hexadecimal.
 fn build_id(file: &Path) -> String {
-    let ran = run_command(Command::new("readelf").arg("--notes").arg(file));
-    succeeded(&ran);
-    let id = ran
-        .stdout
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("Build ID: "));
-    id.unwrap_or_else(|| panic!("{ran:?}")).to_owned()
+    let notes = succeeds(Command::new("readelf").arg("--notes").arg(file));
+    let mut lines = notes.lines();
+    let id = lines.find_map(|line| line.trim().strip_prefix("Build ID: "));
+    id.unwrap_or_else(|| panic!("{notes}")).to_owned()
 }
