@@ -23,11 +23,6 @@ fn measure(guest: Guest, answers: usize) -> Times {
     times
 }
 
-/// Measures beside the test guest with this command line and these options.
-fn beside(command_line: &str, options: &[&str], answers: usize) -> Times {
-    measure(Guest::start(Boot::Test(command_line), options), answers)
-}
-
 /// The baseline.
 pub fn at_rest(answers: usize) -> Times {
     measure(Guest::start(Boot::Demo, ["--hz", "100"]), answers)
@@ -39,30 +34,32 @@ pub fn hostile_memory(answers: usize) -> Times {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let recording = folder.path().join("recording");
     let recording = recording.to_str().expect("a path in UTF-8");
+    let boot = Boot::Test("workload=hostile");
     let options = ["--cpus", "2", "--hz", "10000", "--record", recording];
-    beside("workload=hostile", &options, answers)
+    measure(Guest::start(boot, options), answers)
 }
 
 /// pcs is opened and closed on a port as fast as the guest can, while its other vCPU reads the device's registers.
 pub fn port_flood(answers: usize) -> Times {
+    let boot = Boot::Test("workload=clock-flood");
     let options = ["--cpus", "2", "--guest-access", "all"];
-    beside("workload=clock-flood", &options, answers)
+    measure(Guest::start(boot, options), answers)
 }
 
 /// Ports and memory without a device.
 pub fn exits(answers: usize) -> Times {
-    beside(
-        "workload=endless-exits",
-        &["--cpus", "2", "--hz", "10000"],
+    let boot = Boot::Test("workload=endless-exits");
+    measure(
+        Guest::start(boot, ["--cpus", "2", "--hz", "10000"]),
         answers,
     )
 }
 
 /// More vCPUs than most hosts have CPUs for, all busy.
 pub fn interrupts_off(answers: usize) -> Times {
-    beside(
-        "workload=irqoff",
-        &["--cpus", "8", "--hz", "10000"],
+    let boot = Boot::Test("workload=irqoff");
+    measure(
+        Guest::start(boot, ["--cpus", "8", "--hz", "10000"]),
         answers,
     )
 }
@@ -132,15 +129,22 @@ fn send_back(peer: &mut UnixStream) -> std::io::Result<()> {
 pub fn network_queues(answers: usize) -> Times {
     let echo = Echo::new();
     let boot = Boot::Test("workload=hostile-network");
-    let options = ["--hz", "1000", "--net", &echo.option()];
-    measure_again(Guest::start(boot, options), answers)
+    let option = echo.option();
+    measure_again(
+        Guest::start(boot, ["--hz", "1000", "--net", &option]),
+        answers,
+    )
 }
 
 /// A frame that the guest and the other end exchange endlessly.
 pub fn frames(answers: usize) -> Times {
     let echo = Echo::new();
-    let options = ["--hz", "10000", "--net", &echo.option()];
-    beside("workload=network", &options, answers)
+    let boot = Boot::Test("workload=network");
+    let option = echo.option();
+    measure(
+        Guest::start(boot, ["--hz", "10000", "--net", &option]),
+        answers,
+    )
 }
 
 fn disk(folder: &Path) -> String {
@@ -153,26 +157,28 @@ pub fn disk_queues(answers: usize) -> Times {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let disk = disk(folder.path());
     let boot = Boot::Test("workload=disk");
-    let options = ["--hz", "1000", "--disk", &disk];
-    measure_again(Guest::start(boot, options), answers)
+    measure_again(
+        Guest::start(boot, ["--hz", "1000", "--disk", &disk]),
+        answers,
+    )
 }
 
 /// Eight reads of a disk at any time.
 pub fn disk_load(answers: usize) -> Times {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let disk = disk(folder.path());
-    beside(
-        "workload=disk-load depth=8",
-        &["--hz", "10000", "--disk", &disk],
+    let boot = Boot::Test("workload=disk-load depth=8");
+    measure(
+        Guest::start(boot, ["--hz", "10000", "--disk", &disk]),
         answers,
     )
 }
 
 /// A guest that resets itself as soon as it has started.
 pub fn resets(answers: usize) -> Times {
-    beside(
-        "workload=reboot",
-        &["--cpus", "2", "--hz", "10000"],
+    let boot = Boot::Test("workload=reboot");
+    measure(
+        Guest::start(boot, ["--cpus", "2", "--hz", "10000"]),
         answers,
     )
 }

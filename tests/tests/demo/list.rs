@@ -12,8 +12,12 @@ use kvmprof_attach::{
 };
 use kvmprof_demo_guest::IMAGE;
 use kvmprof_introspection::PhysicalMemory;
-use kvmprof_tests::{Boot, Guest, Machine, on_kvm, run, until};
+use kvmprof_tests::Capability::{Bpf, Perfmon, SysPtrace};
+use kvmprof_tests::{
+    Boot, Capability, Guest, Machine, as_root_with, kvmprof, on_kvm, run, run_command, until,
+};
 use rustix::process::Signal;
+use serde_json::Value;
 use vm_memory::GuestAddress;
 
 /// The memory of all guests here.
@@ -181,6 +185,48 @@ fn check_list(guest: &Found) {
         "kvmprof", "-", "-", "64M", "yes", "2", &places[0], &places[1],
     ];
     assert_eq!(line[1..], rest, "{text}");
+}
+
+/// `kvmprof list --json` by root with only these capabilities.
+fn list_with(capabilities: &'static [Capability]) -> Value {
+    let mut command = Command::new(kvmprof());
+    command.args(["list", "--json"]);
+    as_root_with(&mut command, capabilities);
+    run_command(&mut command).json()
+}
+
+/// Three capabilities suffice; without one of them the list names it.
+#[test]
+fn three_capabilities_suffice_and_a_missing_one_is_named() {
+    on_kvm(|| {
+        // A contained guest's main thread keeps no right that a reader could lack.
+        let guest = Guest::start(Boot::Demo, ["--cpus", "1", "--sandbox", "off"]);
+        guest_of(&HostKernel::open().unwrap(), guest.pid(), 1);
+        let entry = |capabilities| {
+            let mut document = list_with(capabilities);
+            let guests = document["guests"].as_array_mut().unwrap();
+            guests.retain(|entry| entry["pid"] == guest.pid());
+            (guests.pop(), document["hidden_processes"].as_u64().unwrap())
+        };
+        let (entry_with_all, _) = entry(&[SysPtrace, Perfmon, Bpf]);
+        assert_eq!(entry_with_all.unwrap()["attachable"], true);
+        for (capabilities, missing) in [
+            (&[SysPtrace, Bpf][..], "lacks CAP_PERFMON;"),
+            (&[SysPtrace, Perfmon], "lacks CAP_BPF;"),
+            (&[SysPtrace], "lacks CAP_PERFMON and CAP_BPF;"),
+        ] {
+            let (entry, _) = entry(capabilities);
+            let entry = entry.unwrap();
+            let obstacle = entry["obstacle"].as_str().unwrap();
+            assert!(obstacle.contains(missing), "{entry}");
+            assert_eq!(entry["vcpus"][0]["index"], 0);
+            assert_eq!(entry["attachable"], false);
+        }
+        let (entry, hidden) = entry(&[Perfmon, Bpf]);
+        assert_eq!(entry, None);
+        assert!(hidden > 0);
+        guest.stop();
+    });
 }
 
 /// A guest of this process without a vCPU, whose memory is made of pages that begin with their number.

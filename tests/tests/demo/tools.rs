@@ -52,7 +52,7 @@ fn the_readmes_pipeline_reports_who_ran() {
         let guest = guest();
         // On a busy host not all of it is sampled in such a time.
         until("all of it is reported", || {
-            let said = pipeline(&guest, &["--all", "2"], &[]).quiet();
+            let said = pipeline(&guest, &["--all", "2"], &[]).stdout;
             let words = [
                 "weaver", "spinner", "carder", "dyer", "101", "201", "PROF_ALL", "1000 Hz",
                 "2 vCPUs", "USER", "KERNEL", "KERNELI", "IDLE", "recorded", "stolen",

@@ -69,7 +69,8 @@ fn a_file_damaged_anywhere_opens_up_to_there() {
                 Err(FileError::NotARecording(_) | FileError::UnknownVersion { .. }) => {
                     assert!(place < HEADER);
                 }
-                Err(FileError::Empty(_)) => assert!((HEADER..ends[0]).contains(&place)),
+                // Zeros may change nothing of the header.
+                Err(FileError::Empty(_)) => assert!(place < ends[0]),
                 Err(error) => panic!("{place}: {error}"),
             }
         }

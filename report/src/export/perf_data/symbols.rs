@@ -307,8 +307,9 @@ mod tests {
             folder.note_kernel(&main);
             let file = folder.note_file(library, &main).unwrap().to_owned();
             let (process, _) = folder.note_process(7, "a", Some(&main)).unwrap();
-            folder.finish()?;
-            Ok::<_, ExportError>([file, process, symbols.join(KALLSYMS)])
+            folder
+                .finish()
+                .map(|()| [file, process, symbols.join(KALLSYMS)])
         };
         let paths = make().unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;

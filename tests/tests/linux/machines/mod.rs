@@ -16,27 +16,35 @@ struct ExpectedGuest {
     moved: bool,
 }
 
-const fn guest(
-    name: &'static str,
-    cpus: i32,
-    memory_mib: i32,
-    kept_mib: i32,
-    moved: bool,
-) -> ExpectedGuest {
-    ExpectedGuest {
-        name,
-        cpus,
-        memory_mib,
-        kept_mib,
-        moved,
-    }
-}
-
 const GUESTS: [ExpectedGuest; 4] = [
-    guest("elf", 1, 128, 70, false),
-    guest("pvh", 4, 5120, 300, false),
-    guest("image", 2, 512, 100, true),
-    guest("shallow", 1, 256, 80, true),
+    ExpectedGuest {
+        name: "elf",
+        cpus: 1,
+        memory_mib: 128,
+        kept_mib: 70,
+        moved: false,
+    },
+    ExpectedGuest {
+        name: "pvh",
+        cpus: 4,
+        memory_mib: 5120,
+        kept_mib: 300,
+        moved: false,
+    },
+    ExpectedGuest {
+        name: "image",
+        cpus: 2,
+        memory_mib: 512,
+        kept_mib: 100,
+        moved: true,
+    },
+    ExpectedGuest {
+        name: "shallow",
+        cpus: 1,
+        memory_mib: 256,
+        kept_mib: 80,
+        moved: true,
+    },
 ];
 
 /// The machine that has run the guest `name`: `tests/run` leaves out those that only the profile `all` checks.
@@ -93,8 +101,12 @@ fn expected(name: &str) -> &'static ExpectedGuest {
 
 fn check_machine(run: &Finished, expected: &ExpectedGuest) {
     let name = expected.name;
-    let stderr = run.text(&format!("{name}.stderr"));
-    assert_eq!(run.status(name), 0, "{name}: {stderr}");
+    assert_eq!(
+        run.status(name),
+        0,
+        "{name}: {}",
+        run.text(&format!("{name}.stderr"))
+    );
     let console = run.console(name);
     assert_eq!(console.number("cpus "), expected.cpus, "{name}");
     let memory = console.number("memory ") / 1024;
@@ -122,9 +134,16 @@ fn check_samples(run: &Finished, name: &str) {
         .filter(|sample| text.contains(&sample.pc))
         .collect();
     let right = inside.iter().filter(|sample| sample.pid == pid).count();
-    let all = inside.len();
-    println!("{name}: {right} of {all} samples of the busy process");
-    assert!(all >= 10 && right * 100 >= all * 99, "{name}");
+    println!(
+        "{name}: {right} of {} samples of the busy process",
+        inside.len()
+    );
+    assert!(inside.len() >= 10, "{name}: {} samples", inside.len());
+    assert!(
+        right * 100 >= inside.len() * 99,
+        "{name}: {right} of {}",
+        inside.len()
+    );
     assert_eq!(
         stream.names.get(&pid).map(String::as_str),
         Some("hog"),
