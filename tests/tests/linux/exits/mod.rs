@@ -178,11 +178,16 @@ fn exits_of_processes_are_those_that_the_guest_counts(run: &Finished) {
             "{row}"
         );
     }
-    // Only idle tasks halt, in a function of the kernel.
+    // Idle tasks halt, and who waits in vain for a lock (kvm_wait, `arch/x86/kernel/kvm.c`).
     let mut halts = functions.filter(|row| row["reason"] == "hlt").peekable();
     assert!(halts.peek().is_some());
     for row in halts {
-        assert!(row["pid"] == 0 && row["function"].is_string(), "{row}");
+        let function = row["function"].as_str().unwrap_or_default();
+        let is_known = match row["pid"].as_u64() {
+            Some(0) => !function.is_empty(),
+            _ => function == "native_halt",
+        };
+        assert!(is_known, "{row}");
     }
 }
 
@@ -247,7 +252,7 @@ fn waits_have_what_ran_meanwhile(run: &Finished) {
     let hogs: Vec<u64> = pids.collect();
     let waits = document["waits"].as_array().unwrap();
     let vcpus: Vec<&Value> = waits.iter().map(|row| &row["tid"]).collect();
-    let (mut waited, mut known, mut of_hogs) = (0, 0, 0);
+    let (mut waited, mut known, mut of_hogs, mut of_vcpus) = (0, 0, 0, 0);
     for row in waits {
         waited += number(row, "time_ns");
         for other in row["taken_by"].as_array().unwrap() {
@@ -258,14 +263,16 @@ fn waits_have_what_ran_meanwhile(run: &Finished) {
                 assert_eq!(other["name"], "hog");
             }
             let is_vcpu = other["pid"] == vmm && vcpus.contains(&&other["tid"]);
+            of_vcpus += if is_vcpu { time } else { 0 };
             assert_eq!(other["is_vcpu"], is_vcpu, "{other}");
             assert_ne!(other["tid"], row["tid"], "a thread takes its own time");
         }
     }
-    println!("{waited} ns, of which {known} are known, {of_hogs} of the hogs");
-    assert!(known <= waited + waited / 100);
-    assert!(known as f64 >= (1.0 - MARGIN) * waited as f64);
-    assert!(of_hogs * 2 >= waited);
+    println!("{waited} ns, of which {known} are known, {of_hogs} of the hogs, {of_vcpus} of vCPUs");
+    // What ran before a thread that waits was moved to another processor isn't known.
+    assert!(known <= waited + waited / 100 && known * 4 >= waited * 3);
+    // The driver's own programs take the rest.
+    assert!(of_hogs * 10 >= waited && of_vcpus * 20 >= waited);
 }
 
 fn a_guest_that_makes_many_different_exits_fills_no_map_beyond_its_bound(run: &Finished) {
