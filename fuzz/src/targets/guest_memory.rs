@@ -7,7 +7,7 @@ use kvmprof_introspection::{
     Backing, GuestKnowledge, Registers, Stack, TaskReader, VMCOREINFO_BYTES, VcpuIntrospector,
     VmcoreinfoSearch,
 };
-use kvmprof_introspection_fixtures::kernel::{HOT, NEW, OLD};
+use kvmprof_introspection_fixtures::kernel::{Areas, HOT, OLD};
 use kvmprof_introspection_fixtures::linux_guest::{
     AREAS, DIRECT_MAP, IDT_PAGE, IMAGE, LinuxGuest, MEMORY, MODULES, TABLES, TASKS,
 };
@@ -34,19 +34,16 @@ const REGIONS: [(u64, u64); 9] = [
 ];
 /// Changes of one input.
 const MAX_CHANGES: usize = 200;
-/// Maximum number of mappings of a process, and of bytes of a file's path.
-const MAX_AREAS: usize = 2048;
-const MAX_PATH: usize = 64 << 10;
 const SECOND: u64 = 1_000_000_000;
 
 /// Looks at the guest as a tick does, and as everybody else does.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.u8();
-    let kernel = match choice & 0x11 {
-        0 => HOT,
-        0x10 => NEW,
-        _ => OLD,
+    let (kernel, areas) = if choice & 1 == 0 {
+        (HOT, Areas::Tree)
+    } else {
+        (OLD, Areas::List)
     };
     let guest = LinuxGuest::new(kernel);
     let knowledge = Arc::new(GuestKnowledge::from_kernel_image(&kernel.file()).unwrap());
@@ -55,7 +52,7 @@ pub fn run(data: &[u8]) {
     if choice & 2 != 0 {
         guest.load(&[TestModule::new("first", 3), TestModule::new("second", 2)]);
     }
-    build(&guest);
+    build(&guest, areas);
     let mut registers = if choice & 4 == 0 {
         guest.user()
     } else {
@@ -69,8 +66,8 @@ pub fn run(data: &[u8]) {
 }
 
 /// A process with a program, whose pages are in the page cache.
-fn build(guest: &LinuxGuest) {
-    let mut room = FixtureMemory::new(guest, guest.kernel_kind().areas);
+fn build(guest: &LinuxGuest, areas: Areas) {
+    let mut room = FixtureMemory::new(guest, areas);
     let root = room.dentry(0, "/");
     let program = room.dentry(root, "program");
     let mount = room.mount(root, 0, 0);
@@ -136,17 +133,9 @@ fn look(guest: &LinuxGuest, knowledge: &Arc<GuestKnowledge>, registers: &Registe
         user: true,
     };
     linux.modules().read(linux, memory);
-    if let Some(functions) = linux.modules().functions_after(0) {
-        let mut lines = functions.text.lines().filter(|line| !line.is_empty());
-        let is_right = |line: &str| line.is_ascii() && line.ends_with(']');
-        assert!(lines.all(is_right), "{}", functions.text);
-    }
     let mut tasks = TaskReader::default();
     for time in [0, SECOND, 2 * SECOND] {
         let identity = vcpu.identify(memory, registers, false, true);
-        for id in [identity.pid, identity.tid, identity.process_group] {
-            assert!((-1..4 << 20).contains(&id), "{identity:?}");
-        }
         vcpu.unwind(memory, registers, parts, None, &mut Stack::default());
         vcpu.places(memory, registers);
         vcpu.can_write(memory, registers, 0x10_0000);
@@ -167,16 +156,13 @@ fn look(guest: &LinuxGuest, knowledge: &Arc<GuestKnowledge>, registers: &Registe
         let Some(map) = vcpu.follow_process(memory, registers, time) else {
             continue;
         };
-        assert!(map.areas.len() <= MAX_AREAS);
         assert!(map.areas.is_sorted_by_key(|area| area.begin));
         for area in &map.areas {
-            assert!(area.name().len() <= MAX_PATH);
             if let Backing::File(file) = &area.backing {
                 linux.file_contents(memory, &file.identity, 1 << 16);
             }
         }
     }
-    linux.vdso(memory);
     linux.has_panicked(memory);
     linux.hears_power_button(memory);
     linux.list_processes(memory);

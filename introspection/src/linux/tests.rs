@@ -1,5 +1,6 @@
 use kvmprof_recording::{Mode, Preemption};
-use vm_memory::GuestAddress;
+use proptest::prelude::*;
+use vm_memory::{Bytes, GuestAddress};
 
 use super::*;
 use crate::Identity;
@@ -316,6 +317,48 @@ fn a_located_kernel_tells_a_panic_and_names_functions() {
     assert_eq!(look(), (Some(true), name));
     assert_eq!(linux.function_at(0x40_1000), None);
     assert_eq!(linux.release(), "6.99.0-test");
+}
+
+proptest! {
+    #[test]
+    fn a_hostile_guest_is_bounded(
+        seeds in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>(), any::<bool>()), 0..200),
+        rip in any::<u64>(),
+        cr3 in any::<u64>(),
+        gs_base in any::<u64>(),
+        choice in any::<u8>(),
+        cpl in 0_u8..4,
+    ) {
+        let guest = LinuxGuest::new(if choice & 1 == 0 { HOT } else { NEW });
+        if choice & 2 != 0 {
+            guest.identify(0, &guest.kernel(0));
+        }
+        for (index, value, pointer) in seeds {
+            // Plausible pointers are more harmful than random numbers.
+            let value = if pointer { DIRECT_MAP + value % MEMORY as u64 } else { value };
+            let at = index.index(MEMORY / 8) as u64 * 8;
+            guest.memory.write_obj(value, GuestAddress(at)).unwrap();
+            for hot in [AREAS[0] + per_cpu::CURRENT, TASKS + 0x1000 + at % 0x900, IMAGE + at % 0x6000] {
+                if value % 7 == hot % 7 {
+                    guest.memory.write_obj(value, GuestAddress(hot & !7)).unwrap();
+                }
+            }
+        }
+        let mut registers = guest.kernel(0);
+        registers.cpl = cpl;
+        if choice & 4 != 0 { registers.rip = rip; }
+        if choice & 8 != 0 { registers.cr3 = cr3; }
+        if choice & 16 != 0 { registers.gs_base = gs_base; }
+        if choice & 32 != 0 { registers.idt_base = gs_base; }
+        let mut introspector = guest.introspector(u16::from(choice));
+        for _ in 0..10 {
+            let identity = introspector.identify(&guest.memory, &registers, false, true);
+            for id in [identity.pid, identity.tid, identity.process_group] {
+                prop_assert!((-1..4 << 20).contains(&id));
+            }
+        }
+        guest.linux().has_panicked(&guest.memory);
+    }
 }
 
 #[test]

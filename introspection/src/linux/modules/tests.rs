@@ -1,12 +1,14 @@
 use std::sync::atomic::AtomicBool;
 
 use kvmprof_recording::{StackEnd, StackParts};
+use proptest::prelude::*;
+use vm_memory::{Bytes, GuestAddress};
 
 use super::*;
 use crate::test_guest::LinuxGuest;
 use crate::{Stack, VcpuIntrospector};
 use kvmprof_introspection_fixtures::kernel::{HOT, Kernel, NEW, OLD, TEXT, module, offsets};
-use kvmprof_introspection_fixtures::linux_guest::{DIRECT_MAP, MODULES, SLIDE};
+use kvmprof_introspection_fixtures::linux_guest::{DIRECT_MAP, IMAGE, MODULES, SLIDE};
 use kvmprof_introspection_fixtures::modules::{
     CODE, HEAD, INIT, KALLSYMS, START, STRIDE, STRUCTURE, TestModule,
 };
@@ -428,5 +430,42 @@ fn circular_and_invalid_lists_end() {
         guest.read_modules();
         assert_eq!(modules(&guest).loaded().len(), 1);
         assert_eq!(names(&guest), [""; 0]);
+    }
+}
+
+proptest! {
+    #[test]
+    fn hostile_modules_are_bounded(
+        scribbles in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>(), 0_u8..4), 0..60),
+        choice in any::<u8>(),
+    ) {
+        let guest = located(if choice & 1 == 0 { HOT } else { OLD });
+        guest.load(&[TestModule::new("first", 8), TestModule::new("second", 8)]);
+        if choice & 2 != 0 {
+            guest.read_modules();
+        }
+        for (index, value, kind) in scribbles {
+            let base = MODULES + u64::from(choice >> 2 & 1) * STRIDE;
+            // Most damage goes to the data that pointers lead to.
+            let (start, length) = match kind {
+                0 => (IMAGE + offsets::MODULES, 0x20),
+                1 => (base + STRUCTURE, 0x280),
+                2 => (base + KALLSYMS, 0x20),
+                _ => (base, STRIDE),
+            };
+            let value = match value % 3 {
+                0 => START + value % (3 * STRIDE),
+                1 => value % 0x1_0000,
+                _ => value,
+            };
+            let place = start + index.index(usize::try_from(length / 4).unwrap()) as u64 * 4;
+            guest.memory.write_obj(value, GuestAddress(place)).unwrap();
+        }
+        guest.read_modules();
+        let loaded = modules(&guest).loaded();
+        let functions = loaded.functions();
+        prop_assert!(functions.lines().all(|line| line.is_ascii() && line.ends_with(']')));
+        prop_assert!(functions.len() <= loaded.len() * 8 * 0x2_0000);
+        unwind(&mut guest.introspector(0), &guest, &in_module(&guest));
     }
 }

@@ -1,12 +1,13 @@
 mod contents;
 mod instances;
 
+use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
 
 use super::*;
 use crate::test_guest::LinuxGuest;
 use crate::{Registers, VcpuIntrospector};
-use kvmprof_introspection_fixtures::kernel::{Areas, HOT, NEW, OLD, task};
+use kvmprof_introspection_fixtures::kernel::{Areas, HOT, Kernel, NEW, OLD, task};
 use kvmprof_introspection_fixtures::linux_guest::{DIRECT_MAP, TASKS};
 use kvmprof_introspection_fixtures::processes::{AreaPlan, FixtureMemory, PAGE};
 
@@ -424,5 +425,51 @@ fn circles_end() {
         }
         room.put(mm + 0x48, root);
         assert!(look(&mut guest.introspector(0), &guest, 0).is_none());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_hostile_guest_is_bounded(
+        seeds in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>(), 0..4_u8), 0..300),
+        tree in any::<bool>(),
+    ) {
+        let (kernel, areas): (Kernel, Areas) =
+            if tree { (HOT, Areas::Tree) } else { (OLD, Areas::List) };
+        let guest = LinuxGuest::new(kernel);
+        guest.identify(0, &guest.user());
+        let mut room = FixtureMemory::new(&guest, areas);
+        let (program, inode) = file(&mut room, "program", 77, &[1, 2]);
+        let plans: Vec<_> = (1..30)
+            .map(|index| area(index * 0x10_0000, 4, true, 0, program))
+            .collect();
+        room.process(1, &plans);
+        let known = identity(&guest, inode);
+        for (index, value, kind) in seeds {
+            // Most writes go to the structures, and have values that point to them.
+            let place = 0x43_0000 + index.index(0x4000) as u64 * 8;
+            let value = match kind {
+                0 => value,
+                1 => value % 64,
+                2 => DIRECT_MAP + 0x43_0000 + value % 0x2_0000,
+                _ => (DIRECT_MAP + 0x43_0000 + value % 0x2_0000) & !0xff | value & 0xff,
+            };
+            guest.memory.write_obj(value, GuestAddress(place)).unwrap();
+        }
+        let mut introspector = guest.introspector(0);
+        for time in [0, SECOND] {
+            if let Some(map) = look(&mut introspector, &guest, time) {
+                prop_assert!(map.areas.len() <= 2048);
+                prop_assert!(map.areas.is_sorted_by_key(|area| area.begin));
+                for area in &map.areas {
+                    prop_assert!(area.name().len() <= 64 * 1024);
+                }
+            }
+        }
+        let linux = guest.linux();
+        linux.file_contents(&guest.memory, &known, 1 << 20);
+        linux.vdso(&guest.memory);
     }
 }

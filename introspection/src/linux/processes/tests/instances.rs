@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::GuestKnowledge;
-use kvmprof_introspection_fixtures::kernel::Kernel;
 use kvmprof_introspection_fixtures::linux_guest::USER_TABLES;
 use kvmprof_introspection_fixtures::page_tables::Tables;
 
