@@ -308,7 +308,7 @@ mod tests {
             let file = folder.note_file(library, &main).unwrap().to_owned();
             let (process, _) = folder.note_process(7, "a", Some(&main)).unwrap();
             folder.finish()?;
-            Ok::<_, ExportError>([file, process, symbols.join(KALLSYMS)])
+            Ok::<_, io::Error>([file, process, symbols.join(KALLSYMS)])
         };
         let paths = make().unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
