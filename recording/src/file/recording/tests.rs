@@ -1,4 +1,4 @@
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use super::super::{BinaryInfo, Mapping, SamplesEncoder, header};
 use super::*;
@@ -50,13 +50,15 @@ fn a_file_damaged_anywhere_opens_up_to_there() {
     let (bytes, ends) = recording();
     let samples = [0, 0, 1, 3, 6, 6];
     for place in 0..bytes.len() {
-        let whole = ends.iter().filter(|end| **end <= place).count();
         let mut changed = bytes.clone();
         changed[place] ^= 0x80;
         let mut zeroed = bytes.clone();
         zeroed[place..].fill(0);
         for damaged in [&bytes[..place], &changed, &zeroed] {
-            if damaged == bytes {
+            let is_same = |part: Range<usize>| damaged.get(part.clone()) == bytes.get(part);
+            let whole = ends.iter().filter(|end| is_same(HEADER..**end)).count();
+            // The header ends with bytes that mean nothing.
+            if is_same(0..12) && whole == ends.len() {
                 continue;
             }
             match read(damaged) {
@@ -69,8 +71,7 @@ fn a_file_damaged_anywhere_opens_up_to_there() {
                 Err(FileError::NotARecording(_) | FileError::UnknownVersion { .. }) => {
                     assert!(place < HEADER);
                 }
-                // Zeros may change nothing of the header.
-                Err(FileError::Empty(_)) => assert!(place < ends[0]),
+                Err(FileError::Empty(_)) => assert!(is_same(0..12) && whole == 0),
                 Err(error) => panic!("{place}: {error}"),
             }
         }

@@ -96,6 +96,8 @@ fn detailed(number: u64) -> Sample {
             address: number << 40,
             owner: (!number.is_multiple_of(4)).then_some(owner),
         }),
+        // It isn't recorded.
+        process_group: -1,
         ..Sample::default()
     }
 }
@@ -107,6 +109,7 @@ fn details_stay_with_their_samples() {
     // The last one has no details.
     let plain = Sample {
         time: u64::MAX,
+        process_group: -1,
         ..Sample::default()
     };
     let samples: Vec<Sample> = (0..20_000).map(detailed).chain([plain]).collect();

@@ -307,9 +307,8 @@ mod tests {
             folder.note_kernel(&main);
             let file = folder.note_file(library, &main).unwrap().to_owned();
             let (process, _) = folder.note_process(7, "a", Some(&main)).unwrap();
-            folder
-                .finish()
-                .map(|()| [file, process, symbols.join(KALLSYMS)])
+            folder.finish()?;
+            Ok::<_, io::Error>([file, process, symbols.join(KALLSYMS)])
         };
         let paths = make().unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
