@@ -16,14 +16,10 @@ fn guest() -> Guest {
 fn pipeline(guest: &Guest, getpc: &[&str], pcstat: &[&str]) -> Ran {
     let mut first = guest.spawn_command(&[&["getpc"], getpc].concat());
     let stream = first.stdout.take().unwrap();
-    let ran = run_command(
-        Command::new(kvmprof())
-            .arg("pcstat")
-            .args(pcstat)
-            .stdin(stream),
-    );
+    let mut second = Command::new(kvmprof());
+    let output = second.arg("pcstat").args(pcstat).stdin(stream).output();
     assert!(first.wait().unwrap().success(), "getpc {getpc:?}");
-    ran
+    output.unwrap().into()
 }
 
 fn report(guest: &Guest, getpc: &[&str]) -> Value {
@@ -52,7 +48,7 @@ fn the_readmes_pipeline_reports_who_ran() {
         let guest = guest();
         // On a busy host not all of it is sampled in such a time.
         until("all of it is reported", || {
-            let said = pipeline(&guest, &["--all", "2"], &[]).stdout;
+            let said = pipeline(&guest, &["--all", "2"], &[]).quiet();
             let words = [
                 "weaver", "spinner", "carder", "dyer", "101", "201", "PROF_ALL", "1000 Hz",
                 "2 vCPUs", "USER", "KERNEL", "KERNELI", "IDLE", "recorded", "stolen",
