@@ -25,10 +25,11 @@ fn attempts() -> [(&'static str, i64, [u64; 4]); 26] {
     let written = (libc::PROT_WRITE | libc::PROT_EXEC) as u64;
     let anonymous = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
     let program = c"/bin/true".as_ptr() as u64;
-    let [inet, unix] = [libc::AF_INET, libc::AF_UNIX].map(|it| it as u64);
+    let [inet, unix] = [libc::AF_INET, libc::AF_UNIX].map(|it| u64::from(it.unsigned_abs()));
     let stream = libc::SOCK_STREAM as u64;
     let user = libc::CLONE_NEWUSER as u64;
-    let [kill, interrupt, abort] = [libc::SIGKILL, libc::SIGINT, libc::SIGABRT].map(|it| it as u64);
+    let [kill, interrupt, abort] =
+        [libc::SIGKILL, libc::SIGINT, libc::SIGABRT].map(|it| u64::from(it.unsigned_abs()));
     let own = u64::from(process::id());
     let none = [0; 4];
     [
