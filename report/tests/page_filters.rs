@@ -56,10 +56,11 @@ fn row_of<'a>(report: &'a Value, kind: &str, name: &str) -> Option<&'a Value> {
         _ => ("threads", "tid"),
     };
     let (shown, number) = name.rsplit_once(' ').unwrap();
+    let number: Value = number.parse().unwrap();
     let rows = report[table].as_array().unwrap();
     rows.iter().find(|row| {
         let is_named = row["name"] == shown || ["vCPU", "[unknown]", "[idle]"].contains(&shown);
-        is_named && row[id].to_string() == number
+        is_named && row[id] == number
     })
 }
 

@@ -117,8 +117,10 @@ mod tests {
     #[test]
     fn unmapped_memory_is_unknown() {
         let look = |gs_base, with_group| {
-            let mut registers = Registers::default();
-            registers.gs_base = gs_base;
+            let registers = Registers {
+                gs_base,
+                ..Registers::default()
+            };
             identify(&note(), &memory(1, 0), &registers, false, with_group)
         };
         assert_eq!(look(0x1ff0, true).comm, [0; COMM_LENGTH]);

@@ -7,16 +7,27 @@ use std::path::Path;
 use kvmprof_recording::file::{
     Account, Block, Kind, RecordingInfo, SampleBlock, SamplesEncoder, header,
 };
-use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackParts, Ticks};
-
-#[path = "stack.rs"]
-mod stack;
-pub use stack::stack_of;
+use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackParts, StackSummary, Ticks};
 
 /// The start of recordings, in ns.
 const BEGAN: u64 = 5_000_000_000;
 /// Time between two ticks, in ns.
 const PERIOD: u64 = 1_000_000;
+
+/// The properties of a stack with so many frames in the kernel and in user mode, which ends in user mode this way if it has such a part.
+pub fn stack_of(kernel: usize, user: usize, user_end: StackEnd) -> StackSummary {
+    let end = |frames, end| match frames {
+        0 => StackEnd::Absent,
+        _ => end,
+    };
+    StackSummary {
+        kernel: kernel.try_into().unwrap(),
+        user: user.try_into().unwrap(),
+        host: 0,
+        kernel_end: end(kernel, StackEnd::Complete),
+        user_end: end(user, user_end),
+    }
+}
 
 /// A recording that is being written.
 pub struct Written {

@@ -38,8 +38,11 @@ fn run() -> Finished {
     })
 }
 
+/// Samples, and their frames.
+type Samples = Vec<(Sample, Vec<u64>)>;
+
 /// The samples of each kernel, by the time of the change.
-fn by_kernel(run: &Finished, name: &str) -> ([Vec<(Sample, Vec<u64>)>; 2], Symbols) {
+fn by_kernel(run: &Finished, name: &str) -> ([Samples; 2], Symbols) {
     let (contents, samples) = run.attached(name);
     let [reset] = contents.resets.as_slice() else {
         panic!("{name}: {:?}", contents.resets);
