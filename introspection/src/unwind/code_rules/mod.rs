@@ -10,6 +10,7 @@
 //!
 //! Modules have rules of their own, whose walks may end in the kernel's functions.
 
+mod entries;
 mod roles;
 mod state;
 #[cfg(test)]
@@ -24,6 +25,7 @@ use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, Register};
 use super::orc::{Base, Kind, OrcEntry};
 use crate::Symbols;
 use crate::image::KernelImage;
+use entries::by_stack;
 use roles::{Role, roles};
 use walk::{Goal, Walk};
 
@@ -200,6 +202,10 @@ impl CodeRules {
             | Role::JumpThunk
             | Role::Entry
             | Role::Interrupt
+            | Role::InterruptWithCode
+            | Role::SavesRegisters
+            | Role::RestoresRegisters
+            | Role::Returns
             | Role::SystemCall
             | Role::Outermost => false,
         })
@@ -218,30 +224,30 @@ impl CodeRules {
     fn walk(&self, offset: u32, is_exact: bool) -> Option<OrcEntry> {
         let inside = offset.checked_sub(u32::from(!is_exact))?;
         let (begin, role) = self.function(inside)?;
-        let fixed = |kind| OrcEntry {
-            kind,
-            sp: Base::Sp,
-            sp_offset: 0,
-            bp: Base::Undefined,
-            bp_offset: 0,
-        };
+        let fixed = |kind| by_stack(kind, 0);
         match role {
             Role::Outermost => return Some(fixed(Kind::End)),
-            Role::Entry | Role::Interrupt | Role::SystemCall if !is_exact => {
+            Role::Entry | Role::Interrupt | Role::InterruptWithCode | Role::SystemCall
+                if !is_exact =>
+            {
                 return Some(fixed(Kind::Registers));
             }
             Role::SystemCall => return Some(fixed(Kind::End)),
-            Role::Interrupt => {
-                return Some(OrcEntry {
-                    sp_offset: self.pushed_by_interrupt(begin, offset)?,
-                    ..fixed(Kind::ProcessorFrame)
-                });
-            }
+            Role::Interrupt => return self.at_interrupt(begin, offset, false),
+            Role::InterruptWithCode => return self.at_interrupt(begin, offset, true),
+            Role::SavesRegisters if is_exact => return self.at_saving(begin, offset),
+            Role::RestoresRegisters if is_exact => return self.at_restoring(begin, offset),
+            Role::Returns if is_exact => return Some(fixed(Kind::ProcessorFrame)),
             // The running kernel has patched its code, which is looked at in the guest.
             Role::ReturnThunk | Role::JumpThunk if is_exact => {
                 return Some(fixed(Kind::Undefined));
             }
-            Role::Entry | Role::ReturnThunk | Role::JumpThunk => return None,
+            Role::Entry
+            | Role::SavesRegisters
+            | Role::RestoresRegisters
+            | Role::Returns
+            | Role::ReturnThunk
+            | Role::JumpThunk => return None,
             Role::Plain | Role::Part | Role::NoReturn => {}
         }
         // What follows a call that doesn't return belongs to other code.
@@ -259,26 +265,6 @@ impl CodeRules {
     /// (`arch/x86/include/asm/linkage.h`) align functions.
     fn is_aligned(&self, offset: u32) -> bool {
         self.start.wrapping_add(u64::from(offset)) % FUNCTION_ALIGNMENT == 0
-    }
-
-    /// The bytes that the code of an interrupt has pushed from its `begin` to `offset`: its number, before it calls what saves the registers.
-    fn pushed_by_interrupt(&self, begin: u32, offset: u32) -> Option<i16> {
-        /// Maximum number of instructions until then: ENDBR64, CLAC or what replaces it, CLD, PUSH.
-        const MOST: usize = 6;
-        let (mut at, mut pushed) = (begin, 0);
-        for _ in 0..MOST {
-            if at == offset {
-                return Some(pushed);
-            }
-            let instruction = self.instruction(at)?;
-            match instruction.mnemonic() {
-                Mnemonic::Endbr64 | Mnemonic::Clac | Mnemonic::Nop | Mnemonic::Cld => {}
-                Mnemonic::Push => pushed += 8,
-                _ => return None,
-            }
-            at = at.checked_add(u32::try_from(instruction.len()).ok()?)?;
-        }
-        None
     }
 }
 

@@ -27,6 +27,18 @@ const NO_RETURN: [&str; 21] = [
     "usercopy_abort",
 ];
 
+/// Exceptions of which the processor pushes an error code (SDM volume 3, section 7.13).
+const WITH_CODE: [&str; 8] = [
+    "asm_exc_alignment_check",
+    "asm_exc_control_protection",
+    "asm_exc_double_fault",
+    "asm_exc_general_protection",
+    "asm_exc_invalid_tss",
+    "asm_exc_page_fault",
+    "asm_exc_segment_not_present",
+    "asm_exc_stack_segment",
+];
+
 /// Where threads begin, from Linux 6.5 on.
 const FORK_IN_ASSEMBLY: &str = "ret_from_fork_asm";
 
@@ -47,6 +59,14 @@ pub enum Role {
     Entry,
     /// The same for an interrupt: until it has saved registers, those that the processor has saved are on the stack.
     Interrupt,
+    /// The same, after the processor or a stub has pushed a code.
+    InterruptWithCode,
+    /// What the code of an interrupt calls to save the registers.
+    SavesRegisters,
+    /// What pops all registers, to return from an interrupt.
+    RestoresRegisters,
+    /// The return itself: only what the processor has saved is still on the stack.
+    Returns,
     /// The same for a system call, from user mode only: it has no caller in the kernel.
     SystemCall,
     /// Assembly code that is the outermost of its stack, without saved registers of its caller.
@@ -88,14 +108,6 @@ pub fn roles<'s>(
 /// The role of the function `name` (`arch/x86/entry/entry_64.S`, `arch/x86/lib/retpoline.S`,
 /// `arch/x86/kernel/head_64.S`).
 fn role(name: &str) -> Role {
-    let has_entry_name = [
-        "asm_exc_",
-        "asm_sysvec_",
-        "asm_common_interrupt",
-        "asm_spurious_interrupt",
-        "asm_fred_",
-    ];
-    let is_entry = has_entry_name.iter().any(|start| name.starts_with(start));
     match name {
         _ if NO_RETURN.contains(&name) => Role::NoReturn,
         _ if name.contains("return_thunk") => Role::ReturnThunk,
@@ -113,8 +125,13 @@ fn role(name: &str) -> Role {
         | "entry_SYSCALL_compat"
         | "entry_SYSCALL_compat_after_hwframe"
         | "entry_INT80_compat" => Role::Entry,
-        _ if name.starts_with("asm_sysvec_") => Role::Interrupt,
-        _ if is_entry => Role::Entry,
+        "error_entry" | "paranoid_entry" => Role::SavesRegisters,
+        "error_return" | "restore_regs_and_return_to_kernel" => Role::RestoresRegisters,
+        "native_iret" | "native_irq_return_iret" => Role::Returns,
+        "asm_common_interrupt" | "asm_spurious_interrupt" => Role::InterruptWithCode,
+        _ if WITH_CODE.contains(&name) => Role::InterruptWithCode,
+        _ if name.starts_with("asm_sysvec_") || name.starts_with("asm_exc_") => Role::Interrupt,
+        _ if name.starts_with("asm_fred_") => Role::Entry,
         _ if name.starts_with("secondary_startup_64") || name.starts_with(FORK_IN_ASSEMBLY) => {
             Role::Outermost
         }

@@ -105,6 +105,68 @@ fn entries_have_rules_for_their_own_code() {
     );
 }
 
+/// What the processor has saved is found until the registers are being saved, and once they are popped.
+#[test]
+fn entries_know_where_the_processor_has_saved() {
+    let frame = |offset| Some((Kind::ProcessorFrame, offset));
+    let mut pops = [0x41, 0x5f].repeat(4);
+    // pop %rbp, and nine others; pop %rdi; add $8, %rsp; iretq
+    pops.extend([0x5d; 11]);
+    pops.extend(b"\x48\x83\xc4\x08\x48\xcf");
+    // cld; push %rsi; mov 8(%rsp), %rsi; 15 more; mov %rax, %rsp; nop
+    let mut pushes = b"\xfc\x56\x48\x8b\x74\x24\x08".to_vec();
+    pushes.extend([0x50; 15]);
+    pushes.extend(b"\x48\x89\xc4\x90");
+    for (name, code, expected) in [
+        // endbr64; call
+        (
+            "asm_exc_page_fault",
+            b"\xf3\x0f\x1e\xfa\xe8\x00\x00\x00\x00".to_vec(),
+            &[(0, frame(8)), (4, frame(8))][..],
+        ),
+        (
+            "asm_exc_divide_error",
+            b"\x6a\xff\xe8\x00\x00\x00\x00".to_vec(),
+            &[(0, frame(0)), (2, frame(8))],
+        ),
+        (
+            "error_entry",
+            pushes,
+            &[
+                (0, frame(16)),
+                (2, frame(24)),
+                (21, frame(136)),
+                (22, Some((Kind::Call, 8))),
+                (25, None),
+            ],
+        ),
+        (
+            "restore_regs_and_return_to_kernel",
+            pops,
+            &[
+                (0, Some((Kind::Registers, 0))),
+                (2, None),
+                (8, None),
+                (9, frame(88)),
+                (19, frame(8)),
+                (23, frame(0)),
+            ],
+        ),
+        ("native_iret", b"\x48\xcf".to_vec(), &[(0, frame(0))]),
+    ] {
+        let mut kernel = TestCode::default();
+        let begin = kernel.add(name, &code);
+        // Most functions have no frame pointers.
+        kernel.add("plain", b"\x53\x5b\xc3");
+        let rules = kernel.rules().unwrap();
+        for (offset, expected) in expected {
+            let found: Option<OrcEntry> = rules.entry(begin + offset, true);
+            let found = found.map(|entry| (entry.kind, entry.sp_offset));
+            assert_eq!(found, *expected, "{name} {offset}");
+        }
+    }
+}
+
 /// Threads begin in assembly code, which later kernels have under another name.
 #[test]
 fn threads_begin_in_assembly_code() {
