@@ -59,7 +59,8 @@ fn row_of<'a>(report: &'a Value, kind: &str, name: &str) -> Option<&'a Value> {
     let rows = report[table].as_array().unwrap();
     rows.iter().find(|row| {
         let is_named = row["name"] == shown || ["vCPU", "[unknown]", "[idle]"].contains(&shown);
-        is_named && row[id].to_string() == number
+        let its_number = row[id].to_string();
+        is_named && its_number == number
     })
 }
 
