@@ -18,6 +18,12 @@ impl Exits {
         self.time = self.time.saturating_add(other.time);
     }
 
+    /// The mean time of one, in ns; 0 if there is none.
+    #[must_use]
+    pub fn mean(self) -> u64 {
+        self.time.checked_div(self.count).unwrap_or_default()
+    }
+
     /// Those since `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {

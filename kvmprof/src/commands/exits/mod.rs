@@ -51,7 +51,7 @@ impl Sort {
         match self {
             Self::Time => exits.time,
             Self::Count => exits.count,
-            Self::Mean => exits.time.checked_div(exits.count).unwrap_or_default(),
+            Self::Mean => exits.mean(),
         }
     }
 }

@@ -173,7 +173,8 @@ fn write_processes(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
     write_places(part, output, "PROCESS", rows.collect())
 }
 
-fn unknown() -> String {
+/// What stands for a process or a thread that isn't known.
+pub fn unknown() -> String {
     "[not known]".to_owned()
 }
 
@@ -205,7 +206,7 @@ fn write_functions(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
             part.names.name(reason),
             exits.count.to_string(),
             duration(exits.time),
-            duration(exits.time.checked_div(exits.count).unwrap_or_default()),
+            duration(exits.mean()),
         ]
     });
     let headings = [
@@ -250,7 +251,7 @@ fn write_places(
             exits.count.to_string(),
             rate(exits.count, part.time),
             duration(exits.time),
-            duration(exits.time.checked_div(exits.count).unwrap_or_default()),
+            duration(exits.mean()),
         ]
     });
     let headings = [

@@ -11,7 +11,7 @@ use kvmprof_cli::table::{Align, percent};
 use serde_json::{Value, json};
 
 use super::Part;
-use super::tables::{duration, shortened, write_part};
+use super::tables::{MAX_NAME, duration, shortened, unknown, write_part};
 
 /// The time of all vCPUs' waits.
 pub fn sum(part: &Part<'_>) -> Exits {
@@ -69,13 +69,13 @@ pub fn write(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
             let key = (thread.vcpu, label(part, other), Some(other.other_process));
             rows.entry(key).or_default().add(other.turns);
         }
-        let unknown = Exits {
+        let rest = Exits {
             count: 0,
             time: thread.waits.time.saturating_sub(known),
         };
-        if unknown.time > 0 {
-            let key = (thread.vcpu, "[not known]".to_owned(), None);
-            rows.entry(key).or_default().add(unknown);
+        if rest.time > 0 {
+            let key = (thread.vcpu, unknown(), None);
+            rows.entry(key).or_default().add(rest);
         }
     }
     let mut rows: Vec<_> = rows.into_iter().collect();
@@ -85,7 +85,7 @@ pub fn write(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
     let rows = rows.map(|((vcpu, label, process), turns)| {
         let is_thread = turns.count > 0;
         [
-            shortened(label, super::tables::MAX_NAME),
+            shortened(label, MAX_NAME),
             process.map_or_else(|| "-".to_owned(), |process| process.to_string()),
             vcpu.to_string(),
             if is_thread {
