@@ -63,11 +63,22 @@ end_all() {
     done
 }
 
-# The host may ask for the end of the command, and for its output so far.
+# show_threads: what each thread of a program is doing: its state, processor time in ticks (user, system), and the kernel's functions it is in.
+show_threads() {
+    for thread in /proc/[0-9]*/task/[0-9]*; do
+        readlink "$thread/exe" >/dev/null || continue
+        read -r stat <"$thread/stat" || continue
+        set -- ${stat##*) }
+        echo "lab: ${stat%%)*}) $1 ${12} ${13}$(sed -n '1,5s/^[^ ]* \(.*\)+.*/ \1/p' "$thread/stack" | tr -d '\n')"
+    done
+}
+
+# The host may ask for the end of the command, and for its output so far. What hangs is seen by its threads.
 (
     read -r word <&4
     [ "$word" = stop ] || exit
     echo 'lab: the host stops the command'
+    show_threads
     read -r own rest </proc/self/stat
     end_all "$stdout" "$stderr" "$keeper" "$own"
 ) &
