@@ -79,3 +79,19 @@ pub enum TraceError {
     #[error("kvmprof's process that traces the VMM has ended")]
     NoTracer,
 }
+
+impl TraceError {
+    /// Whether the system has answered that there is no such stopped thread (ESRCH). A thread that this one has stopped continues by itself only to end, once it
+    /// is killed.
+    pub(super) fn is_due_to_a_killed_thread(&self) -> bool {
+        let source = match self {
+            Self::Refused { source, .. } | Self::Filtered { source, .. } => source,
+            Self::Sequence(source)
+            | Self::Wait(source)
+            | Self::Registers(source)
+            | Self::Stack(source) => source,
+            _ => return false,
+        };
+        source.raw_os_error() == Some(libc::ESRCH)
+    }
+}

@@ -180,7 +180,10 @@ impl TracedVcpu {
             }
             _ => self.release(traced),
         }
-        seen.map(StopOutcome::Stopped)
+        match seen {
+            Err(error) if error.is_due_to_a_killed_thread() => Ok(StopOutcome::Gone),
+            seen => seen.map(StopOutcome::Stopped),
+        }
     }
 
     /// Calls `see` with the vCPU, whose thread `traced` has stopped, and restores the thread's registers and signals. If the thread is

@@ -118,8 +118,8 @@ knows_kernel() {
 
 # count: the ticks that were sampled since the guest's start.
 count() {
-    status count
-    sed 's/^{"clock":{[^}]*"sampled":\([0-9]*\).*/\1/' /run/count
+    kvmprof status --socket "$socket" --json >"$LAB_OUT/$name.count" 2>/dev/null
+    sed 's/^{"clock":{[^}]*"sampled":\([0-9]*\).*/\1/' "$LAB_OUT/$name.count"
 }
 
 # sampled COUNT: waits until the last gather has COUNT samples, however slow the machine is.

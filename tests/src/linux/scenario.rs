@@ -259,14 +259,14 @@ fn copy(from: &Path, to: &Path) {
     );
 }
 
-/// The last messages of the guests and their kvmprofs.
+/// The last messages of the guests and their kvmprofs, and the last counts of samples.
 fn consoles(out: &Path) -> String {
     let entries = fs::read_dir(out).into_iter().flatten().flatten();
     let mut files: Vec<PathBuf> = entries
         .map(|entry| entry.path())
         .filter(|path| {
             let extension = path.extension().and_then(|extension| extension.to_str());
-            matches!(extension, Some("console" | "stderr"))
+            matches!(extension, Some("console" | "stderr" | "attach" | "count"))
         })
         .collect();
     files.sort();
