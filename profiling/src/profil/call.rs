@@ -14,7 +14,8 @@ impl ProfiledProcesses {
     /// a process is its pid, `None` if they are unknown.
     ///
     /// # Errors
-    /// EINVAL for what the function's page refuses; ENOSPC if too many processes are profiled. No profile has changed then.
+    /// EINVAL for what the function's page refuses; ENOSPC if too many processes are profiled to turn on another one. No profile has changed
+    /// then.
     pub fn call(
         &self,
         call: &Call,
@@ -60,7 +61,13 @@ impl ProfiledProcesses {
             program: call.program,
             account: Mutex::new(account),
         });
-        let added = self.add(Arc::clone(&process))?;
+        let added = match self.add(Arc::clone(&process)) {
+            Err(_) if !process.account().profile.is_on() => {
+                self.disinherit(call);
+                return Ok(returned);
+            }
+            added => added?,
+        };
         if !Arc::ptr_eq(&added, &process) {
             // A tick has found it meanwhile.
             return self.call_of(&added, call, ranges, caller).unwrap_or(Ok(0));

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use kvmprof_abi::profil::State;
+use kvmprof_abi::profil::{Call, State};
 use kvmprof_introspection::{ListedProcess, ProcessInstance, ProcessOrigin};
 
 use super::{Account, ProfiledProcess, ProfiledProcesses};
@@ -43,15 +43,29 @@ impl ProfiledProcesses {
                 continue;
             }
             let mut parents = profiled.get(&one.parent.pid).into_iter().flatten();
-            let heir = parents.find_map(|parent| parent.heir(one));
-            // Without room for it, the process isn't profiled.
-            let added = heir.and_then(|heir| self.add(Arc::new(heir)).ok());
-            if let Some(added) = added {
-                profiled.entry(added.pid).or_default().push(added);
+            let heir = parents.find_map(|parent| Some((parent, parent.heir(one)?)));
+            let Some((parent, heir)) = heir else {
+                continue;
+            };
+            match self.add(Arc::new(heir)) {
+                Ok(added) => profiled.entry(added.pid).or_default().push(added),
+                // Without room for it the process isn't profiled, and not later either: nobody remembers what it turns off.
+                Err(_) => parent.account().disinherit(one.process.started),
             }
         }
         for process in missing.values().flatten() {
             process.account().miss();
+        }
+    }
+
+    /// Notes that the caller of `call` has turned its profile off, and there is no room to remember that: no process of its family that was
+    /// started until then inherits one any more.
+    pub(super) fn disinherit(&self, call: &Call) {
+        let (own, unknown) = (call.program, [0; 16]);
+        for process in self.current().iter() {
+            if own == unknown || process.program == unknown || process.program == own {
+                process.account().disinherit(call.time);
+            }
         }
     }
 
@@ -141,6 +155,11 @@ impl ProfiledProcess {
 }
 
 impl Account {
+    /// Notes that processes that were started until `time`, in ns of the guest's CLOCK_MONOTONIC, inherit nothing.
+    fn disinherit(&mut self, time: u64) {
+        self.on_from = self.on_from.max(time.saturating_add(1));
+    }
+
     /// Notes that the process wasn't in the guest's list.
     fn miss(&mut self) {
         self.missed += 1;

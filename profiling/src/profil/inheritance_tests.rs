@@ -319,28 +319,47 @@ fn processes_missing_from_the_list_twice_have_ended() {
     assert_eq!(processes.status(PARENT).unwrap().state, State::Ended);
 }
 
-/// A profile that its process has turned off must not be forgotten: a tick would give the process its parent's.
-#[test]
-fn only_unneeded_profiles_are_evicted() {
+/// As many children as there is room for beside their parent, all of which have turned off what they had inherited. Returns all processes.
+fn full() -> (ProfiledProcesses, Vec<ListedProcess>) {
     let processes = sampled();
-    let children: Vec<_> = (0..)
-        .map(|n| listed(100 + n, 20, instance(PARENT, 5)))
-        .take(MAX_PROCESSES - 1)
-        .collect();
+    let children = (0..).map(|n| listed(100 + n, 20, instance(PARENT, 5)));
     let mut all = vec![parent()];
-    all.extend(&children);
-    for one in &children {
+    all.extend(children.take(MAX_PROCESSES - 1));
+    for one in &all[1..] {
         processes
             .call(&pcsample(one.process.pid, 30, 0), &[], Some(&all))
             .unwrap();
     }
+    (processes, all)
+}
+
+/// A profile that its process has turned off must not be forgotten: a tick would give the process its parent's.
+#[test]
+fn only_unneeded_profiles_are_evicted() {
+    let (processes, mut all) = full();
     let other = listed(50, 6, init());
     all.push(other);
     let on = pcsample(50, 40, 5);
     assert_eq!(processes.call(&on, &[], Some(&all)), Err(Errno::ENOSPC));
     processes.newest(100).unwrap().account().end(State::Ended);
     assert_eq!(processes.call(&on, &[], Some(&all)), Ok(0));
-    assert!(!is_on(&met(&processes, &children[1]).unwrap()));
+    assert!(!is_on(&met(&processes, &all[2]).unwrap()));
+}
+
+/// The process may have freed its array by the time that there is room.
+#[test]
+fn a_call_without_room_turns_off_what_was_inherited() {
+    for is_listed in [true, false] {
+        let (processes, mut all) = full();
+        all.push(child());
+        let all = is_listed.then_some(&all[..]);
+        let off = processes.call(&pcsample(CHILD, 25, 0), &[], all);
+        assert_eq!(off, Ok(0));
+        processes.newest(100).unwrap().account().end(State::Ended);
+        assert!(met(&processes, &child()).is_none(), "{is_listed}");
+        let later = listed(9, 26, instance(PARENT, 5));
+        assert!(is_on(&met(&processes, &later).unwrap()));
+    }
 }
 
 /// Ticks on two vCPUs may find the same process at once, and a call may come between.

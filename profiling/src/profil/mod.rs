@@ -11,6 +11,8 @@ mod inheritance;
 mod inheritance_tests;
 mod process_memory;
 mod vcpu_stores;
+#[cfg(test)]
+mod vcpu_stores_tests;
 mod watched;
 
 use std::sync::atomic::{AtomicU64, Ordering};

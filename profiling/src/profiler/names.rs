@@ -10,7 +10,8 @@ use kvmprof_recording::{COMM_LENGTH, Sample};
 
 use super::texts::PacedText;
 
-/// Maximum number of processes that are kept: a guest can make up any number.
+/// Maximum number of processes that are kept: a guest can make up any number. Beyond it, an eighth of them is forgotten: those that were seen
+/// least recently.
 const MAX_PROCESSES: usize = 65_536;
 
 /// A table is used again for this time at most although there are other names by now.
@@ -22,15 +23,23 @@ struct Name {
     comm: [u8; COMM_LENGTH],
 }
 
+/// A process's name, and when it was last seen: the higher, the later.
+#[derive(Debug)]
+struct Process {
+    name: Name,
+    turn: u64,
+}
+
 /// The last name of each process that was seen, or that of its main thread if that was ever sampled.
 #[derive(Debug, Default)]
 pub struct Names {
-    processes: BTreeMap<i32, Name>,
+    processes: BTreeMap<i32, Process>,
+    turns: u64,
     /// Number of names that were noted and weren't known before.
     changes: u64,
     table: Option<Table>,
-    /// How often a name found no room.
-    refused: u64,
+    /// How many processes have made room for others.
+    forgotten: u64,
 }
 
 /// The table that was made last.
@@ -56,19 +65,31 @@ impl Names {
         if pid < 0 || name.comm == [0; COMM_LENGTH] {
             return;
         }
-        let room = self.processes.len() < MAX_PROCESSES;
-        let is_new = match self.processes.get_mut(&pid) {
-            Some(known) if known.tid != pid || name.tid == pid => {
-                std::mem::replace(known, name) != name
-            }
-            Some(_) => false,
-            None if room => self.processes.insert(pid, name).is_none(),
-            None => {
-                self.refused += 1;
-                false
-            }
+        self.turns += 1;
+        let turn = self.turns;
+        let is_new = if let Some(known) = self.processes.get_mut(&pid) {
+            known.turn = turn;
+            let is_better = known.name.tid != pid || name.tid == pid;
+            is_better && std::mem::replace(&mut known.name, name) != name
+        } else {
+            self.make_room();
+            self.processes.insert(pid, Process { name, turn });
+            true
         };
         self.changes += u64::from(is_new);
+    }
+
+    /// Forgets processes if there is no room for another one.
+    fn make_room(&mut self) {
+        let before = self.processes.len();
+        if before < MAX_PROCESSES {
+            return;
+        }
+        let mut turns: Vec<u64> = self.processes.values().map(|it| it.turn).collect();
+        let (_, last, _) = turns.select_nth_unstable(MAX_PROCESSES / 8);
+        let last = *last;
+        self.processes.retain(|_, process| process.turn > last);
+        self.forgotten += (before - self.processes.len()) as u64;
     }
 
     /// The [`table`](Self::table), for clients. It is rebuilt if there are other names, but at a limited rate: clients may request it
@@ -88,9 +109,9 @@ impl Names {
         bytes
     }
 
-    /// How often a name found no room.
-    pub fn refused(&self) -> u64 {
-        self.refused
+    /// How many processes have made room for others.
+    pub fn forgotten(&self) -> u64 {
+        self.forgotten
     }
 
     /// Whether the table was ever made.
@@ -108,7 +129,7 @@ impl Names {
     /// of a name that would break a line or a terminal are shown as `?`.
     pub fn table(&self) -> String {
         let mut table = String::new();
-        for (pid, name) in &self.processes {
+        for (pid, Process { name, .. }) in &self.processes {
             // Writing to a String cannot fail.
             let _ = write!(table, "{pid}\t{}\t", name.tid);
             table.extend(task_name(&name.comm));
@@ -178,12 +199,19 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_with_endless_pids_fills_no_memory() {
+    fn endless_pids_leave_the_names_of_the_newest() {
+        const PIDS: i32 = 200_000;
         let mut names = Names::default();
-        for pid in 0..100_000 {
+        for pid in 1..PIDS {
             names.note(&sample(pid, pid, "fork"));
+            names.note(&sample(0, 0, "idle"));
+            assert!(names.processes.len() <= MAX_PROCESSES);
         }
-        assert_eq!(names.processes.len(), MAX_PROCESSES);
-        assert_eq!(names.refused(), 100_000 - MAX_PROCESSES as u64);
+        let count = names.processes.len();
+        assert!(count >= MAX_PROCESSES / 8 * 7 - 1, "{count}");
+        assert_eq!(names.forgotten() + count as u64, 200_000);
+        let newest = PIDS - i32::try_from(count).unwrap() + 1;
+        let kept = [0].into_iter().chain(newest..PIDS);
+        assert!(names.processes.keys().copied().eq(kept));
     }
 }

@@ -108,7 +108,7 @@ impl Profiler {
         let mut limits = LimitsStatus {
             forgotten_modules: modules.forgotten,
             refused_modules: modules.refused,
-            refused_names: self.names.refused(),
+            forgotten_names: self.names.forgotten(),
             ..LimitsStatus::default()
         };
         self.processes.enter_omissions(&mut limits);

@@ -13,10 +13,10 @@ pub struct LimitsStatus {
     pub forgotten_files: u64,
     /// Modules of the guest's kernel, and ends of modules, that made room for others: recordings that start later lack them.
     pub forgotten_modules: u64,
+    /// Processes whose names made room for those of others in the list of names, the least recently sampled ones first.
+    pub forgotten_names: u64,
     /// Modules, and ends of modules, that recordings lack from the beginning.
     pub refused_modules: u64,
-    /// How often a process's name found no room in the list of processes.
-    pub refused_names: u64,
     /// Files whose unwind table found no room: their code is unwound by frame pointers.
     pub refused_tables: u64,
     /// Functions of files that recordings lack from the beginning: a file has too many names, or too long ones.

@@ -71,7 +71,7 @@ fn a_document_has_this_form() {
         &format!(r#"{{"addresses":40,{account},"loaded":true,"minor":3,"name":"prf 3","on":true}},"#),
         &format!(r#"{{{account},"name":"recorder","path":"a.kvmprof","pids":[],"recording":true,"stacks":{{"kernel":true,"user":false}}}},"#),
         &format!(r#"{{{account},"name":"recorder","path":null,"pids":[7],"recording":false,"stacks":{{"kernel":true,"user":false}}}}],"#),
-        r#""limits":{"forgotten_address_spaces":0,"forgotten_files":2,"forgotten_modules":0,"refused_modules":0,"refused_names":0,"#,
+        r#""limits":{"forgotten_address_spaces":0,"forgotten_files":2,"forgotten_modules":0,"forgotten_names":0,"refused_modules":0,"#,
         r#""refused_tables":0,"unnamed_functions":0,"unread_mappings":0},"#,
         r#""machine":{"disks":[],"ended":false,"entropy":null,"folders":[],"held":false,"introspection":"not at all","kernel":"bzImage","#,
         r#""linux":{"release":"6.1.0","slide":2097152},"memory_bytes":1048576,"networks":[],"paused":false,"power_button":false,"resets":0,"#,

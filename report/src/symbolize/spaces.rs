@@ -223,7 +223,7 @@ impl Spaces {
 
     /// The mappings of process `pid` in `address_space` at `time`, in ns of CLOCK_MONOTONIC. A process is sampled before its mappings
     /// are read, so its first mappings also count for the time before. None of another process count: the memory of page tables is used
-    /// again. A process that isn't known (-1) has those of the only one that was ever seen there.
+    /// again. A process that isn't known (-1) has those of the only one that was ever seen in these very page tables.
     pub fn at(&self, address_space: u64, pid: i32, time: u64) -> MappingSet {
         self.times(address_space, pid, time).state.mappings
     }
@@ -236,8 +236,9 @@ impl Spaces {
             ..StateTimes::default()
         };
         let found = self.in_tables(tables, pid, time, &mut times).or_else(|| {
-            // In user mode under KPTI, the page tables are the user's half.
-            let half = Some(kernels_half(tables)).filter(|_| !self.is_without_kpti);
+            // In user mode under KPTI, the page tables are the user's half. Without KPTI they may be another process's.
+            let may_be_half = pid >= 0 && !self.is_without_kpti;
+            let half = Some(kernels_half(tables)).filter(|_| may_be_half);
             self.in_tables(half.filter(|half| *half != tables)?, pid, time, &mut times)
         });
         times.state.mappings = found.unwrap_or_default();
@@ -376,6 +377,8 @@ mod tests {
         // A late recorder has those of one.
         let late = Spaces::new(&both[..1]);
         assert_eq!(file(&late, 0x3000, 8), None);
+        assert_eq!(file(&late, 0x3000, -1), None);
+        assert_eq!(file(&late, 0x2000, -1).as_deref(), Some("first"));
         let under_kpti = file(&late, 0x3000, 7);
         assert_eq!(under_kpti.as_deref(), Some("first"));
         // Earlier recordings have them in one place.

@@ -11,9 +11,13 @@ use kvmprof_recording::file::{GoneCode, SymbolChange};
 const MAX_KEPT: usize = 32 << 20;
 /// Maximum number of modules whose text is stored.
 const MAX_ENTRIES: usize = 4096;
-/// Maximum total number of bytes of text, so that a guest with made-up modules can't fill recordings.
-const MAX_EVER: u64 = 256 << 20;
-
+/// Number of bytes of text for which there is room at first, and how many more in a second, up to that: a guest with made-up modules can't fill
+/// recordings.
+const ROOM: u64 = 256 << 20;
+const ROOM_A_SECOND: u64 = 16 << 10;
+/// Further room, for ends of modules alone: without these, code that comes to their places would have their names.
+const ROOM_FOR_ENDS: u64 = 16 << 20;
+const SECOND: u64 = 1_000_000_000;
 /// Maximum number of bytes of text in one reply, unless a single module has more.
 const MAX_AT_ONCE: usize = 4 << 20;
 /// Maximum number of modules in one reply.
@@ -35,6 +39,8 @@ pub struct Entry {
     pub text: Arc<str>,
     /// The addresses of its code.
     pub code: Vec<Range<u64>>,
+    /// Whether it has no functions: modules have gone.
+    is_end: bool,
     /// The number of bytes of text of all modules up to this one.
     pub end: u64,
 }
@@ -51,6 +57,7 @@ impl Entry {
             code: (module.code.iter())
                 .map(|region| region.range.clone())
                 .collect(),
+            is_end: false,
             end: 0,
         }
     }
@@ -64,6 +71,7 @@ impl Entry {
         (!gone.is_empty()).then(|| Self {
             text: text.into(),
             code: gone,
+            is_end: true,
             end: 0,
         })
     }
@@ -85,7 +93,50 @@ pub struct ModuleLog {
     entries: VecDeque<Entry>,
     kept: usize,
     end: u64,
+    room: Room,
     omissions: ModuleOmissions,
+}
+
+/// The room for further text.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    /// In bytes.
+    left: u64,
+    /// When it grew last, in ns.
+    grown: Option<u64>,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self {
+            left: ROOM + ROOM_FOR_ENDS,
+            grown: None,
+        }
+    }
+}
+
+impl Room {
+    /// Grows until `now`, in ns.
+    fn grow(&mut self, now: u64) {
+        let passed = now.saturating_sub(self.grown.unwrap_or(now));
+        let more = u128::from(passed) * u128::from(ROOM_A_SECOND) / u128::from(SECOND);
+        if more > 0 || self.grown.is_none() {
+            let more = u64::try_from(more).unwrap_or(u64::MAX);
+            self.left = (self.left.saturating_add(more)).min(ROOM + ROOM_FOR_ENDS);
+            self.grown = Some(now);
+        }
+    }
+
+    /// Takes the room for `entry`; false if there isn't so much.
+    fn take(&mut self, entry: &Entry) -> bool {
+        let length = entry.text.len() as u64;
+        let others = if entry.is_end { 0 } else { ROOM_FOR_ENDS };
+        let has_room = length.saturating_add(others) <= self.left;
+        if has_room {
+            self.left -= length;
+        }
+        has_room
+    }
 }
 
 /// Entries of the log that limits have cost.
@@ -98,15 +149,18 @@ pub struct ModuleOmissions {
 }
 
 impl ModuleLog {
-    /// Adds modules that aren't in the log yet.
-    pub fn add(&mut self, entries: impl Iterator<Item = Entry>) {
+    /// Adds modules that aren't in the log yet, at time `now` in ns, if that is known.
+    pub fn add(&mut self, entries: impl Iterator<Item = Entry>, now: Option<u64>) {
+        if let Some(now) = now {
+            self.room.grow(now);
+        }
         for mut entry in entries {
             let length = entry.text.len();
             entry.end = self.end.saturating_add(length as u64);
             if length == 0 {
                 continue;
             }
-            if entry.end > MAX_EVER {
+            if !self.room.take(&entry) {
                 self.omissions.refused += 1;
                 continue;
             }
@@ -122,14 +176,9 @@ impl ModuleLog {
         }
     }
 
-    /// The number of bytes of text until now.
-    pub fn end(&self) -> u64 {
-        self.end
-    }
-
-    /// Counts bytes of text from `end` on, where the log of another kernel has ended. Nothing may be in the log yet.
-    pub fn begin_at(&mut self, end: u64) {
-        self.end = end;
+    /// Goes on where `former`, the log of another kernel, has ended. Nothing may be in the log yet.
+    pub fn begin_after(&mut self, former: &Self) {
+        (self.end, self.room) = (former.end, former.room);
     }
 
     /// What limits have cost until now.
@@ -167,6 +216,7 @@ mod tests {
         Entry {
             text: text.into(),
             code: std::iter::once(begin..begin + 10).collect(),
+            is_end: false,
             end: 0,
         }
     }
@@ -176,15 +226,15 @@ mod tests {
         let mut log = ModuleLog::default();
         let text = "x".repeat(3 << 20);
         let entries = (0..200).map(|number| entry(&text, number * 10));
-        log.add(entries.chain([entry("", 0)]));
-        assert!(log.kept <= MAX_KEPT && log.end <= MAX_EVER);
+        log.add(entries.chain([entry("", 0)]), None);
+        assert!(log.kept <= MAX_KEPT && log.end <= ROOM);
         let lengths = log.entries.iter().map(|entry| entry.text.len());
         assert_eq!(log.kept, lengths.sum::<usize>());
         let ModuleOmissions { forgotten, refused } = log.omissions();
         assert_eq!(forgotten + refused + log.entries.len() as u64, 200);
-        assert_eq!(refused, 200 - MAX_EVER / (3 << 20));
+        assert_eq!(refused, 200 - ROOM / (3 << 20));
         let mut many = ModuleLog::default();
-        many.add((0..10_000).map(|number| entry("x", number * 10)));
+        many.add((0..10_000).map(|number| entry("x", number * 10)), None);
         assert_eq!((many.entries.len(), many.kept), (MAX_ENTRIES, MAX_ENTRIES));
         let forgotten = 10_000 - MAX_ENTRIES as u64;
         assert_eq!(
@@ -207,6 +257,34 @@ mod tests {
         assert_eq!((known, handed_out), (log.end, log.kept));
     }
 
+    /// Otherwise what is loaded after some months would have the names of what was there before, or none.
+    #[test]
+    fn a_full_log_has_room_for_ends_and_later_for_modules() {
+        let mut log = ModuleLog::default();
+        let text = "x".repeat(1 << 20);
+        log.add((0..300).map(|number| entry(&text, number * 10)), Some(0));
+        assert_eq!(log.omissions().refused, 300 - 256);
+        let end = || Entry::gone(std::iter::once(0..10).collect(), SymbolChange::at(7));
+        log.add(end().into_iter(), Some(1));
+        assert_eq!(log.entries.back().unwrap().text, end().unwrap().text);
+        // Just more than a module's length.
+        let later = 65 * SECOND;
+        log.add([entry(&text, 0), entry(&text, 20)].into_iter(), Some(later));
+        assert_eq!(log.omissions().refused, 300 - 256 + 1);
+        assert_eq!(log.entries.back().unwrap().code.first(), Some(&(0..10)));
+        // Small steps add up, and the room has an end.
+        for step in 1..=140_000 {
+            log.room.grow(later + step * SECOND / 1000);
+        }
+        log.add(
+            [0, 20, 40].map(|begin| entry(&text, begin)).into_iter(),
+            None,
+        );
+        assert_eq!(log.omissions().refused, 300 - 256 + 2);
+        log.room.grow(u64::MAX);
+        assert_eq!(log.room.left, ROOM + ROOM_FOR_ENDS);
+    }
+
     #[test]
     fn small_modules_share_an_entry_unless_they_overlap() {
         let mut log = ModuleLog::default();
@@ -214,6 +292,7 @@ mod tests {
             [("a\n", 0), ("b\n", 20), ("c\n", 9)]
                 .map(|(text, begin)| entry(text, begin))
                 .into_iter(),
+            None,
         );
         let expected = NewFunctions {
             text: "a\nb\n".to_owned(),

@@ -259,11 +259,10 @@ impl Modules {
 
     /// Begins where `former`, the modules of a kernel that has ended, ends: those who follow them see a change, and read on.
     pub(crate) fn follow_those_of(&self, former: &Self) {
-        let end = former.log.lock().unwrap_or_else(PoisonError::into_inner);
-        let end = end.end();
+        let ended = former.log.lock().unwrap_or_else(PoisonError::into_inner);
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        log.begin_at(end);
-        drop(log);
+        log.begin_after(&ended);
+        drop((log, ended));
         let generation = former.generation().wrapping_add(1);
         self.generation.store(generation, Ordering::Release);
     }
@@ -292,7 +291,7 @@ impl Modules {
         let gone = change.and_then(|change| Entry::gone(before.gone_from(&loaded), change));
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         let new = new.iter().map(|module| Entry::new(module, change));
-        log.add(gone.into_iter().chain(new));
+        log.add(gone.into_iter().chain(new), since);
         drop(log);
         self.retired().add(Arc::clone(before));
         *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = loaded;

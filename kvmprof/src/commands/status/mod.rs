@@ -170,14 +170,14 @@ fn limit_lines(limits: &LimitsStatus) -> Vec<String> {
             LATER,
         ),
         (
+            limits.forgotten_names,
+            "names of processes",
+            "forgotten until they are sampled again",
+        ),
+        (
             limits.refused_modules,
             "changes of the kernel's modules",
             "refused: recordings lack them",
-        ),
-        (
-            limits.refused_names,
-            "names of processes",
-            "left out of the list of processes",
         ),
         (limits.refused_tables, "unwind tables of programs", UNWOUND),
         (
@@ -290,8 +290,8 @@ mod tests {
             forgotten_address_spaces: 1,
             forgotten_files: 2,
             forgotten_modules: 3,
-            refused_modules: 4,
-            refused_names: 5,
+            forgotten_names: 4,
+            refused_modules: 5,
             refused_tables: 6,
             unnamed_functions: 7,
             unread_mappings: 8,

@@ -26,6 +26,8 @@ const MAX_NAME: usize = 512;
 /// Maximum number of records that are read at once, and of functions that are found again when they move.
 const MAX_RECORDS: usize = 4096;
 const MAX_FUNCTIONS: usize = 1 << 16;
+/// The name of a function that has moved, if its own isn't known any more.
+const UNKNOWN: &str = "[unknown]";
 
 /// How far such a file has been read.
 #[derive(Debug, Default)]
@@ -37,6 +39,11 @@ pub struct JitDump {
 }
 
 impl JitDump {
+    /// The offset of the next record in bytes.
+    pub fn position(&self) -> u64 {
+        self.next
+    }
+
     /// The names that were finished since the last call, as lines of a perf map, maybe none. `None` if the file can't be read.
     pub fn read(&mut self, file: &dyn GrowingFile) -> Option<NewLines> {
         if self.next == 0 {
@@ -51,6 +58,10 @@ impl JitDump {
             if self.record(file, &mut lines).is_none() {
                 break;
             }
+        }
+        if lines.is_empty() {
+            // There are no more records, but not because they can't be read.
+            file.read(self.next, RECORD_HEADER as u64)?;
         }
         let begins = false;
         Some(NewLines { begins, lines })
@@ -67,9 +78,10 @@ impl JitDump {
         // What is wrong in itself is passed over.
         let line = match u32_at(record, 0)? {
             LOAD => self.loaded(record),
-            MOVE => numbers(record, MOVED).and_then(|[address, length, number]| {
-                let name = self.names.get(&number)?;
-                Some((address, length, name.clone()))
+            // What was there before has gone in any case.
+            MOVE => numbers(record, MOVED).map(|[address, length, number]| {
+                let name = self.names.get(&number).cloned();
+                (address, length, name.unwrap_or_else(|| UNKNOWN.into()))
             }),
             _ => None,
         };
@@ -88,7 +100,7 @@ impl JitDump {
         let end = memchr::memchr(0, name).unwrap_or(name.len().min(MAX_NAME));
         let name = String::from_utf8_lossy(name.get(..end)?);
         let name: Box<str> = name.replace(['\n', '\r'], "?").into();
-        if self.names.len() < MAX_FUNCTIONS {
+        if self.names.len() < MAX_FUNCTIONS || self.names.contains_key(&number) {
             self.names.insert(number, name.clone());
         }
         Some((address, length, name))
@@ -155,7 +167,8 @@ mod tests {
                 found.push_str(&new.lines);
             }
         }
-        assert_eq!(found, "7000 10 dye\n8000 10 two?lines\n9000 10 dye\n");
+        let expected = "7000 10 dye\n8000 10 two?lines\n9000 10 dye\na000 10 [unknown]\n";
+        assert_eq!(found, expected);
     }
 
     #[test]

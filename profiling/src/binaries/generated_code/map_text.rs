@@ -17,6 +17,11 @@ pub struct MapText {
 }
 
 impl MapText {
+    /// The number of bytes of all lines that were read.
+    pub fn position(&self) -> u64 {
+        self.read
+    }
+
     /// The lines that were finished since the last call, maybe none. `None` if what was written isn't in guest memory.
     pub fn read(&mut self, file: &dyn GrowingFile) -> Option<NewLines> {
         let mut begins = false;

@@ -28,8 +28,10 @@ const MAX_ENTRIES: usize = 1 << 14;
 const MAX_ROUND: usize = 4 << 20;
 /// The number of bytes that a step counts for at least.
 const LEAST_STEP: usize = 4096;
-/// Maximum number of bytes of a process's lines. Further ones are left out.
+/// Maximum number of bytes of a process's lines. With further ones earlier ones no longer count, as they may be of the same memory.
 const MAX_LINES: usize = 32 << 20;
+/// How long lines may be unreadable, before earlier ones no longer count.
+const MAX_UNREAD: Duration = Duration::from_secs(5);
 
 /// A file that may grow.
 pub trait GrowingFile {
@@ -87,6 +89,10 @@ struct Process {
     /// All that it had written at this time was read, in ns of CLOCK_MONOTONIC.
     since: u64,
     bytes: usize,
+    /// Since when there are lines that can't be read.
+    unread: Option<Instant>,
+    /// Whether it has too many lines.
+    is_over: bool,
 }
 
 #[derive(Debug)]
@@ -100,6 +106,14 @@ impl Format {
         match self {
             Self::Text(text) => text.read(file),
             Self::Dump(dump) => dump.read(file),
+        }
+    }
+
+    /// How many bytes of the file were read.
+    fn position(&self) -> u64 {
+        match self {
+            Self::Text(text) => text.position(),
+            Self::Dump(dump) => dump.position(),
         }
     }
 }
@@ -128,21 +142,9 @@ impl GeneratedCodeReader {
         if self.processes.len() >= MAX_PROCESSES {
             return;
         }
-        let now = Instant::now();
-        self.processes.push(Process {
-            pid: map.pid,
-            place: place.clone(),
-            dump,
-            file: None,
-            look: now,
-            wait: FIRST_WAIT,
-            unknown: 0,
-            begins: true,
-            has_lines: false,
-            since: map.time,
-            bytes: 0,
-        });
-        self.next.get_or_insert(now);
+        let process = Process::new(map.pid, place.clone(), dump, map.time);
+        self.next.get_or_insert(process.look);
+        self.processes.push(process);
     }
 
     /// When files should be read; `None` if there is no process.
@@ -189,6 +191,25 @@ impl GeneratedCodeReader {
 }
 
 impl Process {
+    /// A process that writes its perf map at `place`, or has the jitdump file `dump`, of which nothing was read at `time` in ns.
+    fn new(pid: i32, place: PerfMapPlace, dump: Option<FileIdentity>, time: u64) -> Self {
+        Self {
+            pid,
+            place,
+            dump,
+            file: None,
+            look: Instant::now(),
+            wait: FIRST_WAIT,
+            unknown: 0,
+            begins: true,
+            has_lines: false,
+            since: time,
+            bytes: 0,
+            unread: None,
+            is_over: false,
+        }
+    }
+
     /// Adds the new lines to `blocks`.
     fn read(
         &mut self,
@@ -197,24 +218,53 @@ impl Process {
         lives: bool,
         blocks: &mut Vec<GeneratedCode>,
     ) {
+        if self.is_over {
+            return;
+        }
         self.find(sources, &mut room.entries, lives);
-        let Some((identity, format)) = &mut self.file else {
+        if let Some(identity) = self.file.as_ref().map(|(identity, _)| *identity) {
+            let file = sources.growing_file(&identity);
+            self.read_file(&file, &mut room.lines, blocks);
+        }
+    }
+
+    /// Adds the new lines in `file` to `blocks`, of about `room` bytes at most.
+    fn read_file(
+        &mut self,
+        file: &dyn GrowingFile,
+        room: &mut usize,
+        blocks: &mut Vec<GeneratedCode>,
+    ) {
+        let Some((_, format)) = &mut self.file else {
             return;
         };
-        let file = sources.growing_file(identity);
         let before = monotonic_ns();
         // What is left for the next round was written since the last one that read all.
-        while self.bytes < MAX_LINES && room.lines > 0 {
-            let Some(new) = format.read(&file) else {
+        while *room > 0 {
+            let Some(new) = format.read(file) else {
+                let length = file.read(0, 0).map(|(_, length)| length);
+                if length.is_some_and(|length| length > format.position()) {
+                    self.miss(blocks);
+                }
                 return;
             };
+            self.unread = None;
             if new == NewLines::default() {
                 // All that had been written before was read.
                 self.since = before;
                 return;
             }
             self.bytes += new.lines.len();
-            room.lines = room.lines.saturating_sub(new.lines.len().max(LEAST_STEP));
+            if self.bytes > MAX_LINES {
+                log::warn!(
+                    "Code that the guest's process {} generates has no names from now on: they take more than {} MiB",
+                    self.pid,
+                    MAX_LINES >> 20
+                );
+                self.is_over = true;
+                return self.end(blocks);
+            }
+            *room = room.saturating_sub(new.lines.len().max(LEAST_STEP));
             blocks.push(GeneratedCode {
                 info: GeneratedCodeInfo {
                     pid: self.pid,
@@ -225,6 +275,15 @@ impl Process {
                 lines: new.lines,
             });
             (self.begins, self.has_lines) = (false, true);
+        }
+    }
+
+    /// Notes that there are lines that can't be read. After some time, all are read again once they can be, and none count until then.
+    fn miss(&mut self, blocks: &mut Vec<GeneratedCode>) {
+        let since = *self.unread.get_or_insert_with(Instant::now);
+        if since.elapsed() >= MAX_UNREAD && self.has_lines {
+            self.end(blocks);
+            (self.file, self.begins, self.has_lines) = (None, true, false);
         }
     }
 
@@ -292,4 +351,71 @@ fn is_jit_dump(path: &str) -> bool {
         .strip_prefix("jit-")
         .and_then(|rest| rest.strip_suffix(".dump"));
     number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file of which only the length can be read.
+    struct Unreadable(u64);
+
+    impl GrowingFile for Unreadable {
+        fn read(&self, _begin: u64, limit: u64) -> Option<(Vec<u8>, u64)> {
+            (limit == 0).then(|| (Vec::new(), self.0))
+        }
+    }
+
+    fn process() -> Process {
+        let mut process = Process::new(7, PerfMapPlace::default(), None, 0);
+        process.file = Some((FileIdentity::default(), Format::Text(MapText::default())));
+        process
+    }
+
+    /// What a process reads of `file`: whether each block begins the names again, and its lines.
+    fn read(process: &mut Process, file: &dyn GrowingFile) -> Vec<(bool, String)> {
+        let (mut room, mut blocks) = (MAX_ROUND, Vec::new());
+        process.read_file(file, &mut room, &mut blocks);
+        let block = |code: GeneratedCode| (code.info.begins, code.lines);
+        blocks.into_iter().map(block).collect()
+    }
+
+    /// They may be of code at the same addresses.
+    #[test]
+    fn names_end_where_later_lines_cannot_be_read() {
+        let mut process = process();
+        let lines = |begins, lines: &str| vec![(begins, lines.to_owned())];
+        let first = b"10 1 dye\n";
+        assert_eq!(read(&mut process, &&first[..]), lines(true, "10 1 dye\n"));
+        // Nothing was added, or it may be readable soon.
+        assert!(read(&mut process, &Unreadable(9)).is_empty());
+        assert_eq!(process.unread, None);
+        assert!(read(&mut process, &Unreadable(10)).is_empty());
+        process.unread = process
+            .unread
+            .and_then(|since| since.checked_sub(MAX_UNREAD));
+        assert_eq!(read(&mut process, &Unreadable(10)), lines(true, ""));
+        process.file = self::process().file;
+        assert!(read(&mut process, &Unreadable(10)).is_empty());
+        let all = b"10 1 dye\n10 1 weave\n";
+        let again = lines(true, "10 1 dye\n10 1 weave\n");
+        assert_eq!(read(&mut process, &&all[..]), again);
+    }
+
+    #[test]
+    fn names_end_with_too_many_lines() {
+        let file = b"10 1 dye\n".repeat(MAX_LINES / 9 + 1);
+        let mut process = process();
+        let mut length = 0;
+        while !process.is_over {
+            let read = read(&mut process, &&file[..]);
+            length += read.iter().map(|(_, lines)| lines.len()).sum::<usize>();
+            let last = read.last().unwrap();
+            assert_eq!(*last == (true, String::new()), process.is_over);
+        }
+        assert!(
+            length <= MAX_LINES && length + (1 << 20) > MAX_LINES,
+            "{length}"
+        );
+    }
 }
