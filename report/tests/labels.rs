@@ -8,7 +8,7 @@ use kvmprof_recording::file::{HEADER, ProcessLabels, Recording};
 use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::export::Format;
 use kvmprof_report::graph::{Graph, marked};
-use kvmprof_report::profile::{Profile, SortBy, by_label, document, label_keys};
+use kvmprof_report::profile::{Levels, Profile, SortBy, by_label, document, label_keys};
 use tempfile::TempDir;
 
 use crate::exports::{export, pprof_profile};
@@ -75,8 +75,8 @@ fn counted(path: &Path) -> BTreeMap<Option<&'static str>, u64> {
 
 /// The lines of a flame graph grouped by these keys.
 fn grouped(profile: &Profile, keys: &[&str]) -> Vec<String> {
-    let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
-    marked(profile, &keys, &OutputBudget::new(u64::MAX)).unwrap()
+    let by = Levels::named(keys.iter().copied()).unwrap();
+    marked(profile, &by, &OutputBudget::new(u64::MAX)).unwrap()
 }
 
 #[test]
@@ -230,6 +230,6 @@ fn endless_groups_are_counted_and_shown_as_text() {
     assert_eq!(counted, GROUPS);
     // A group's name is one frame: groups, processes, functions.
     assert!(lines.iter().all(|line| line.matches(';').count() == 2));
-    let by = ["cgroup".to_owned()];
+    let by = Levels::named(["cgroup"]).unwrap();
     assert!(marked(&profile, &by, &OutputBudget::new(1 << 20)).is_err());
 }
