@@ -8,7 +8,9 @@ use kvmprof_recording::file::{HEADER, ProcessLabels, Recording};
 use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::export::Format;
 use kvmprof_report::graph::{Graph, marked};
-use kvmprof_report::profile::{Levels, Profile, SortBy, by_label, document, label_keys};
+use kvmprof_report::profile::{
+    Grouping, Layout, Levels, Profile, SortBy, by_label, document, label_keys, print,
+};
 use tempfile::TempDir;
 
 use crate::exports::{export, pprof_profile};
@@ -155,6 +157,50 @@ fn flame_graphs_have_several_levels_of_groups() {
 /// Whether it is a mark for colours.
 pub fn is_mark(letter: char) -> bool {
     ('\u{e000}'..'\u{f000}').contains(&letter)
+}
+
+#[test]
+fn threads_have_their_ids_in_containers() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("threads");
+    let mut written = Written::with_symbols("");
+    // The id of a thread stays with its later samples, and the next block has it again.
+    for (time, tid, inner_tid) in [(1, 41, Some(1)), (2, 44, Some(3)), (3, 50, None)] {
+        for _ in 0..2 {
+            let sample = Sample {
+                time,
+                pid: 41,
+                tid,
+                inner_tid,
+                ..Sample::default()
+            };
+            written.push(&sample.into(), &[]);
+        }
+        written.end_block();
+    }
+    written.write(&path);
+    let profile = profile(&path, &[]);
+    let document = document(&profile, SortBy::Own, 10);
+    let threads = document["threads"].as_array().unwrap().iter();
+    let ids: Vec<_> = threads
+        .map(|row| (row["tid"].as_i64().unwrap(), row["inner_tid"].as_i64()))
+        .collect();
+    assert_eq!(ids, [(41, Some(1)), (44, Some(3)), (50, None)]);
+    let layout = Layout {
+        tables: vec![Grouping::Thread.into()],
+        top: 10,
+        ..Layout::default()
+    };
+    let mut out = Vec::new();
+    print(&profile, &layout, &[], &OutputBudget::new(0), &mut out).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    for line in [
+        "      PID      TID    INNER  THREAD  ",
+        "       41       44        3  ",
+        "       41       50        -  ",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
 }
 
 #[test]

@@ -91,6 +91,7 @@ impl Reader<'_> {
             copies: (record.fill_general(&mut registers)).map(|()| &copies[..]),
         };
         view.capture_copied(&registers, &copied, ticks);
+        sample.inner_tid = view.inner_tid(&registers, sample.tid);
         sample.stack = view.add_host_frames(host_frames);
         Some(sample)
     }

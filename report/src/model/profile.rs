@@ -62,6 +62,8 @@ pub struct Thread {
     pub pid: i32,
     /// Its id; -1 if it is unknown.
     pub tid: i32,
+    /// Its last known id in its innermost pid namespace; `None` if that is the guest's first one, or unknown.
+    pub inner_tid: Option<i32>,
     /// The labels of its process.
     pub labels: LabelSet,
     /// Its last known name, padded with NULs; all NUL when unknown.

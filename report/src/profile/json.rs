@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 use super::groups::{GroupNames, Value as GroupValue};
 use super::levels::{Group, groups};
 use super::{
-    Grouping, Levels, ModeCounts, Profile, Relatives, Row, Selection, Share, SortBy, by_label,
-    functions, label_keys, lines, modules,
+    Grouping, Levels, ModeCounts, Profile, Relatives, Row, Selection, Share, SortBy, Thread,
+    by_label, functions, label_keys, lines, modules,
 };
 use crate::budget::{OutputBudget, TooMuch};
 use crate::model::{NameId, sum_modes, task_name};
@@ -139,12 +139,20 @@ fn threads(profile: &Profile) -> Vec<Value> {
     let threads = profile.all_threads().into_iter();
     threads
         .map(|(recording, thread)| {
-            let name = task_name(&thread.comm);
-            let who = json!({ "pid": thread.pid, "tid": thread.tid, "name": name });
-            let who = with(who, of_recording(profile, recording));
+            let who = thread_identity(profile, recording, &thread);
             with(who, modes(thread.modes, whole))
         })
         .collect()
+}
+
+/// What identifies a thread of a recording.
+fn thread_identity(profile: &Profile, recording: usize, thread: &Thread) -> Value {
+    let name = task_name(&thread.comm);
+    let mut who = json!({ "pid": thread.pid, "tid": thread.tid, "name": name });
+    if let Some(own) = thread.inner_tid {
+        who["inner_tid"] = own.into();
+    }
+    with(who, of_recording(profile, recording))
 }
 
 /// The selection without the time. Members that are empty, null or missing select all.
@@ -305,9 +313,8 @@ impl LevelRows<'_> {
                 with(who, of_recording(self.profile, number))
             }
             GroupValue::Thread(number, pid, tid) => {
-                let name = task_name(&self.names.thread(number, pid, tid).comm);
-                let who = json!({ "pid": pid, "tid": tid, "name": name });
-                with(who, of_recording(self.profile, number))
+                let thread = self.names.thread(number, pid, tid);
+                thread_identity(self.profile, number, &thread)
             }
             GroupValue::Module(name) => json!({ "name": text(name) }),
             GroupValue::Function(name, module, is_kernel) => {

@@ -245,14 +245,28 @@ impl Table<'_> {
     fn threads(&mut self) -> io::Result<()> {
         let mut rows = self.profile.all_threads();
         rows.sort_by_key(|(_, thread)| u64::MAX - sum_modes(&thread.modes));
+        // Ids of threads as their containers know them.
+        let has_inner = rows.iter().any(|(_, thread)| thread.inner_tid.is_some());
         self.heading(&format!(
-            "{}      PID      TID  THREAD            SAMPLES    SHARE    95 %         USER  KERNEL  INTERRUPT    IDLE",
-            if self.profile.merged.is_empty() { "" } else { "    FILE" }
+            "{}      PID      TID{}  THREAD            SAMPLES    SHARE    95 %         USER  KERNEL  INTERRUPT    IDLE",
+            if self.profile.merged.is_empty() { "" } else { "    FILE" },
+            if has_inner { "    INNER" } else { "" }
         ))?;
         for (recording, thread) in rows.iter().take(self.layout.top) {
             let name = column(&thread.shown_name(), 16);
             let (pid, tid) = (thread.pid, thread.tid);
-            let row = format!("{}  {pid:>7}  {tid:>7}  {name}", self.recording(*recording));
+            let inner = thread
+                .inner_tid
+                .map_or("-".to_owned(), |own| own.to_string());
+            let inner = if has_inner {
+                format!("  {inner:>7}")
+            } else {
+                String::new()
+            };
+            let row = format!(
+                "{}  {pid:>7}  {tid:>7}{inner}  {name}",
+                self.recording(*recording)
+            );
             self.by_mode(&row, thread.modes)?;
         }
         self.rest(rows.len(), "threads")
