@@ -164,7 +164,6 @@ fn threads_have_their_ids_in_containers() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("threads");
     let mut written = Written::with_symbols("");
-    // The id of a thread stays with its later samples, and the next block has it again.
     for (time, tid, inner_tid) in [(1, 41, Some(1)), (2, 44, Some(3)), (3, 50, None)] {
         for _ in 0..2 {
             let sample = Sample {
@@ -176,7 +175,6 @@ fn threads_have_their_ids_in_containers() {
             };
             written.push(&sample.into(), &[]);
         }
-        written.end_block();
     }
     written.write(&path);
     let profile = profile(&path, &[]);
