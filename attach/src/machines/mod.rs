@@ -14,7 +14,7 @@ use std::io;
 pub use obstacle::Obstacle;
 pub(crate) use obstacle::obstacle_of_memory;
 use processes::{Descriptor, Kind};
-pub use rules::{NameRules, RuleError, RuleText};
+pub use rules::{NameRules, Named, RuleError, RuleText};
 
 use crate::capabilities::{self, Capability};
 use crate::host_kernel::Process;

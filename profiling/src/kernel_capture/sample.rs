@@ -73,8 +73,7 @@ impl Reader<'_> {
         if self.setting.process_group {
             sample.process_group = identity.process_group;
         }
-        sample.comm = identity.comm;
-        sample.preemption = identity.preemption;
+        (sample.comm, sample.preemption) = (identity.comm, identity.preemption);
         sample.address_space = page_table_root(record.cr3());
         let mut registers = Registers {
             rip: sample.pc,

@@ -39,11 +39,13 @@ pub struct RuleText {
 #[derive(Clone, Debug, Default)]
 pub struct NameRules(Vec<Rule>);
 
-/// What a rule says of a guest.
+/// What a rule says of a guest. The guest's user may have chosen parts of it: escape them before they are shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Named {
-    name: Option<String>,
-    labels: BTreeMap<String, String>,
+pub struct Named {
+    /// Its name; `None` if the rule has none for it.
+    pub name: Option<String>,
+    /// Its labels, by their keys.
+    pub labels: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug)]
@@ -67,23 +69,19 @@ impl NameRules {
         Ok(Self(rules.collect::<Result<_, _>>()?))
     }
 
-    /// Gives `machine` the name and the labels of the first rule that matches its VMM, in place of those that it has of its own; none if the VMM has ended.
-    pub fn apply(&self, machine: &mut Machine) {
+    /// What the first rule says that matches the VMM of `machine`; `None` if none does, or the VMM has ended.
+    pub fn of(&self, machine: &Machine) -> Option<Named> {
         if self.0.is_empty() {
-            return;
+            return None;
         }
         let command_line = processes::command_line(machine.pid);
         let groups = processes::groups(machine.pid);
         // Another process may have the pid by now.
         if processes::start_time(machine.pid) != Some(machine.start_time) {
-            return;
+            return None;
         }
         let groups = String::from_utf8_lossy(&groups);
-        let found = self.find(&shown(&command_line), origin::group_of(&groups));
-        if let Some(Named { name, labels }) = found {
-            machine.name = name.or(machine.name.take());
-            machine.labels.extend(labels);
-        }
+        self.find(&shown(&command_line), origin::group_of(&groups))
     }
 
     /// What the first rule says that matches this command line, as [`shown`] makes it, and this control group.

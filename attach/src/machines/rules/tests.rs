@@ -93,28 +93,25 @@ fn command_lines_are_compared_as_ps_shows_them() {
 fn a_process_is_named_only_while_it_is_the_same() {
     let pid = i32::try_from(std::process::id()).unwrap();
     let start_time = processes::start_time(pid).unwrap();
-    let rules = NameRules::new(&[rule("kvmprof", "", "this test", &[("a", "b")])]).unwrap();
-    let named = |start_time, rules: &NameRules| {
-        let mut machine = Machine {
-            pid,
-            start_time,
-            user: 0,
-            program: String::new(),
-            name: Some("own".to_owned()),
-            manager: None,
-            labels: [("pod".to_owned(), "7".to_owned())].into(),
-            descriptor: 0,
-            vcpus: Vec::new(),
-            memory_bytes: None,
-            obstacle: None,
-        };
-        rules.apply(&mut machine);
-        (machine.name.unwrap(), machine.labels.len())
+    let machine = |start_time| Machine {
+        pid,
+        start_time,
+        user: 0,
+        program: String::new(),
+        name: None,
+        manager: None,
+        labels: BTreeMap::new(),
+        descriptor: 0,
+        vcpus: Vec::new(),
+        memory_bytes: None,
+        obstacle: None,
     };
-    assert_eq!(named(start_time, &rules), ("this test".to_owned(), 2));
-    assert_eq!(named(start_time + 1, &rules), ("own".to_owned(), 1));
-    let none = NameRules::default();
-    assert_eq!(named(start_time, &none), ("own".to_owned(), 1));
+    let rules = NameRules::new(&[rule("kvmprof", "", "this test", &[("a", "b")])]).unwrap();
+    let named = rules.of(&machine(start_time)).unwrap();
+    assert_eq!(named.name.as_deref(), Some("this test"));
+    assert_eq!(named.labels, [("a".to_owned(), "b".to_owned())].into());
+    assert_eq!(rules.of(&machine(start_time + 1)), None);
+    assert_eq!(NameRules::default().of(&machine(start_time)), None);
 }
 
 #[test]
@@ -172,7 +169,12 @@ fn wrong_rules_are_refused_with_what_to_do() {
             .to_string();
         assert!(refused.contains(words), "{words}: {refused}");
     }
-    let refused = NameRules::new(&vec![good.clone(); 33]).unwrap_err();
+}
+
+#[test]
+fn rules_and_labels_are_bounded() {
+    let good = rule("x", "", "y", &[]);
+    let refused = NameRules::new(&vec![good; 33]).unwrap_err();
     assert_eq!(refused, RuleError::TooMany(33));
     let keys: Vec<String> = (0..9).map(|number| format!("k{number}")).collect();
     let labels: Vec<(&str, &str)> = keys.iter().map(|key| (key.as_str(), "v")).collect();
