@@ -61,7 +61,7 @@ fn rows(profile: &Profile, by: &str, top: usize) -> Value {
     let [table] = document["levels"].as_array().unwrap().as_slice() else {
         panic!("{document}");
     };
-    assert_eq!(table["by"], by.split(',').collect::<Vec<_>>().as_slice());
+    assert_eq!(table["by"], by.split(',').collect::<Value>());
     table.clone()
 }
 

@@ -20,8 +20,8 @@ use kvmprof_report::export::{Events, Format, Source};
 use kvmprof_report::graph::Graph;
 use kvmprof_report::html::{Counts, page};
 use kvmprof_report::profile::{
-    Grouping, Layout, Levels, Profile, Relation, Relatives, Selection, SortBy, TableStyle,
-    document, folded, functions, label_keys, print,
+    Grouping, Layout, Levels as TableLevels, Profile, Relation, Relatives, Selection, SortBy,
+    TableStyle, document, folded, functions, label_keys, print,
 };
 use kvmprof_report::stalls::{self, StallWatcher, Stalls};
 use kvmprof_report::symbolize::{Resolver, SourceTexts};
@@ -138,10 +138,10 @@ fn stall_tables(recording: &Recording, contents: &Contents) {
 pub fn report(profile: &Profile) {
     let tables = Grouping::ALL
         .into_iter()
-        .map(|(table, ..)| Levels::from(table));
+        .map(|(table, ..)| TableLevels::from(table));
     let labels = label_keys(profile).into_iter().map(str::to_owned);
-    let labels = labels.map(|key| Levels::from(Grouping::Label(key)));
-    let levels = Levels::named(["mode", "user", "process", "module", "function", "line"]);
+    let labels = labels.map(|key| TableLevels::from(Grouping::Label(key)));
+    let levels = TableLevels::named(["mode", "user", "process", "module", "function", "line"]);
     let layout = Layout {
         tables: tables.chain(labels).chain(levels).collect(),
         sort: SortBy::Total,
