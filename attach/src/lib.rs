@@ -48,7 +48,8 @@ pub use host_kernel::{HostKernel, HostKernelError};
 pub use host_stacks::{HostStacks, HostStacksError, NewHostFunctions, OpenHostStacks};
 pub use kernel_memory::{KernelMemory, KernelMemoryError};
 pub use machines::{
-    Machine, MachineList, Obstacle, Vcpu, find_machines, missing_to_look_into, why_hidden,
+    Machine, MachineList, NameRules, Named, Obstacle, RuleError, RuleText, Vcpu, find_machines,
+    missing_to_look_into, why_hidden,
 };
 pub use memory::{AttachError, AttachedMemory};
 pub use nested::NestedGuest;

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use kvmprof_attach::{NameRules, RuleError, RuleText};
 use serde::Deserialize;
 
 use crate::files::read_text_up_to;
@@ -117,6 +118,39 @@ pub struct AttachConfig {
     pub launcher: Option<PathBuf>,
     /// For a launcher: the user whose collectors may connect to its socket, besides root's and its own.
     pub user: Option<u32>,
+    /// Rules for names and labels of guests.
+    pub rule: Vec<RuleConfig>,
+}
+
+/// A rule for the name and the labels of guests: what it means is what [`RuleText`] does.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RuleConfig {
+    /// An expression for the VMM's command line.
+    pub command_line: Option<String>,
+    /// An expression for the VMM's control group.
+    pub cgroup: Option<String>,
+    /// The guest's name.
+    pub name: Option<String>,
+    /// The guest's labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+impl AttachConfig {
+    /// The rules for names and labels of guests.
+    ///
+    /// # Errors
+    /// One is wrong.
+    pub fn name_rules(&self) -> Result<NameRules, RuleError> {
+        let rules = self.rule.iter().cloned();
+        let texts = rules.map(|rule| RuleText {
+            command_line: rule.command_line,
+            cgroup: rule.cgroup,
+            name: rule.name,
+            labels: rule.labels,
+        });
+        NameRules::new(&texts.collect::<Vec<_>>())
+    }
 }
 
 /// How samples of a guest of another VMM are taken.
@@ -225,6 +259,7 @@ impl Default for AttachConfig {
             limit: 64,
             launcher: None,
             user: None,
+            rule: Vec::new(),
         }
     }
 }
@@ -354,6 +389,9 @@ impl Config {
                     return wrong(format!("{name}: {pattern}: {}", error.msg));
                 }
             }
+        }
+        if let Err(error) = attach.name_rules() {
+            return wrong(format!("attach: {error}"));
         }
         let limits = [
             self.limits.guests,

@@ -172,6 +172,8 @@ pub struct Gather {
     open: BTreeMap<u64, OpenWindow>,
     is_stale: bool,
     was_reset: bool,
+    /// Labels of the guest, which all its rows have beside those of their processes.
+    labels: BTreeMap<String, String>,
 }
 
 impl Default for Gather {
@@ -187,11 +189,20 @@ impl Default for Gather {
             open: BTreeMap::new(),
             is_stale: false,
             was_reset: false,
+            labels: BTreeMap::new(),
         }
     }
 }
 
 impl Gather {
+    /// The recording of a guest with these `labels`.
+    pub fn with_labels(labels: BTreeMap<String, String>) -> Self {
+        Self {
+            labels,
+            ..Self::default()
+        }
+    }
+
     /// The recording's properties. Its rate is 0 until they have been read.
     pub fn info(&self) -> &RecordingInfo {
         &self.info
@@ -298,7 +309,12 @@ impl Gather {
         names: &mut BatchNames<'_>,
     ) -> Option<Window> {
         let part = self.open.remove(&start)?;
-        let mut rows = part.rows(&self.resolver, &mut self.stacks, policy, names);
+        let mut rows = part.rows(
+            &self.resolver,
+            &mut self.stacks,
+            (policy, &self.labels),
+            names,
+        );
         if !self.info.knows_interrupts() {
             for row in &mut rows {
                 row.interrupts_off = None;

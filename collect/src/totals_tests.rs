@@ -185,6 +185,39 @@ fn all_views_and_sinks_agree_on_containers() {
     assert!(!text.contains("secret"), "{text}");
 }
 
+/// A process's own label counts before that of its guest.
+#[test]
+fn all_rows_of_a_guest_have_its_labels() {
+    let labels = [("container", "guest"), ("stays", "here"), ("tenant", "a")];
+    let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let mut gather = Gather::with_labels(labels.into());
+    gather.feed(&recording(), at(8, 0)).unwrap();
+    let keys = ["container", "tenant"].map(str::to_owned).to_vec();
+    let policy = Policy {
+        labels: keys,
+        ..policy(9, 9, &[])
+    };
+    let batch = close(&mut gather, 0, &policy);
+    let expected = Totals::from([
+        ("guest".to_owned(), 22),
+        (ID.to_owned(), 12),
+        (OTHER_ID.to_owned(), 6),
+    ]);
+    assert_eq!(of_pprof(&batch), expected, "pprof");
+    assert_eq!(of_prometheus(&batch), expected, "Prometheus");
+    assert_eq!(of_parquet(&batch), expected, "Parquet");
+    let mut rows = 0;
+    for row in batch.windows.iter().flat_map(|window| &window.rows) {
+        let labels: Vec<(&str, &str)> = batch.labels(row).collect();
+        assert!(
+            labels.len() == 2 && labels.contains(&("tenant", "a")),
+            "{labels:?}"
+        );
+        rows += 1;
+    }
+    assert!(rows > 2);
+}
+
 #[test]
 fn keys_of_the_configuration_leave_the_host() {
     let mut gather = Gather::default();

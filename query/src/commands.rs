@@ -11,7 +11,7 @@ use kvmprof_cli::interrupt::Interrupt;
 use kvmprof_cli::table::{USUAL_ROWS, most_rows};
 use kvmprof_cli::text::write_json;
 use kvmprof_recording::file::{NewFile, is_recording};
-use kvmprof_report::budget::OutputBudget;
+use kvmprof_report::budget::{OutputBudget, too_much};
 use kvmprof_report::diff::{self, changes};
 use kvmprof_report::graph::{GraphArguments, GraphError, title};
 use kvmprof_report::html::{comparison_page, page};
@@ -94,12 +94,17 @@ impl DataArguments {
     ) -> anyhow::Result<Vec<u8>> {
         draw(&OutputBudget::new(self.room())).map_err(|error| match error {
             GraphError::NoSuchLabel { .. } => usage(error),
-            GraphError::TooMuch(_) => anyhow::anyhow!(
-                "The picture would take more than {} bytes: choose less, or allow more by --memory-limit",
-                self.room()
-            ),
+            GraphError::TooMuch(_) => self.too_large("picture"),
             other => other.into(),
         })
+    }
+
+    /// The error that `what` doesn't fit into the memory limit.
+    fn too_large(&self, what: &str) -> anyhow::Error {
+        anyhow::anyhow!(
+            "The {what} would take more than {} bytes: choose less, or allow more by --memory-limit",
+            self.room()
+        )
     }
 }
 
@@ -279,13 +284,19 @@ impl Command for TopArguments {
         })?;
         let RowsArguments { top, json, .. } = self.tables.rows;
         let top = most_rows(top, USUAL_ROWS, json);
+        let budget = OutputBudget::new(self.data.room());
         if json {
-            let document = self.tables.document(&profile, &relatives, top);
+            let document = self.tables.document(&profile, &relatives, &budget, top);
+            let document = document.map_err(|_| self.data.too_large("tables"))?;
             write_json(console.text(), document)?;
         } else {
             let style = TableStyle::for_terminal(console.is_terminal());
             let layout = self.tables.layout(top, style);
-            print(&profile, &layout, &relatives, console.text())?;
+            let printed = print(&profile, &layout, &relatives, &budget, console.text());
+            printed.map_err(|error| match too_much(&error) {
+                Some(_) => self.data.too_large("tables"),
+                None => error.into(),
+            })?;
         }
         Ok(ExitStatus::SUCCESS)
     }

@@ -204,6 +204,8 @@ pub struct Sample {
     pub preemption: Preemption,
     /// The lock that it waits for in a loop, if known.
     pub lock: Option<LockWait>,
+    /// The thread's id in its innermost pid namespace; `None` if that is the guest's first one, or unknown.
+    pub inner_tid: Option<i32>,
 }
 
 impl Sample {

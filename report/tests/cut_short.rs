@@ -7,7 +7,7 @@ use kvmprof_recording::{Mode, StackEnd};
 use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::diff::folded_changes;
 use kvmprof_report::graph::{Graph, marked};
-use kvmprof_report::profile::Profile;
+use kvmprof_report::profile::{Levels, Profile};
 
 /// Innermost first.
 const STACK: [u64; 2] = [0x40_1234, 0x40_1000];
@@ -41,7 +41,12 @@ fn a_flame_graph_has_one_marker_frame() {
         (2, 3, "url(#cut-user)"),
         (5, 0, "rgb(140,194,245)"),
     ] {
-        let lines = marked(&profile(whole, cut), &[], &OutputBudget::new(u64::MAX)).unwrap();
+        let lines = marked(
+            &profile(whole, cut),
+            &Levels::default(),
+            &OutputBudget::new(u64::MAX),
+        )
+        .unwrap();
         let svg = Graph::default().draw(&lines).unwrap();
         let svg = String::from_utf8(svg).unwrap();
         for (name, colour) in [("0x401000", outermost), ("0x401234", "rgb(140,194,245)")] {
@@ -63,7 +68,7 @@ fn modes_have_colours_and_truncated_stacks_torn_edges() {
     written.gap(2, 0, 0);
     written.write(&path);
     let profile = Profile::from_file(&path, &[]).unwrap();
-    let lines = marked(&profile, &[], &OutputBudget::new(u64::MAX)).unwrap();
+    let lines = marked(&profile, &Levels::default(), &OutputBudget::new(u64::MAX)).unwrap();
     for icicle in [false, true] {
         let graph = Graph {
             icicle,

@@ -7,6 +7,7 @@ use crate::shared::data;
 use crate::shared::recordings::{Written, ordinary};
 use kvmprof_recording::Mode;
 use kvmprof_recording::file::{Recording, ResetInfo};
+use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::graph::title;
 use kvmprof_report::html::{counted, page_of};
 use kvmprof_report::profile::{Layout, Profile, print};
@@ -27,7 +28,8 @@ fn recording() -> (TempDir, PathBuf) {
 fn report(path: &Path) -> String {
     let profile = Profile::from_file(path, &[]).unwrap();
     let mut out = Vec::new();
-    print(&profile, &Layout::default(), &[], &mut out).unwrap();
+    let budget = OutputBudget::new(0);
+    print(&profile, &Layout::default(), &[], &budget, &mut out).unwrap();
     String::from_utf8(out).unwrap()
 }
 

@@ -8,7 +8,9 @@ use kvmprof_recording::file::{HEADER, ProcessLabels, Recording};
 use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::export::Format;
 use kvmprof_report::graph::{Graph, marked};
-use kvmprof_report::profile::{Profile, SortBy, by_label, document, label_keys};
+use kvmprof_report::profile::{
+    Grouping, Layout, Levels, Profile, SortBy, by_label, document, label_keys, print,
+};
 use tempfile::TempDir;
 
 use crate::exports::{export, pprof_profile};
@@ -75,8 +77,8 @@ fn counted(path: &Path) -> BTreeMap<Option<&'static str>, u64> {
 
 /// The lines of a flame graph grouped by these keys.
 fn grouped(profile: &Profile, keys: &[&str]) -> Vec<String> {
-    let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
-    marked(profile, &keys, &OutputBudget::new(u64::MAX)).unwrap()
+    let by = Levels::named(keys.iter().copied()).unwrap();
+    marked(profile, &by, &OutputBudget::new(u64::MAX)).unwrap()
 }
 
 #[test]
@@ -158,6 +160,48 @@ pub fn is_mark(letter: char) -> bool {
 }
 
 #[test]
+fn threads_have_their_ids_in_containers() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("threads");
+    let mut written = Written::with_symbols("");
+    for (time, tid, inner_tid) in [(1, 41, Some(1)), (2, 44, Some(3)), (3, 50, None)] {
+        for _ in 0..2 {
+            let sample = Sample {
+                time,
+                pid: 41,
+                tid,
+                inner_tid,
+                ..Sample::default()
+            };
+            written.push(&sample.into(), &[]);
+        }
+    }
+    written.write(&path);
+    let profile = profile(&path, &[]);
+    let document = document(&profile, SortBy::Own, 10);
+    let threads = document["threads"].as_array().unwrap().iter();
+    let ids: Vec<_> = threads
+        .map(|row| (row["tid"].as_i64().unwrap(), row["inner_tid"].as_i64()))
+        .collect();
+    assert_eq!(ids, [(41, Some(1)), (44, Some(3)), (50, None)]);
+    let layout = Layout {
+        tables: vec![Grouping::Thread.into()],
+        top: 10,
+        ..Layout::default()
+    };
+    let mut out = Vec::new();
+    print(&profile, &layout, &[], &OutputBudget::new(0), &mut out).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    for line in [
+        "      PID      TID    INNER  THREAD  ",
+        "       41       44        3  ",
+        "       41       50        -  ",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+}
+
+#[test]
 fn samples_are_chosen_by_their_label() {
     let (_folder, path) = recording();
     let counted = counted(&path);
@@ -230,6 +274,6 @@ fn endless_groups_are_counted_and_shown_as_text() {
     assert_eq!(counted, GROUPS);
     // A group's name is one frame: groups, processes, functions.
     assert!(lines.iter().all(|line| line.matches(';').count() == 2));
-    let by = ["cgroup".to_owned()];
+    let by = Levels::named(["cgroup"]).unwrap();
     assert!(marked(&profile, &by, &OutputBudget::new(1 << 20)).is_err());
 }

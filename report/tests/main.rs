@@ -13,6 +13,7 @@ mod html;
 mod html_chromium;
 mod labels;
 mod language;
+mod levels;
 mod merge;
 mod page_data;
 mod page_filters;

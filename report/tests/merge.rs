@@ -9,7 +9,8 @@ use crate::shared::recordings::Written;
 use crate::shared::walk;
 use kvmprof_recording::file::{Account, Recording};
 use kvmprof_recording::{Mode, Sample, comm_of};
-use kvmprof_report::profile::{Layout, Profile, Section, SortBy, document, print};
+use kvmprof_report::budget::OutputBudget;
+use kvmprof_report::profile::{Grouping, Layout, Profile, SortBy, document, print};
 use serde_json::Value;
 
 /// Two recordings of the same processes, and both together.
@@ -89,12 +90,12 @@ fn processes_of_different_guests_stay_apart() {
         );
     }
     let layout = Layout {
-        sections: vec![Section::Process, Section::Thread],
+        tables: [Grouping::Process, Grouping::Thread].map(Into::into).into(),
         top: 100,
         ..Layout::default()
     };
     let mut out = Vec::new();
-    print(&merged, &layout, &[], &mut out).unwrap();
+    print(&merged, &layout, &[], &OutputBudget::new(0), &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
     assert!(text.starts_with("(1) 5"), "{text}");
     for line in ["\n(2) 6", "\nAll 2 together: "] {

@@ -6,14 +6,16 @@ use crate::exports::recording::recording;
 use crate::shared::data::check;
 use crate::shared::read::{opened, profile};
 use kvmprof_recording::file::Observer;
+use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::profile::{
-    Layout, Profile, Relation, Relatives, Section, Selection, SortBy, TableStyle, document, print,
+    Grouping, Layout, Profile, Relation, Relatives, Selection, SortBy, TableStyle, document, print,
     relatives_document,
 };
 
 fn printed(profile: &Profile, layout: &Layout, relatives: &[Relatives]) -> Vec<u8> {
     let mut out = Vec::new();
-    print(profile, layout, relatives, &mut out).unwrap();
+    let budget = OutputBudget::new(1 << 20);
+    print(profile, layout, relatives, &budget, &mut out).unwrap();
     out
 }
 
@@ -32,7 +34,7 @@ fn a_pipe_gets_plain_tables() {
     let plain = layout(TableStyle::default());
     check("report.txt", &printed(&profile, &plain, &[]));
     let by_total = Layout {
-        sections: vec![Section::Line, Section::Function],
+        tables: [Grouping::Line, Grouping::Function].map(Into::into).into(),
         sort: SortBy::Total,
         ..plain
     };

@@ -5,6 +5,7 @@ mod name;
 mod obstacle;
 mod origin;
 mod processes;
+mod rules;
 mod threads;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -13,6 +14,7 @@ use std::io;
 pub use obstacle::Obstacle;
 pub(crate) use obstacle::obstacle_of_memory;
 use processes::{Descriptor, Kind};
+pub use rules::{NameRules, Named, RuleError, RuleText};
 
 use crate::capabilities::{self, Capability};
 use crate::host_kernel::Process;

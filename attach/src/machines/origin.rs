@@ -51,7 +51,7 @@ pub fn origin_of(pid: i32) -> Origin {
 
 /// The group among those of a process (`/proc/PID/cgroup`, cgroups(7)): of version 2, or where that has only its root, that of systemd or of the
 /// processor's controller.
-fn group_of(groups: &str) -> &str {
+pub fn group_of(groups: &str) -> &str {
     let mut lines = groups.lines().filter_map(|line| {
         let (_, rest) = line.split_once(':')?;
         rest.split_once(':')

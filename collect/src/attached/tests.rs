@@ -51,6 +51,7 @@ fn guest() -> Told {
     Told::Guest {
         process: PROCESS,
         name: "db".to_owned(),
+        labels: [("tenant".to_owned(), "a".to_owned())].into(),
     }
 }
 

@@ -87,15 +87,23 @@ impl Collector<'_> {
         let name = guest_name(&socket, |name| self.is_taken(name, &origin));
         self.last_number += 1;
         let followed = Followed::start(path, self.last_number, wanted, self.sender.clone());
-        self.add(origin, name, followed);
+        self.add(origin, name, Gather::default(), followed);
     }
 
     /// Takes what the launcher has told.
     pub(super) fn take_told(&mut self, told: Told, pipe: Option<OwnedFd>) {
         self.no_launcher.clear();
         match (told, pipe) {
-            (Told::Guest { process, name }, Some(pipe)) => {
-                self.follow_attached(process, &name, pipe);
+            (
+                Told::Guest {
+                    process,
+                    name,
+                    labels,
+                },
+                Some(pipe),
+            ) => {
+                let gather = Gather::with_labels(labels);
+                self.follow_attached(process, &name, gather, pipe);
             }
             (Told::Guest { .. }, None) => {}
             (
@@ -133,7 +141,7 @@ impl Collector<'_> {
         }
     }
 
-    fn follow_attached(&mut self, process: Process, own: &str, pipe: OwnedFd) {
+    fn follow_attached(&mut self, process: Process, own: &str, gather: Gather, pipe: OwnedFd) {
         let has_room = self.guests.len() < self.config.limits.guests;
         if let Some(attached) = &mut self.attached {
             match has_room {
@@ -148,7 +156,7 @@ impl Collector<'_> {
         let name = attached_name(process, own, |name| self.is_taken(name, &origin));
         self.last_number += 1;
         let followed = Followed::read(pipe, self.last_number, self.sender.clone());
-        self.add(origin, name, followed);
+        self.add(origin, name, gather, followed);
     }
 
     /// Whether another guest than that of `origin` has this name. A socket that was made anew has the path of the one before.
@@ -162,14 +170,20 @@ impl Collector<'_> {
     }
 
     /// Adds the guest with the last number.
-    fn add(&mut self, origin: Origin, name: String, followed: io::Result<Followed>) {
+    fn add(
+        &mut self,
+        origin: Origin,
+        name: String,
+        gather: Gather,
+        followed: io::Result<Followed>,
+    ) {
         match followed {
             Ok(followed) => {
                 let guest = Guest {
                     origin,
                     name,
                     followed: Some(followed),
-                    gather: Gather::default(),
+                    gather,
                     since: Instant::now(),
                     first: None,
                 };

@@ -58,6 +58,7 @@ fn the_example_is_valid_and_complete() {
     assert!(!all.drop.is_empty() && !all.labels.is_empty());
     assert_eq!(all.metrics.labels, ["user"]);
     assert!(!all.attach.guests.is_empty() && !all.hash.processes.is_empty());
+    assert_eq!(all.attach.rule.len(), 1);
     let plain = config(example).unwrap();
     assert_eq!(plain.sink, []);
     let Config { metrics, .. } = plain.clone();
@@ -85,6 +86,15 @@ fn invalid_settings_are_refused_with_their_line() {
         ("hash.key = 'x'", "unknown field"),
         ("attach.limit = 0", "attach.limit"),
         ("attach.guests = ['[']", "attach.guests"),
+        (
+            "[[attach.rule]]\ncommand_line = '('\nname = 'x'",
+            "attach: rule 1: command_line is no regular expression",
+        ),
+        (
+            "[[attach.rule]]\ncgroup = 'x'\nname = '${vm}'",
+            "attach: rule 1: name has ${vm}",
+        ),
+        ("[[attach.rule]]\npid = 7", "unknown field"),
         ("attach.capture = 'magic'", "ptrace"),
         ("spool.mebibytes = 0", "mebibytes"),
         ("labels.Zone = 'a'", "Zone"),

@@ -1,7 +1,7 @@
 //! Makes the rows of a window: samples, by the names that leave the host.
 
 use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use kvmprof_recording::Mode;
 use kvmprof_report::symbolize::{LabelSet, Resolver};
@@ -16,12 +16,12 @@ const MAX_LABELS: usize = 1 << 20;
 const PID: &str = "pid";
 
 impl OpenWindow {
-    /// The rows, those with the most ticks first.
+    /// The rows, those with the most ticks first. All have the labels `of_guest`.
     pub(super) fn rows(
         &self,
         resolver: &Resolver,
         stacks: &mut GuestStacks,
-        policy: &Policy,
+        (policy, of_guest): (&Policy, &BTreeMap<String, String>),
         names: &mut BatchNames<'_>,
     ) -> Vec<Row> {
         let mut sums = Sums::default();
@@ -38,9 +38,13 @@ impl OpenWindow {
         );
         let mut labels = LabelSets {
             keys: &policy.labels,
+            of_guest,
             left: MAX_LABELS,
             known: HashMap::new(),
         };
+        // What isn't of one process.
+        let nobody = (LabelSet::default(), None);
+        let elsewhere_labels = labels.place(nobody, resolver, &mut names.tables);
         for row in &named {
             let stack = if row.has_stack {
                 stacks.place(row.stack, resolver, names)
@@ -55,18 +59,20 @@ impl OpenWindow {
                         OTHER
                     }
                 });
-            let labels = labels.place(row, resolver, &mut names.tables);
+            let own = (row.labels, row.pid);
+            let labels = labels.place(own, resolver, &mut names.tables);
             let key = (row.mode, stack, labels);
             sums.add(&mut names.tables, shown, key, row.count);
         }
         for (mode, count) in Mode::ALL.into_iter().zip(elsewhere) {
-            sums.add(&mut names.tables, [OTHER; 2], (mode, None, None), count);
+            let key = (mode, None, elsewhere_labels);
+            sums.add(&mut names.tables, [OTHER; 2], key, count);
         }
         let idle = Count {
             ticks: self.account.idle,
             interrupts_off: 0,
         };
-        let key = (Mode::Idle, None, None);
+        let key = (Mode::Idle, None, elsewhere_labels);
         sums.add(&mut names.tables, [IDLE; 2], key, idle);
         sums.into_rows()
     }
@@ -131,27 +137,34 @@ struct Named {
     count: Count,
 }
 
+/// The labels of a process in the recording, and its id, if that leaves the host.
+type LabelKey = (LabelSet, Option<i32>);
+
 /// The labels of processes as they leave the host.
 struct LabelSets<'p> {
     /// The keys that do.
     keys: &'p [String],
+    /// Those of the guest.
+    of_guest: &'p BTreeMap<String, String>,
     /// The room for further sets, in bytes.
     left: usize,
     /// The indexes of sets in the batch's tables.
-    known: HashMap<(LabelSet, Option<i32>), Option<u32>>,
+    known: HashMap<LabelKey, Option<u32>>,
 }
 
 impl LabelSets<'_> {
-    /// The index of the labels of `row`. `None` if there are none, or no room for them.
-    fn place(&mut self, row: &Named, resolver: &Resolver, tables: &mut Tables) -> Option<u32> {
-        let key = (row.labels, row.pid);
+    /// The index of the guest's labels and those of a process, which come first. `None` if there are none, or no room for them.
+    fn place(&mut self, key: LabelKey, resolver: &Resolver, tables: &mut Tables) -> Option<u32> {
         if let Some(known) = self.known.get(&key) {
             return *known;
         }
-        let pid = row.pid.map(|pid| pid.to_string());
-        let own = resolver.tables().labels.get(row.labels);
-        let own = own.filter(|(key, _)| self.keys.iter().any(|shown| shown == key));
-        let all: Vec<(&str, &str)> = own.chain(pid.as_deref().map(|pid| (PID, pid))).collect();
+        let (set, pid) = key;
+        let pid = pid.map(|pid| pid.to_string());
+        let guests = self.of_guest.iter();
+        let guests = guests.map(|(key, value)| (key.as_str(), value.as_str()));
+        let shown = guests.chain(resolver.tables().labels.get(set));
+        let shown = shown.filter(|(key, _)| self.keys.iter().any(|shown| shown == key));
+        let all: Vec<(&str, &str)> = shown.chain(pid.as_deref().map(|pid| (PID, pid))).collect();
         let bytes = all.iter().map(|(key, value)| key.len() + value.len()).sum();
         let set = self.left.checked_sub(bytes).and_then(|left| {
             self.left = left;

@@ -10,10 +10,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use glob::Pattern;
-use kvmprof_attach::{HostKernel, Machine, find_machines};
+use kvmprof_attach::{HostKernel, Machine, NameRules, find_machines};
 use kvmprof_report::text::visible;
 
-use super::message::{MAX_NAME, Process, Told, cut};
+use super::message::{MAX_NAME, MAX_VALUE, Process, Told, cut};
 use crate::backoff::Backoff;
 use crate::child::{Child, ENDING, program};
 use crate::config::Config;
@@ -68,6 +68,7 @@ impl Again {
 struct Guest {
     process: Process,
     name: String,
+    labels: BTreeMap<String, String>,
     /// `None` until the next attempt.
     child: Option<Child>,
     again: Again,
@@ -98,6 +99,7 @@ impl Ending {
 pub struct Guests {
     rules: Config,
     patterns: Vec<Pattern>,
+    names: NameRules,
     program: PathBuf,
     kernel: Option<HostKernel>,
     guests: BTreeMap<Process, Guest>,
@@ -115,10 +117,11 @@ impl Guests {
     pub fn new(rules: Config) -> Self {
         let patterns = rules.attach.guests.iter();
         Self {
-            // Invalid patterns are refused by `Config::check`.
+            // Invalid patterns and rules are refused by `Config::check`.
             patterns: patterns
                 .filter_map(|pattern| Pattern::new(pattern).ok())
                 .collect(),
+            names: rules.attach.name_rules().unwrap_or_default(),
             rules,
             program: program(PROGRAM),
             kernel: None,
@@ -190,12 +193,18 @@ impl Guests {
             return BTreeMap::new();
         };
         let mut machines: BTreeMap<Process, Vec<Machine>> = BTreeMap::new();
-        for machine in find_machines(Ok(kernel)).machines {
-            if is_meant(&self.patterns, &machine) {
-                machines
-                    .entry(process_of(&machine))
-                    .or_default()
-                    .push(machine);
+        for mut machine in find_machines(Ok(kernel)).machines {
+            let process = process_of(&machine);
+            // A guest keeps the name under which it is followed.
+            let is_followed = self.guests.contains_key(&process);
+            if !is_followed {
+                let named = self.names.of(&machine).unwrap_or_default();
+                machine.name = named.name.or(machine.name);
+                // What its manager says stays on this host.
+                machine.labels = named.labels;
+            }
+            if is_followed || is_meant(&self.patterns, &machine) {
+                machines.entry(process).or_default().push(machine);
             }
         }
         let mut single = BTreeMap::new();
@@ -252,6 +261,7 @@ impl Guests {
             let guest = Guest {
                 process,
                 name: self.name_of(&machine),
+                labels: labels_of(&machine),
                 child: None,
                 again: Again::now(),
             };
@@ -289,6 +299,15 @@ impl Guests {
             self.told.push_back((guest.ended(ended.0, &ended.1), None));
         }
     }
+}
+
+/// A guest's labels by the rules, which have taken them from what others choose.
+fn labels_of(machine: &Machine) -> BTreeMap<String, String> {
+    let shown = |value: &str| cut(&visible(value), MAX_VALUE).to_owned();
+    let labels = machine.labels.iter();
+    labels
+        .map(|(key, value)| (key.clone(), shown(value)))
+        .collect()
 }
 
 fn process_of(machine: &Machine) -> Process {
@@ -370,6 +389,7 @@ impl Guest {
                 let told = Told::Guest {
                     process: self.process,
                     name: self.name.clone(),
+                    labels: self.labels.clone(),
                 };
                 (told, Some(pipe.into()))
             }

@@ -1,15 +1,20 @@
 //! What a launcher tells the collector: messages of one length, in one direction. The collector says nothing.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// The length of each message, in bytes.
-pub const BYTES: usize = 1024;
+pub const BYTES: usize = 4096;
 /// The part before the text: the kind, the pid, a number of 64 bits, and the text's length, little-endian.
 const HEAD: usize = 20;
 /// Maximum length of a text in bytes. Longer ones are cut.
 const MAX_TEXT: usize = BYTES - HEAD;
 /// Maximum length of a guest's name in bytes.
 pub const MAX_NAME: usize = 128;
+/// Maximum number of a guest's labels, and maximum length of a key and of a value in bytes: all of them have room in a message.
+const MAX_LABELS: usize = 8;
+const MAX_KEY: usize = 64;
+pub const MAX_VALUE: usize = 256;
 
 /// A VMM's process. Its pid and its start time, in clock ticks since the host's start, together are never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,6 +41,8 @@ pub enum Told {
         process: Process,
         /// Its name, which no other guest of the launcher has.
         name: String,
+        /// Its labels by rules of the configuration.
+        labels: BTreeMap<String, String>,
     },
     /// A `kvmprof attach` has ended. It is started again while the guest is there.
     Ended {
@@ -73,8 +80,16 @@ const NO_PROCESS: Process = Process {
 impl Told {
     /// Its bytes.
     pub fn encode(&self) -> [u8; BYTES] {
+        let guest;
         let (kind, process, text) = match self {
-            Self::Guest { process, name } => (GUEST, *process, name.as_str()),
+            Self::Guest {
+                process,
+                name,
+                labels,
+            } => {
+                guest = text_of_guest(name, labels);
+                (GUEST, *process, guest.as_str())
+            }
             Self::Ended {
                 process,
                 has_failed,
@@ -93,8 +108,7 @@ impl Told {
             }
             Self::Warning(message) => (WARNING, NO_PROCESS, message.as_str()),
         };
-        let limit = if kind == GUEST { MAX_NAME } else { MAX_TEXT };
-        let text = cut(text, limit).as_bytes();
+        let text = cut(text, MAX_TEXT).as_bytes();
         let length = u32::try_from(text.len()).unwrap_or_default();
         let parts = [
             &kind.to_le_bytes()[..],
@@ -137,10 +151,14 @@ impl Told {
         }
         let is_process = process.pid > 0;
         match kind {
-            GUEST if is_process && (1..=MAX_NAME).contains(&text.len()) => Some(Self::Guest {
-                process,
-                name: text,
-            }),
+            GUEST if is_process => {
+                let (name, labels) = guest_of_text(&text)?;
+                Some(Self::Guest {
+                    process,
+                    name,
+                    labels,
+                })
+            }
             ENDED | FAILED if is_process => Some(Self::Ended {
                 process,
                 has_failed: kind == FAILED,
@@ -153,6 +171,35 @@ impl Told {
             _ => None,
         }
     }
+}
+
+/// A guest's name, and behind it its labels, in the order of their keys: each is a NUL, the key, `=` and the value.
+fn text_of_guest(name: &str, labels: &BTreeMap<String, String>) -> String {
+    let mut text = cut(name, MAX_NAME).to_owned();
+    for (key, value) in labels.iter().take(MAX_LABELS) {
+        let (key, value) = (cut(key, MAX_KEY), cut(value, MAX_VALUE));
+        text.push_str(&format!("\0{key}={value}"));
+    }
+    text
+}
+
+/// The name and the labels in such a text; `None` if it isn't one.
+fn guest_of_text(text: &str) -> Option<(String, BTreeMap<String, String>)> {
+    let mut parts = text.split('\0');
+    let name = parts
+        .next()
+        .filter(|name| (1..=MAX_NAME).contains(&name.len()))?;
+    let mut labels = BTreeMap::<String, String>::new();
+    for part in parts {
+        let (key, value) = part.split_once('=')?;
+        let has_room = labels.len() < MAX_LABELS;
+        let is_next = labels
+            .last_key_value()
+            .is_none_or(|(last, _)| last.as_str() < key);
+        let fits = (1..=MAX_KEY).contains(&key.len()) && value.len() <= MAX_VALUE;
+        (has_room && is_next && fits).then(|| labels.insert(key.to_owned(), value.to_owned()))?;
+    }
+    Some((name.to_owned(), labels))
 }
 
 /// The begin of `text`, of at most `limit` bytes.
@@ -171,6 +218,13 @@ mod tests {
         start_time: 98_765,
     };
 
+    /// Labels of a guest.
+    fn labels() -> BTreeMap<String, String> {
+        let labels = [("stage", "a=b"), ("state", "x")];
+        let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        labels.into()
+    }
+
     /// A message of each kind, and how many files come with it.
     fn all() -> Vec<(Told, usize)> {
         let said = "the guest has rebooted".to_owned();
@@ -179,13 +233,14 @@ mod tests {
             has_failed,
             said: said.clone(),
         };
-        let name = "db-1".to_owned();
-        let guest = Told::Guest {
+        let guest = |labels| Told::Guest {
             process: PROCESS,
-            name,
+            name: "db-1".to_owned(),
+            labels,
         };
         vec![
-            (guest, 1),
+            (guest(BTreeMap::new()), 1),
+            (guest(labels()), 1),
             (ended(false), 0),
             (ended(true), 0),
             (Told::LeftOut(94), 0),
@@ -262,16 +317,23 @@ mod tests {
                 bytes[4..8].copy_from_slice(&(-1_i32).to_le_bytes())
             });
         }
-        let [guest, ended, failed, left_out, warning] =
-            <[_; 5]>::try_from(all()).unwrap().map(|(told, _)| told);
-        for told in [&guest, &ended, &failed] {
-            let files = usize::from(*told == guest);
+        let [guest, labelled, ended, failed, left_out, warning] =
+            <[_; 6]>::try_from(all()).unwrap().map(|(told, _)| told);
+        // The same key twice, and keys that aren't in order.
+        for key in [b"state", b"statf"] {
+            refused(&labelled, 1, &|bytes| {
+                bytes[HEAD + 5..HEAD + 10].copy_from_slice(key)
+            });
+        }
+        for told in [&guest, &labelled, &ended, &failed] {
+            let files = usize::from(matches!(told, Told::Guest { .. }));
             refused(told, files, &|bytes| bytes[4..8].fill(0));
             refused(told, files, &|bytes| bytes[HEAD] = 0xff);
         }
         let no_name = Told::Guest {
             process: PROCESS,
             name: String::new(),
+            labels: labels(),
         };
         refused(&no_name, 1, &|_| ());
         let long = u32::try_from(MAX_NAME).unwrap() + 1;
@@ -299,13 +361,23 @@ mod tests {
         assert_eq!(read, "é".repeat(MAX_TEXT / 2));
         assert_eq!(cut("aé", 2), "a");
         assert_eq!(cut("aé", 3), "aé");
+        // As long as they may be, all labels have room.
+        let labels = (0..MAX_LABELS).map(|number| {
+            let key = format!("{number}{}", "k".repeat(MAX_KEY - 1));
+            (key, "é".repeat(MAX_VALUE / 2))
+        });
+        let labels: BTreeMap<String, String> = labels.collect();
         let guest = Told::Guest {
             process: PROCESS,
             name: "x".repeat(MAX_NAME + 1),
+            labels: labels.clone(),
         };
-        let Ok(Told::Guest { name, .. }) = Told::decode(&guest.encode(), 1) else {
+        let Ok(Told::Guest {
+            name, labels: read, ..
+        }) = Told::decode(&guest.encode(), 1)
+        else {
             panic!("it isn't a guest");
         };
-        assert_eq!(name.len(), MAX_NAME);
+        assert_eq!((name.len(), read), (MAX_NAME, labels));
     }
 }

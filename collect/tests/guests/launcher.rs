@@ -233,6 +233,7 @@ fn what_is_said_to_a_launcher_has_no_effect() {
                 start_time: 0,
             },
             name: "*".to_owned(),
+            labels: std::collections::BTreeMap::default(),
         };
         send(&socket, &other.encode(), SendFlags::NOSIGNAL).unwrap();
         until("the connection is closed", || {

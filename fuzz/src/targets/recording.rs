@@ -20,8 +20,8 @@ use kvmprof_report::export::{Events, Format, Source};
 use kvmprof_report::graph::Graph;
 use kvmprof_report::html::{Counts, page};
 use kvmprof_report::profile::{
-    Layout, Profile, Relation, Relatives, Section, Selection, SortBy, TableStyle, document, folded,
-    functions, label_keys, print,
+    Grouping, Layout, Levels as TableLevels, Profile, Relation, Relatives, Selection, SortBy,
+    TableStyle, document, folded, functions, label_keys, print,
 };
 use kvmprof_report::stalls::{self, StallWatcher, Stalls};
 use kvmprof_report::symbolize::{Resolver, SourceTexts};
@@ -136,10 +136,14 @@ fn stall_tables(recording: &Recording, contents: &Contents) {
 
 /// All tables of it.
 pub fn report(profile: &Profile) {
-    let tables = Section::ALL.into_iter().map(|(table, ..)| table);
+    let tables = Grouping::ALL
+        .into_iter()
+        .map(|(table, ..)| TableLevels::from(table));
     let labels = label_keys(profile).into_iter().map(str::to_owned);
+    let labels = labels.map(|key| TableLevels::from(Grouping::Label(key)));
+    let levels = TableLevels::named(["mode", "user", "process", "module", "function", "line"]);
     let layout = Layout {
-        sections: tables.chain(labels.map(Section::Label)).collect(),
+        tables: tables.chain(labels).chain(levels).collect(),
         sort: SortBy::Total,
         top: 50,
         style: TableStyle {
@@ -153,10 +157,10 @@ pub fn report(profile: &Profile) {
         .into_iter()
         .filter_map(|first| Relatives::new(profile, &first.name, Relation::Callers))
         .collect();
-    print(profile, &layout, &[], &mut sink()).unwrap();
-    print(profile, &layout, &relatives, &mut sink()).unwrap();
-    serde_json::to_vec(&document(profile, SortBy::Own, 50)).unwrap();
     let room = OutputBudget::new(1 << 30);
+    let _too_large = print(profile, &layout, &[], &room, &mut sink());
+    print(profile, &layout, &relatives, &room, &mut sink()).unwrap();
+    serde_json::to_vec(&document(profile, SortBy::Own, 50)).unwrap();
     let _empty = Graph::default().draw(&folded(profile, &room).unwrap_or_default());
     changes((profile, None), (profile, None), SortBy::Own);
     let _unlike = folded_changes(profile, profile, &room);

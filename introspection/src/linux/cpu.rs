@@ -264,6 +264,23 @@ impl VcpuIntrospector {
             .follow(linux, &view, registers, self.cpu.seen?, time)
     }
 
+    /// The id in its innermost pid namespace of the thread `tid` that [`VcpuIntrospector::identify`] has just found. `None` if that namespace is the
+    /// guest's first one, or if it is unknown.
+    ///
+    /// Bounded like `identify`.
+    pub fn inner_tid<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+        tid: i32,
+    ) -> Option<i32> {
+        let linux = self.knowledge.linux()?;
+        let layout = linux.processes.as_ref()?.perf_map.as_ref().ok()?;
+        let view = linux.view(memory, registers)?;
+        let (level, own) = layout.innermost_pid(&view, self.cpu.seen?.task, tid)?;
+        (level > 0).then_some(own)
+    }
+
     /// The processes of a Linux guest, while the vCPU is stopped with `registers`. The running one is that which
     /// [`VcpuIntrospector::identify`] has just found. `None` for other guests, and while they are unknown.
     pub fn processes<'a, M: PhysicalMemory>(

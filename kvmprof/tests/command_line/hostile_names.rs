@@ -56,9 +56,12 @@ impl HostileFolder {
     fn tables(&self) -> Vec<Vec<&'static str>> {
         let [one, other, boot, again] = FILES;
         let by = "mode,vcpu,process,thread,module,function,line,user";
+        let apart: Vec<&str> = by.split(',').flat_map(|table| ["--by", table]).collect();
         vec![
             vec!["report", one],
             vec!["report", one, other],
+            [&["report", one][..], &apart].concat(),
+            [&["report", one, other][..], &apart].concat(),
             vec!["report", one, "--by", by],
             vec!["report", one, other, "--by", by],
             vec!["report", one, "--callers", "_raw_spin_lock"],
@@ -170,7 +173,7 @@ fn documents(scene: &HostileFolder) -> Vec<String> {
         draw(&[&["flamegraph"], recordings].concat(), "svg");
         draw(&[&["flamegraph", "--icicle"], recordings].concat(), "svg");
         draw(
-            &[&["flamegraph", "--by", "user"], recordings].concat(),
+            &[&["flamegraph", "--by", "user,thread"], recordings].concat(),
             "svg",
         );
     }

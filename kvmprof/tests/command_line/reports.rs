@@ -145,7 +145,7 @@ fn a_json_document_has_the_tables_that_were_asked_for() {
     assert!(tables.iter().all(|table| !all[table].is_null()), "{all}");
     assert_eq!(all["modes"]["user"], 60);
     assert_eq!(all["rows_left_out"]["functions"], 0);
-    let some = document(&["--by", "mode,function", "--top", "2"]);
+    let some = document(&["--by", "mode", "--by", "function", "--top", "2"]);
     for table in tables {
         let is_there = ["modes", "functions"].contains(&table);
         assert_eq!(some.get(table).is_some(), is_there, "{table}: {some}");
@@ -154,6 +154,22 @@ fn a_json_document_has_the_tables_that_were_asked_for() {
     // A program gets all of them without --top.
     let functions = all["functions"].as_array().unwrap().len();
     assert_eq!(some["rows_left_out"]["functions"], functions - 2);
+    // Levels, of which threads need more than the sums by stack.
+    let levels = document(&["--by", "thread,mode,function", "--by", "vcpu"]);
+    assert!(levels.get("functions").is_none() && levels["vcpus"].is_array());
+    let threads = levels["levels"][0]["rows"].as_array().unwrap();
+    let worker = threads.iter().find(|row| row["name"] == "worker").unwrap();
+    let modes = worker["rows"].as_array().unwrap();
+    let user = modes.iter().find(|row| row["mode"] == "user").unwrap();
+    assert_eq!(
+        (&user["self"], &user["rows"][0]["self"]),
+        (&60.into(), &60.into())
+    );
+    let ran = folder.run(&["flamegraph", "before", "--by", "thread", "-o", "-"]);
+    ran.assert_success();
+    assert!(ran.stdout.contains("<title>thread=worker-7 ("), "{ran:?}");
+    let ran = folder.run(&["flamegraph", "before", "--by", "function", "-o", "-"]);
+    ran.assert_refused(USAGE, &["function is of the frames"]);
 }
 
 #[test]

@@ -73,8 +73,7 @@ impl Reader<'_> {
         if self.setting.process_group {
             sample.process_group = identity.process_group;
         }
-        sample.comm = identity.comm;
-        sample.preemption = identity.preemption;
+        (sample.comm, sample.preemption) = (identity.comm, identity.preemption);
         sample.address_space = page_table_root(record.cr3());
         let mut registers = Registers {
             rip: sample.pc,
@@ -91,6 +90,7 @@ impl Reader<'_> {
             copies: (record.fill_general(&mut registers)).map(|()| &copies[..]),
         };
         view.capture_copied(&registers, &copied, ticks);
+        sample.inner_tid = view.inner_tid(&registers, sample.tid);
         sample.stack = view.add_host_frames(host_frames);
         Some(sample)
     }

@@ -145,6 +145,7 @@ impl<M: PhysicalMemory> VcpuView<M> {
             }
             _ => None,
         };
+        let inner_tid = self.inner_tid(registers, identity.tid);
         // The vCPU was woken up, but has executed nothing since.
         let is_still_idle = behind_hlt && identity.pid == 0 && identity.mode == Mode::Kernel;
         Sample {
@@ -166,7 +167,14 @@ impl<M: PhysicalMemory> VcpuView<M> {
             stack: self.stack.summary(),
             preemption: identity.preemption,
             lock,
+            inner_tid,
         }
+    }
+
+    /// The id in its innermost pid namespace of the thread of the last sample, if recordings want it, which also have the processes.
+    pub fn inner_tid(&self, registers: &Registers, tid: i32) -> Option<i32> {
+        let wanted = self.processes.then_some(&self.introspector)?;
+        wanted.inner_tid(&self.memory, registers, tid)
     }
 
     /// Takes a sample of a vCPU that runs a nested guest. The sample is of the process that runs it, in user mode, as Linux accounts

@@ -58,7 +58,8 @@ fn tables_and_pictures_count_the_selection() {
         "100",
     ]);
     assert!(
-        top.contains(&format!("{ticks} ticks = {ticks} samples")),
+        top.contains(&format!("{ticks} ticks = {ticks} samples"))
+            && top.contains("THREAD > FUNCTION"),
         "{top}"
     );
     assert!(

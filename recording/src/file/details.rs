@@ -12,6 +12,8 @@ mod record {
     pub const PREEMPTION: u8 = 1;
     /// A lock that the sample waits for: its address, flags, its owner.
     pub const LOCK: u8 = 2;
+    /// The id of the sample's thread in its innermost pid namespace, from this sample on; 0 if it has none.
+    pub const INNER_TID: u8 = 3;
 }
 
 /// In a lock's flags: its owner follows.
@@ -26,6 +28,8 @@ pub struct DetailsEncoder {
     /// The number of the sample that the last record is about.
     last: u64,
     preemption: BTreeMap<u16, Preemption>,
+    /// By pid and tid; those that have one.
+    inner_tids: BTreeMap<(i32, i32), i32>,
 }
 
 impl DetailsEncoder {
@@ -41,6 +45,15 @@ impl DetailsEncoder {
             self.begin(record::LOCK, index);
             push_lock(&mut self.bytes, lock);
         }
+        let thread = (sample.pid, sample.tid);
+        if sample.inner_tid != self.inner_tids.get(&thread).copied() {
+            match sample.inner_tid {
+                Some(own) => self.inner_tids.insert(thread, own),
+                None => self.inner_tids.remove(&thread),
+            };
+            self.begin(record::INNER_TID, index);
+            push(&mut self.bytes, sample.inner_tid.map_or(0, number_of));
+        }
     }
 
     fn begin(&mut self, record: u8, index: u64) {
@@ -53,8 +66,14 @@ impl DetailsEncoder {
     pub fn take(&mut self) -> Vec<u8> {
         self.last = 0;
         self.preemption.clear();
+        self.inner_tids.clear();
         std::mem::take(&mut self.bytes)
     }
+}
+
+/// The number of a thread's id, which is over 0.
+fn number_of(tid: i32) -> u64 {
+    u64::try_from(tid).unwrap_or_default()
 }
 
 fn push_lock(bytes: &mut Vec<u8>, lock: &LockWait) {
@@ -81,6 +100,7 @@ fn push_lock(bytes: &mut Vec<u8>, lock: &LockWait) {
 enum Detail {
     Preemption(Preemption),
     Lock(LockWait),
+    InnerTid(Option<i32>),
 }
 
 /// Gives samples their details, in the order of their block.
@@ -90,6 +110,7 @@ pub struct DetailsReader<'a> {
     /// The next record, and the number of its sample.
     next: Option<(u64, Detail)>,
     preemption: BTreeMap<u16, Preemption>,
+    inner_tids: BTreeMap<(i32, i32), i32>,
 }
 
 impl<'a> DetailsReader<'a> {
@@ -99,6 +120,7 @@ impl<'a> DetailsReader<'a> {
             numbers: Numbers(bytes),
             next: None,
             preemption: BTreeMap::new(),
+            inner_tids: BTreeMap::new(),
         };
         reader.advance(0)?;
         Some(reader)
@@ -106,6 +128,7 @@ impl<'a> DetailsReader<'a> {
 
     /// Adds its details to `sample`, number `index` from 0. The caller passes samples in their order. `None` when the block is invalid.
     pub fn complete(&mut self, index: u64, sample: &mut Sample) -> Option<()> {
+        let thread = (sample.pid, sample.tid);
         while let Some((number, detail)) = self.next
             && number == index
         {
@@ -114,12 +137,15 @@ impl<'a> DetailsReader<'a> {
                     self.preemption.insert(sample.vcpu, preemption);
                 }
                 Detail::Lock(lock) => sample.lock = Some(lock),
+                Detail::InnerTid(Some(own)) => _ = self.inner_tids.insert(thread, own),
+                Detail::InnerTid(None) => _ = self.inner_tids.remove(&thread),
             }
             self.advance(number)?;
         }
         if let Some(preemption) = self.preemption.get(&sample.vcpu) {
             sample.preemption = *preemption;
         }
+        sample.inner_tid = self.inner_tids.get(&thread).copied();
         Some(())
     }
 
@@ -136,6 +162,10 @@ impl<'a> DetailsReader<'a> {
                 Detail::Preemption(*Preemption::ALL.get(number)?)
             }
             record::LOCK => Detail::Lock(decode_lock(&mut self.numbers)?),
+            record::INNER_TID => {
+                let own: i32 = self.numbers.next_as()?;
+                Detail::InnerTid(Some(own).filter(|own| *own > 0))
+            }
             _ => return None,
         };
         self.next = Some((index, detail));
@@ -185,11 +215,15 @@ mod tests {
         let lock = (any::<u64>(), prop::option::of(owner));
         let lock = lock.prop_map(|(address, owner)| LockWait { address, owner });
         let preemption = prop::sample::select(Preemption::ALL.to_vec());
-        let sample = (0..3_u16, preemption, prop::option::of(lock));
-        let sample = sample.prop_map(|(vcpu, preemption, lock)| Sample {
+        let thread = (0..3_i32, 0..2_i32, prop::option::of(1..4_i32));
+        let sample = (0..3_u16, preemption, prop::option::of(lock), thread);
+        let sample = sample.prop_map(|(vcpu, preemption, lock, (pid, tid, inner_tid))| Sample {
             vcpu,
+            pid,
+            tid,
             preemption,
             lock,
+            inner_tid,
             ..Sample::default()
         });
         prop::collection::vec(sample, 0..40)
@@ -205,7 +239,8 @@ mod tests {
             let bytes = encoder.take();
             let mut reader = DetailsReader::new(&bytes).unwrap();
             for (index, sample) in samples.iter().enumerate() {
-                let mut read = Sample { vcpu: sample.vcpu, ..Sample::default() };
+                let Sample { vcpu, pid, tid, .. } = *sample;
+                let mut read = Sample { vcpu, pid, tid, ..Sample::default() };
                 reader.complete(index as u64, &mut read).unwrap();
                 prop_assert_eq!(&read, sample);
             }

@@ -16,6 +16,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use kvmprof_recording::file::{Recording, Unobserved};
+use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::export::{Format, Source};
 use kvmprof_report::html::page_of;
 use kvmprof_report::profile::{
@@ -71,12 +72,19 @@ fn report(recording: &Path, time: &str) -> Result<()> {
     };
     let profile = Profile::read(&recording, selection, resolver, &Unobserved)?;
     let layout = Layout {
-        sections: Vec::new(),
+        tables: Vec::new(),
         sort: SortBy::default(),
         top: 20,
         style: TableStyle::for_terminal(false),
     };
-    print_report(&profile, &layout, &[], &mut std::io::stdout().lock())?;
+    let budget = OutputBudget::of_recording(profile.length());
+    print_report(
+        &profile,
+        &layout,
+        &[],
+        &budget,
+        &mut std::io::stdout().lock(),
+    )?;
     Ok(())
 }
 

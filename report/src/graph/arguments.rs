@@ -4,16 +4,16 @@ use clap::Args;
 
 use super::{Graph, account, marked};
 use crate::budget::{OutputBudget, TooMuch, too_much};
-use crate::profile::{Profile, label_keys, labels_in_words};
+use crate::profile::{Levels, LevelsParser, Profile, labels_in_words};
 use crate::text::visible;
 
 /// The options of a flame graph.
 #[derive(Clone, Debug, Default, Args)]
 pub struct GraphArguments {
-    /// Keys of labels of processes, such as container or pod,container: processes stand on frames of their values, those of the first key
-    /// at the bottom
-    #[arg(long, value_name = "KEY", value_delimiter = ',')]
-    by: Vec<String>,
+    /// What to group by: mode, vcpu, process, thread, or the key of a label of processes; pod,container are levels: processes stand on frames of
+    /// their groups, those of the first one at the bottom
+    #[arg(long, value_parser = LevelsParser { with_code: false }, value_name = "GROUP,...", hide_possible_values = true)]
+    by: Option<Levels>,
     /// Draw it upside down: the outermost frames at the top
     #[arg(long)]
     pub icicle: bool,
@@ -48,6 +48,11 @@ impl From<std::io::Error> for GraphError {
 }
 
 impl GraphArguments {
+    /// Whether they need [`Profile::parts`].
+    pub fn need_parts(&self) -> bool {
+        self.by.as_ref().is_some_and(Levels::need_parts)
+    }
+
     /// The flame graph of `profile` under `title`, an SVG document.
     ///
     /// # Errors
@@ -58,8 +63,8 @@ impl GraphArguments {
         title: String,
         budget: &OutputBudget,
     ) -> Result<Vec<u8>, GraphError> {
-        let keys = label_keys(profile);
-        if let Some(key) = self.by.iter().find(|key| !keys.contains(key.as_str())) {
+        let by = self.by.clone().unwrap_or_default();
+        if let Some(key) = by.missing_label(profile) {
             return Err(GraphError::NoSuchLabel {
                 name: visible(key),
                 labels: labels_in_words(profile),
@@ -71,7 +76,7 @@ impl GraphArguments {
             icicle: self.icicle,
             differential: false,
         };
-        graph.draw_samples(&marked(profile, &self.by, budget)?)
+        graph.draw_samples(&marked(profile, &by, budget)?)
     }
 }
 

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use foldhash::fast::RandomState;
-use kvmprof_recording::{IDLE_PID, Mode};
+use kvmprof_recording::Mode;
 
 use crate::budget::{OutputBudget, TooMuch};
-use crate::model::{CUT_SHORT, Frame, HALTED, outermost_of_guest};
-use crate::profile::{Profile, label_name, mark, plain, root, without_mark};
-use crate::symbolize::LabelSet;
+use crate::model::{CUT_SHORT, HALTED, outermost_of_guest};
+use crate::profile::{GroupNames, Grouping, Levels, Profile, counted, mark, plain, without_mark};
 
 /// Marks in names: characters for private use, which are removed from the picture.
 pub const INTERRUPT: char = '\u{e001}';
@@ -115,14 +114,14 @@ impl Node {
 }
 
 /// The folded stacks of `profile` for [`super::Graph::draw`]. They differ from those of [`crate::profile::folded`] by marks: one for the
-/// outermost frame of stacks that were cut short, and others for frames with most of their ticks in interrupts or in idle time. With keys of labels in
-/// `by`, processes stand on frames of their values, those of the first key outermost.
+/// outermost frame of stacks that were cut short, and others for frames with most of their ticks in interrupts or in idle time. Processes stand on frames
+/// of the groups `by` that aren't of code, those of the first one outermost.
 ///
 /// # Errors
 /// They, or the picture, don't fit into `budget`.
 pub fn marked(
     profile: &Profile,
-    by: &[String],
+    by: &Levels,
     budget: &OutputBudget,
 ) -> Result<Vec<String>, TooMuch> {
     let mut tree = Tree {
@@ -130,42 +129,37 @@ pub fn marked(
         numbers: HashMap::default(),
     };
     tree.child(0, (String::new(), ""));
-    for (number, recording) in profile.recordings().enumerate() {
-        let number = (!profile.merged.is_empty()).then_some(number);
-        let process_of = |tree: &mut Tree, pid, labels| {
-            let mut group = 0;
-            for key in by {
-                let value = recording.labels().value(labels, key);
-                let name = plain(&label_name(key, value));
+    let levels = by.above(Grouping::Process);
+    let names = GroupNames::new(profile);
+    for counted in counted(profile, &levels) {
+        let stack = &counted.stack;
+        let mut at = 0;
+        for grouping in levels.groupings() {
+            let name = plain(&names.name(grouping, grouping.value(&counted, None)));
+            if *grouping != Grouping::Process {
                 budget.take_frame(&name)?;
-                let inner = tree.child(group, (name, ""));
-                tree.nodes[inner].is_group = group > 0;
-                group = inner;
             }
-            let process = tree.child(group, (root(recording, number, pid), ""));
-            tree.nodes[process].is_group = group > 0;
-            Ok(process)
-        };
-        for stack in recording.stacks() {
-            let mut at = process_of(&mut tree, stack.pid, stack.labels)?;
-            let frames: Vec<Frame<'_>> = recording.frames(stack).collect();
-            let outermost = outermost_of_guest(&frames).filter(|_| stack.is_cut_short);
-            for (index, frame) in frames.iter().enumerate().rev() {
-                let name = (plain(frame.name), mark(frame));
-                budget.take_frame(&name.0)?;
-                at = tree.child(at, name);
-                if outermost == Some(index) {
-                    let cut_short = &mut tree.nodes[at].cut_short;
-                    *cut_short = cut_short.saturating_add(stack.ticks);
-                }
-            }
+            let is_group = at > 0;
+            at = tree.child(at, (name, ""));
+            tree.nodes[at].is_group = is_group;
+        }
+        if counted.is_halted {
+            at = tree.child(at, (HALTED.to_owned(), ""));
             tree.count(at, stack.ticks, stack.mode);
+            continue;
         }
-        if recording.idle > 0 {
-            let process = process_of(&mut tree, IDLE_PID, LabelSet::default())?;
-            let halted = tree.child(process, (HALTED.to_owned(), ""));
-            tree.count(halted, recording.idle, Mode::Idle);
+        let frames = counted.frames();
+        let outermost = outermost_of_guest(&frames).filter(|_| stack.is_cut_short);
+        for (index, frame) in frames.iter().enumerate().rev() {
+            let name = (plain(frame.name), mark(frame));
+            budget.take_frame(&name.0)?;
+            at = tree.child(at, name);
+            if outermost == Some(index) {
+                let cut_short = &mut tree.nodes[at].cut_short;
+                *cut_short = cut_short.saturating_add(stack.ticks);
+            }
         }
+        tree.count(at, stack.ticks, stack.mode);
     }
     let ends = tree.nodes.iter().enumerate();
     let ends = ends.filter(|(_, node)| node.own > 0);

@@ -98,6 +98,7 @@ impl Profile {
                 if later.1.comm[0] != 0 {
                     first.1.comm = later.1.comm;
                 }
+                first.1.inner_tid = later.1.inner_tid.or(first.1.inner_tid);
             }
             is_same
         });

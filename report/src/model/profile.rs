@@ -11,6 +11,7 @@ use super::block_sums::BlockSums;
 use super::code::{Code, Frame, FrameKind, NodeId};
 use super::filter::{Filter, StackFilter};
 use super::modes::{ModeCounts, sum_modes};
+use super::parts::Part;
 use super::selection::Selection;
 use super::selector::{Selector, Spread};
 use super::sums::task_name;
@@ -61,6 +62,8 @@ pub struct Thread {
     pub pid: i32,
     /// Its id; -1 if it is unknown.
     pub tid: i32,
+    /// Its last known id in its innermost pid namespace; `None` if that is the guest's first one, or unknown.
+    pub inner_tid: Option<i32>,
     /// The labels of its process.
     pub labels: LabelSet,
     /// Its last known name, padded with NULs; all NUL when unknown.
@@ -76,6 +79,15 @@ impl Thread {
             (_, -1, name) if name.is_empty() => "[unknown]".to_owned(),
             (IDLE_PID, IDLE_PID, name) if name.is_empty() => "[idle]".to_owned(),
             (_, _, name) => name,
+        }
+    }
+
+    /// It in one word, as [`Process::label`].
+    pub fn label(&self) -> String {
+        match (task_name(&self.comm), self.shown_name()) {
+            (name, word) if !name.is_empty() => format!("{word}-{}", self.tid),
+            (_, word) if !word.is_empty() => word,
+            _ => format!("tid-{}", self.tid),
         }
     }
 }
@@ -174,6 +186,8 @@ pub struct Profile {
     pub vcpus: BTreeMap<u16, ModeCounts>,
     /// The number of samples of each process in each stack, in the order of their first samples. Those that aren't selected have none.
     pub stacks: Vec<StackSum>,
+    /// The same samples by thread and vCPU, if they were [counted](super::Parts) while the recording was read.
+    pub parts: Vec<Part>,
     /// What these stacks consist of. Recordings that are counted together have the same.
     pub code: Rc<Code>,
     /// Idle ticks without samples.

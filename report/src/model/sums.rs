@@ -230,6 +230,7 @@ impl Sums {
             if sample.comm[0] != 0 {
                 thread.comm = sample.comm;
             }
+            thread.inner_tid = sample.inner_tid.or(thread.inner_tid);
         }
         match stack {
             Some(stack) => self.stacks.count(stack, 1),

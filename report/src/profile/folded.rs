@@ -54,11 +54,15 @@ pub fn folded(profile: &Profile, budget: &OutputBudget) -> Result<Vec<String>, T
 pub fn root(recording: &Profile, number: Option<usize>, pid: i32) -> String {
     let unnamed = Process::default();
     let process = recording.processes.get(&pid).unwrap_or(&unnamed);
-    let process = plain(&process.label(pid));
-    number.map_or_else(
-        || process.clone(),
-        |number| format!("{process} ({})", number + 1),
-    )
+    of_recording(plain(&process.label(pid)), number)
+}
+
+/// `name` with the number of its recording, if there are several.
+pub fn of_recording(name: String, number: Option<usize>) -> String {
+    match number {
+        Some(number) => format!("{name} ({})", number + 1),
+        None => name,
+    }
 }
 
 fn name(frame: &Frame<'_>) -> String {

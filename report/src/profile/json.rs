@@ -3,11 +3,14 @@
 use kvmprof_recording::Mode;
 use serde_json::{Map, Value, json};
 
+use super::groups::{GroupNames, Value as GroupValue};
+use super::levels::{Group, groups};
 use super::{
-    ModeCounts, Profile, Relatives, Row, Selection, Share, SortBy, by_label, functions, label_keys,
-    lines, modules,
+    Grouping, Levels, ModeCounts, Profile, Relatives, Row, Selection, Share, SortBy, Thread,
+    by_label, functions, label_keys, lines, modules,
 };
-use crate::model::{sum_modes, task_name};
+use crate::budget::{OutputBudget, TooMuch};
+use crate::model::{NameId, sum_modes, task_name};
 
 /// All of `profile`: the recording's properties, the account, and all tables; those of modules, functions and lines
 /// have the first `top` rows by `sort`. Tables of several recordings have their sums; `recordings` has the properties of each, and
@@ -136,12 +139,20 @@ fn threads(profile: &Profile) -> Vec<Value> {
     let threads = profile.all_threads().into_iter();
     threads
         .map(|(recording, thread)| {
-            let name = task_name(&thread.comm);
-            let who = json!({ "pid": thread.pid, "tid": thread.tid, "name": name });
-            let who = with(who, of_recording(profile, recording));
+            let who = thread_identity(profile, recording, &thread);
             with(who, modes(thread.modes, whole))
         })
         .collect()
+}
+
+/// What identifies a thread of a recording.
+fn thread_identity(profile: &Profile, recording: usize, thread: &Thread) -> Value {
+    let name = task_name(&thread.comm);
+    let mut who = json!({ "pid": thread.pid, "tid": thread.tid, "name": name });
+    if let Some(own) = thread.inner_tid {
+        who["inner_tid"] = own.into();
+    }
+    with(who, of_recording(profile, recording))
 }
 
 /// The selection without the time. Members that are empty, null or missing select all.
@@ -228,4 +239,95 @@ fn line_rows(profile: &Profile, sort: SortBy, top: usize) -> Vec<Value> {
         with(which, counts(&row, whole))
     })
     .collect()
+}
+
+/// The groups of `profile` by `levels`, of which each has its own ones; at most `top` of a group, with the number of those that are left out.
+///
+/// # Errors
+/// They don't fit into `budget`.
+pub fn levels_document(
+    profile: &Profile,
+    levels: &Levels,
+    sort: SortBy,
+    top: usize,
+    budget: &OutputBudget,
+) -> Result<Value, TooMuch> {
+    let all = groups(profile, levels, sort, budget)?;
+    let rows = LevelRows {
+        profile,
+        names: GroupNames::new(profile),
+        levels,
+        top,
+    };
+    let by: Vec<&str> = levels.groupings().iter().map(Grouping::name).collect();
+    Ok(with(json!({ "by": by }), rows.of(&all, 0)))
+}
+
+/// Makes rows of groups.
+struct LevelRows<'a> {
+    profile: &'a Profile,
+    names: GroupNames<'a>,
+    levels: &'a Levels,
+    top: usize,
+}
+
+impl LevelRows<'_> {
+    /// The rows of `groups` by the grouping of this number.
+    fn of(&self, groups: &[Group<'_>], level: usize) -> Value {
+        let Some(grouping) = self.levels.groupings().get(level) else {
+            return json!({});
+        };
+        let whole = self.profile.samples();
+        let rows = groups.iter().take(self.top).map(|group| {
+            let counts = match self.levels.are_of_code() {
+                true => {
+                    let (own, total) = (group.own, group.total);
+                    counts(
+                        &Row {
+                            key: (),
+                            own,
+                            total,
+                        },
+                        whole,
+                    )
+                }
+                false => modes(group.modes, whole),
+            };
+            let row = with(self.identity(grouping, group.value), counts);
+            with(row, self.of(&group.groups, level + 1))
+        });
+        let rows: Vec<Value> = rows.collect();
+        json!({ "rows": rows, "rows_left_out": groups.len().saturating_sub(self.top) })
+    }
+
+    /// What identifies a group, with the members that it has in its table without levels; null if it is of samples without a value.
+    fn identity(&self, grouping: &Grouping, value: GroupValue<'_>) -> Value {
+        let text = |name: NameId| &**self.profile.code.text(name);
+        match value {
+            GroupValue::Mode(mode) => json!({ "mode": mode.name() }),
+            GroupValue::Vcpu(vcpu) => json!({ "vcpu": vcpu }),
+            GroupValue::Process(number, pid) => {
+                let recording = self.profile.recordings().nth(number);
+                let process = recording.and_then(|recording| recording.processes.get(&pid));
+                let who = json!({ "pid": pid, "name": process.map(|process| &process.name) });
+                with(who, of_recording(self.profile, number))
+            }
+            GroupValue::Thread(number, pid, tid) => {
+                let thread = self.names.thread(number, pid, tid);
+                thread_identity(self.profile, number, &thread)
+            }
+            GroupValue::Module(name) => json!({ "name": text(name) }),
+            GroupValue::Function(name, module, is_kernel) => {
+                json!({ "name": text(name), "module": text(module), "kernel": is_kernel })
+            }
+            GroupValue::Line(line) => json!({ "file": text(line.file), "line": line.line }),
+            GroupValue::Label(value) => json!({ "value": value }),
+            GroupValue::None => match grouping {
+                Grouping::Vcpu => json!({ "vcpu": null }),
+                Grouping::Thread => json!({ "pid": null, "tid": null, "name": null }),
+                Grouping::Line => json!({ "file": null, "line": null }),
+                _ => json!({ "value": null }),
+            },
+        }
+    }
 }

@@ -8,7 +8,7 @@ use super::{ModeCounts, Profile};
 use crate::model::sum_modes;
 
 /// Replaces the value of a missing label.
-const NO_VALUE: &str = "[none]";
+pub const NO_VALUE: &str = "[none]";
 
 /// The samples of processes that have a label with the same value.
 #[derive(Clone, Debug, PartialEq, Eq)]

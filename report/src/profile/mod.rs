@@ -4,8 +4,11 @@ mod accounts;
 mod arguments;
 mod folded;
 mod functions;
+mod grouping;
+mod groups;
 mod json;
 mod labels;
+mod levels;
 mod relatives;
 mod share;
 mod table;
@@ -13,25 +16,27 @@ mod table_arguments;
 mod tree;
 
 pub use crate::model::{
-    DifferentTicks, Label, ModeCounts, NotAPattern, NotATimeRange, Pattern, Process, ProcessNames,
-    Profile, Quantity, Selected, Selection, Selector, Spread, StackSum, Thread, TimeRange,
-    VcpuTicks, Watcher, Weight,
+    DifferentTicks, Label, ModeCounts, NotAPattern, NotATimeRange, Part, Parts, Pattern, Process,
+    ProcessNames, Profile, Quantity, Selected, Selection, Selector, Spread, StackSum, Thread,
+    TimeRange, VcpuTicks, Watcher, Weight,
 };
 pub use crate::symbolize::Symbols;
 pub use accounts::print as print_accounts;
 pub(crate) use accounts::{emptiness, loss, loss_of_one, restarts};
 pub use arguments::{SelectionArguments, SeveralTimes};
 pub use folded::folded;
-pub(crate) use folded::{KERNEL_MARK, mark, plain, root, without_mark};
+pub(crate) use folded::{KERNEL_MARK, mark, plain, without_mark};
 pub use functions::{Function, Row, SortBy, functions, lines, modules};
 pub(crate) use functions::{by_samples, sum};
+pub use grouping::{Grouping, Levels, LevelsParser};
+pub(crate) use groups::{GroupNames, counted};
 pub(crate) use json::selection_document;
 pub use json::{document, relatives_document};
 pub(crate) use labels::label_name;
 pub use labels::{LabelRow, by_label, label_keys, labels_in_words};
 pub use relatives::{Relation, Relatives};
 pub use share::Share;
-pub use table::{Layout, Section, SectionParser, TableStyle, print};
+pub use table::{Layout, TableStyle, print};
 pub(crate) use table::{column, shares};
 pub use table_arguments::{RowsArguments, SCHEMA, TableArguments, TableError};
 pub use tree::print_tree;

@@ -1,16 +1,16 @@
 //! Prints the report as text.
 
-use std::ffi::OsStr;
 use std::io::{self, Write};
 
-use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
-use clap::{Arg, Command};
 use kvmprof_recording::Mode;
 
+use super::groups::Value;
+use super::levels::{Group, groups};
 use super::{
-    ModeCounts, Process, Profile, Relation, Relatives, Row, Share, SortBy, by_label, functions,
-    lines, modules,
+    Grouping, Levels, ModeCounts, Process, Profile, Relation, Relatives, Row, Share, SortBy,
+    by_label, functions, lines, modules,
 };
+use crate::budget::OutputBudget;
 use crate::model::sum_modes;
 use crate::symbolize::SourceLine;
 use crate::text::visible;
@@ -21,80 +21,15 @@ const BAR: usize = 24;
 const NAME: usize = 40;
 /// Width of a column with names of modules.
 const MODULE: usize = 20;
-/// Width of a column with values of a label.
+/// Width of a column with values of a label, and of one with names of all levels.
 const LABEL: usize = 24;
-
-/// A table of the report.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Section {
-    /// User, kernel, interrupt, idle.
-    Mode,
-    /// vCPUs.
-    Vcpu,
-    /// Processes.
-    Process,
-    /// Threads.
-    Thread,
-    /// The kernel, its modules, programs and libraries.
-    Module,
-    /// Functions.
-    Function,
-    /// Source lines; needs debug information.
-    Line,
-    /// The values of the label with this key.
-    Label(String),
-}
-
-impl Section {
-    /// The tables that every recording can have, with their names on command lines and what they show.
-    pub const ALL: [(Self, &'static str, &'static str); 7] = [
-        (Self::Mode, "mode", "User, kernel, interrupt, idle"),
-        (Self::Vcpu, "vcpu", "vCPUs"),
-        (Self::Process, "process", "Processes"),
-        (Self::Thread, "thread", "Threads"),
-        (
-            Self::Module,
-            "module",
-            "The kernel, its modules, programs and libraries",
-        ),
-        (Self::Function, "function", "Functions"),
-        (Self::Line, "line", "Source lines; needs debug information"),
-    ];
-}
-
-/// Parses the names of tables. Other names are keys of labels.
-#[derive(Clone, Copy, Debug)]
-pub struct SectionParser;
-
-impl TypedValueParser for SectionParser {
-    type Value = Section;
-
-    fn parse_ref(
-        &self,
-        command: &Command,
-        argument: Option<&Arg>,
-        value: &OsStr,
-    ) -> Result<Section, clap::Error> {
-        let name = StringValueParser::new().parse_ref(command, argument, value)?;
-        let known = Section::ALL
-            .into_iter()
-            .find(|(_, known, _)| *known == name);
-        Ok(known.map_or(Section::Label(name), |(section, ..)| section))
-    }
-
-    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let values = Section::ALL.into_iter();
-        Some(Box::new(
-            values.map(|(_, name, help)| PossibleValue::new(name).help(help)),
-        ))
-    }
-}
+const LEVELS: usize = 32;
 
 /// The contents, the order and the style of a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// The tables; if empty, those with contents.
-    pub sections: Vec<Section>,
+    pub tables: Vec<Levels>,
     /// The order of rows of modules, functions and lines.
     pub sort: SortBy,
     /// Maximum number of rows of a table.
@@ -155,11 +90,12 @@ impl TableStyle {
 /// Prints `profile`, or `relatives` instead of the tables if there are any.
 ///
 /// # Errors
-/// Writing to `out` failed.
+/// Writing to `out` failed, or levels don't fit into `budget`.
 pub fn print(
     profile: &Profile,
     layout: &Layout,
     relatives: &[Relatives],
+    budget: &OutputBudget,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     super::accounts::print(profile, out)?;
@@ -175,28 +111,31 @@ pub fn print(
     for relatives in relatives {
         table.relatives(relatives)?;
     }
-    let sections = match layout.sections.as_slice() {
+    let tables = match layout.tables.as_slice() {
         _ if !relatives.is_empty() => Vec::new(),
-        [] => telling(profile),
-        sections => sections.to_vec(),
+        [] => telling(profile).into_iter().map(Levels::from).collect(),
+        tables => tables.to_vec(),
     };
-    for section in sections {
-        table.section(section)?;
+    for levels in &tables {
+        match levels.groupings() {
+            [grouping] => table.section(grouping)?,
+            _ => table.levels(levels, &groups(profile, levels, layout.sort, budget)?)?,
+        }
     }
     Ok(())
 }
 
 /// The tables with contents.
-fn telling(profile: &Profile) -> Vec<Section> {
-    let mut sections = vec![Section::Mode];
+fn telling(profile: &Profile) -> Vec<Grouping> {
+    let mut tables = vec![Grouping::Mode];
     if profile.recordings().any(|one| one.contents.info.vcpus > 1) {
-        sections.push(Section::Vcpu);
+        tables.push(Grouping::Vcpu);
     }
-    sections.extend([Section::Process, Section::Module, Section::Function]);
+    tables.extend([Grouping::Process, Grouping::Module, Grouping::Function]);
     if !lines(profile, SortBy::Own).is_empty() {
-        sections.push(Section::Line);
+        tables.push(Grouping::Line);
     }
-    sections
+    tables
 }
 
 /// A count as a share, and its 95 % confidence interval.
@@ -223,16 +162,16 @@ struct Table<'a> {
 }
 
 impl Table<'_> {
-    fn section(&mut self, section: Section) -> io::Result<()> {
-        match section {
-            Section::Mode => self.modes(),
-            Section::Vcpu => self.vcpus(),
-            Section::Process => self.processes(),
-            Section::Thread => self.threads(),
-            Section::Module => self.modules(),
-            Section::Function => self.functions(),
-            Section::Line => self.lines(),
-            Section::Label(key) => self.labels(&key),
+    fn section(&mut self, grouping: &Grouping) -> io::Result<()> {
+        match grouping {
+            Grouping::Mode => self.modes(),
+            Grouping::Vcpu => self.vcpus(),
+            Grouping::Process => self.processes(),
+            Grouping::Thread => self.threads(),
+            Grouping::Module => self.modules(),
+            Grouping::Function => self.functions(),
+            Grouping::Line => self.lines(),
+            Grouping::Label(key) => self.labels(key),
         }
     }
 
@@ -306,14 +245,28 @@ impl Table<'_> {
     fn threads(&mut self) -> io::Result<()> {
         let mut rows = self.profile.all_threads();
         rows.sort_by_key(|(_, thread)| u64::MAX - sum_modes(&thread.modes));
+        // Ids of threads as their containers know them.
+        let has_inner = rows.iter().any(|(_, thread)| thread.inner_tid.is_some());
         self.heading(&format!(
-            "{}      PID      TID  THREAD            SAMPLES    SHARE    95 %         USER  KERNEL  INTERRUPT    IDLE",
-            if self.profile.merged.is_empty() { "" } else { "    FILE" }
+            "{}      PID      TID{}  THREAD            SAMPLES    SHARE    95 %         USER  KERNEL  INTERRUPT    IDLE",
+            if self.profile.merged.is_empty() { "" } else { "    FILE" },
+            if has_inner { "    INNER" } else { "" }
         ))?;
         for (recording, thread) in rows.iter().take(self.layout.top) {
             let name = column(&thread.shown_name(), 16);
             let (pid, tid) = (thread.pid, thread.tid);
-            let row = format!("{}  {pid:>7}  {tid:>7}  {name}", self.recording(*recording));
+            let inner = thread
+                .inner_tid
+                .map_or("-".to_owned(), |own| own.to_string());
+            let inner = if has_inner {
+                format!("  {inner:>7}")
+            } else {
+                String::new()
+            };
+            let row = format!(
+                "{}  {pid:>7}  {tid:>7}{inner}  {name}",
+                self.recording(*recording)
+            );
             self.by_mode(&row, thread.modes)?;
         }
         self.rest(rows.len(), "threads")
@@ -404,6 +357,54 @@ impl Table<'_> {
             total_share.value * 100.0,
         );
         self.row(&row, own_share)
+    }
+
+    /// The table of the groups by `levels`: the rows of a group's own groups are below its row.
+    fn levels(&mut self, levels: &Levels, groups: &[Group<'_>]) -> io::Result<()> {
+        let names = levels.groupings().iter().map(Grouping::name);
+        let names = names.collect::<Vec<_>>().join(" > ").to_uppercase();
+        let is_of_code = levels.are_of_code();
+        self.heading(&match is_of_code {
+            true => format!(
+                "     SELF    SHARE    95 %        TOTAL    SHARE  {}",
+                visible(&names)
+            ),
+            false => format!(
+                "  {}  SAMPLES    SHARE    95 %         USER  KERNEL  INTERRUPT    IDLE",
+                column(&names, LEVELS)
+            ),
+        })?;
+        self.groups(groups, 0, is_of_code)
+    }
+
+    fn groups(&mut self, groups: &[Group<'_>], level: usize, is_of_code: bool) -> io::Result<()> {
+        let margin = "  ".repeat(level);
+        for group in groups.iter().take(self.layout.top) {
+            let name = format!("{margin}{}", group.name);
+            match (is_of_code, group.value) {
+                (false, _) => self.by_mode(&format!("  {}", column(&name, LEVELS)), group.modes)?,
+                (true, Value::Function(_, module, _)) => {
+                    let module = column(self.profile.code.text(module), MODULE);
+                    let name = format!("{}  {module}", column(&name, NAME));
+                    self.own_and_total(group.own, group.total, &name)?;
+                }
+                (true, _) => {
+                    self.own_and_total(group.own, group.total, &column(&name, NAME + MODULE))?;
+                }
+            }
+            self.groups(&group.groups, level + 1, is_of_code)?;
+        }
+        let others = groups.get(self.layout.top..).unwrap_or_default();
+        if !others.is_empty() {
+            let own = others.iter().map(|group| group.own);
+            let own = own.fold(0, u64::saturating_add);
+            let count = others.len();
+            writeln!(
+                self.out,
+                "  {margin}and {count} others with {own} samples (--top shows more)"
+            )?;
+        }
+        Ok(())
     }
 
     fn relatives(&mut self, relatives: &Relatives) -> io::Result<()> {

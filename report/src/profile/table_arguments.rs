@@ -4,10 +4,12 @@ use clap::Args;
 use kvmprof_recording::Mode;
 use serde_json::{Map, Value};
 
+use super::json::levels_document;
 use super::{
-    Layout, Profile, Relation, Relatives, Section, SectionParser, SortBy, TableStyle, document,
-    functions, label_keys, labels_in_words, lines, modules, relatives_document,
+    Grouping, Layout, Levels, LevelsParser, Profile, Relation, Relatives, SortBy, TableStyle,
+    document, functions, labels_in_words, lines, modules, relatives_document,
 };
+use crate::budget::{OutputBudget, TooMuch};
 use crate::text::visible;
 
 /// The options of the rows of tables.
@@ -16,7 +18,7 @@ pub struct RowsArguments {
     /// Order and compare functions, modules and lines by their own samples, or by all samples with them on the stack
     #[arg(long, value_enum, default_value = "self", value_name = "ORDER")]
     pub sort: SortBy,
-    /// Maximum number of rows of a table [default: 20; all of a JSON document's]
+    /// Maximum number of rows of a table, or of a row's own rows [default: 20; all of a JSON document's]
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
     /// Print a JSON document instead
@@ -27,9 +29,10 @@ pub struct RowsArguments {
 /// The options of tables.
 #[derive(Clone, Debug, Default, Args)]
 pub struct TableArguments {
-    /// The tables to show, in this order; also the key of a label of processes, such as user [default: all that have rows, but those of labels]
-    #[arg(long, value_parser = SectionParser, value_name = "TABLE", value_delimiter = ',')]
-    by: Vec<Section>,
+    /// A table to show (more than once: in this order); also the key of a label of processes, such as user; container,function are levels: a row for
+    /// each container has the rows of its functions below it [default: all tables that have rows, but those of labels]
+    #[arg(long, value_parser = LevelsParser { with_code: true }, value_name = "TABLE,...")]
+    by: Vec<Levels>,
     /// The options of their rows.
     #[command(flatten)]
     pub rows: RowsArguments,
@@ -63,14 +66,14 @@ pub enum TableError {
 pub const SCHEMA: u32 = 1;
 
 /// The tables and their members of the JSON document.
-const TABLES: [(Section, &str); 7] = [
-    (Section::Mode, "modes"),
-    (Section::Vcpu, "vcpus"),
-    (Section::Process, "processes"),
-    (Section::Thread, "threads"),
-    (Section::Module, "modules"),
-    (Section::Function, "functions"),
-    (Section::Line, "lines"),
+const TABLES: [(Grouping, &str); 7] = [
+    (Grouping::Mode, "modes"),
+    (Grouping::Vcpu, "vcpus"),
+    (Grouping::Process, "processes"),
+    (Grouping::Thread, "threads"),
+    (Grouping::Module, "modules"),
+    (Grouping::Function, "functions"),
+    (Grouping::Line, "lines"),
 ];
 
 /// The samples in each mode.
@@ -88,11 +91,17 @@ impl TableArguments {
     /// The contents and the style of the tables, with at most `top` rows each.
     pub fn layout(&self, top: usize, style: TableStyle) -> Layout {
         Layout {
-            sections: self.by.clone(),
+            tables: self.by.clone(),
             sort: self.rows.sort,
             top,
             style,
         }
+    }
+
+    /// Whether they need [`Profile::parts`].
+    pub fn need_parts(&self) -> bool {
+        let mut tables = self.by.iter();
+        tables.any(|levels| levels.groupings().len() > 1 && levels.need_parts())
     }
 
     /// The requested callers and callees in `profile`.
@@ -118,23 +127,34 @@ impl TableArguments {
 
     /// Checks that each key of a label is one of the sampled processes'.
     fn check_labels(&self, profile: &Profile) -> Result<(), TableError> {
-        let keys = label_keys(profile);
-        for section in &self.by {
-            if let Section::Label(key) = section
-                && !keys.contains(key.as_str())
-            {
-                return Err(TableError::NoSuchTable {
-                    name: visible(key),
-                    tables: Section::ALL.map(|(_, name, _)| name).join(", "),
-                    labels: labels_in_words(profile),
-                });
-            }
+        let mut tables = self.by.iter();
+        match tables.find_map(|levels| levels.missing_label(profile)) {
+            Some(key) => Err(TableError::NoSuchTable {
+                name: visible(key),
+                tables: Grouping::ALL.map(|(_, name, _)| name).join(", "),
+                labels: labels_in_words(profile),
+            }),
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Whether there is a table of `grouping` alone, or of everything.
+    fn wants(&self, grouping: &Grouping) -> bool {
+        let is_it = |levels: &Levels| levels.groupings() == std::slice::from_ref(grouping);
+        self.by.is_empty() || self.by.iter().any(is_it)
     }
 
     /// `profile` and `relatives` as one JSON object, with the requested tables, of at most `top` rows each.
-    pub fn document(&self, profile: &Profile, relatives: &[Relatives], top: usize) -> Value {
+    ///
+    /// # Errors
+    /// Levels don't fit into `budget`.
+    pub fn document(
+        &self,
+        profile: &Profile,
+        relatives: &[Relatives],
+        budget: &OutputBudget,
+        top: usize,
+    ) -> Result<Value, TooMuch> {
         let sort = self.rows.sort;
         let mut document = document(profile, sort, top);
         document["schema"] = SCHEMA.into();
@@ -146,37 +166,44 @@ impl TableArguments {
             document[key] = relatives_document(relatives, top);
         }
         let mut left_out = Map::new();
-        for (section, key) in TABLES {
-            if !self.by.is_empty() && !self.by.contains(&section) {
+        for (grouping, key) in TABLES {
+            if !self.wants(&grouping) {
                 if let Value::Object(document) = &mut document {
                     document.remove(key);
                 }
                 continue;
             }
-            let rows = match &section {
-                Section::Mode => {
+            let rows = match &grouping {
+                Grouping::Mode => {
                     document[key] = modes(profile);
                     continue;
                 }
-                // These sections have all rows.
-                Section::Vcpu | Section::Process | Section::Thread | Section::Label(_) => continue,
-                Section::Module => modules(profile, sort).len(),
-                Section::Function => functions(profile, sort).len(),
-                Section::Line => lines(profile, sort).len(),
+                // These tables have all rows.
+                Grouping::Vcpu | Grouping::Process | Grouping::Thread | Grouping::Label(_) => {
+                    continue;
+                }
+                Grouping::Module => modules(profile, sort).len(),
+                Grouping::Function => functions(profile, sort).len(),
+                Grouping::Line => lines(profile, sort).len(),
             };
             left_out.insert(key.to_owned(), rows.saturating_sub(top).into());
         }
         document["rows_left_out"] = left_out.into();
         self.keep_labels(&mut document);
-        document
+        let tables = self.by.iter();
+        let tables = tables.filter(|levels| levels.groupings().len() > 1);
+        let tables = tables.map(|levels| levels_document(profile, levels, sort, top, budget));
+        let tables: Vec<Value> = tables.collect::<Result<_, _>>()?;
+        if !tables.is_empty() {
+            document["levels"] = tables.into();
+        }
+        Ok(document)
     }
 
     /// Leaves only the requested tables of labels in `document`, if any tables are requested.
     fn keep_labels(&self, document: &mut Value) {
-        if let Some(Value::Object(labels)) = document.get_mut("labels")
-            && !self.by.is_empty()
-        {
-            labels.retain(|key, _| self.by.contains(&Section::Label(key.clone())));
+        if let Some(Value::Object(labels)) = document.get_mut("labels") {
+            labels.retain(|key, _| self.wants(&Grouping::Label(key.clone())));
         }
     }
 }

@@ -8,7 +8,7 @@ use kvmprof_recording::{IDLE_PID, Mode};
 
 use super::names::Names;
 use super::{Row, RowsError};
-use crate::model::{ModeCounts, NodeId, Process, StackSum, Thread, add_modes, sum_modes};
+use crate::model::{ModeCounts, NodeId, Part, Process, StackSum, Thread, add_modes, sum_modes};
 use crate::profile::Profile;
 use crate::symbolize::{LabelSet, Resolver};
 
@@ -21,6 +21,8 @@ pub struct RowSums {
     names: Names,
     threads: BTreeMap<i32, Thread>,
     stacks: Vec<StackSum>,
+    /// The threads of these stacks.
+    tids: Vec<i32>,
     /// The number of the last new frame of a stack.
     nodes: usize,
     idle: u64,
@@ -35,6 +37,7 @@ impl RowSums {
             names: Names::default(),
             threads: BTreeMap::new(),
             stacks: Vec::new(),
+            tids: Vec::new(),
             nodes: 0,
             idle: 0,
             budget,
@@ -59,12 +62,13 @@ impl RowSums {
         let node = self.names.node(&functions);
         let new = node.index().saturating_sub(self.nodes);
         self.nodes += new;
-        let size = size_of::<StackSum>() + NODE * new;
+        let size = size_of::<StackSum>() + size_of::<(i32, Part)>() + NODE * new;
         let left = self.left.checked_sub(size as u64);
         self.left = left.ok_or(RowsError::TooManyStacks(self.budget))?;
         let thread = self.threads.entry(sample.tid).or_default();
         (thread.pid, thread.tid, thread.comm) = (sample.pid, sample.tid, sample.comm);
         count(&mut thread.modes, row.mode, row.ticks);
+        self.tids.push(sample.tid);
         self.stacks.push(StackSum {
             pid: sample.pid,
             node,
@@ -98,6 +102,7 @@ impl RowSums {
             idle: self.idle,
             ..Account::default()
         };
+        let parts = self.parts();
         let (code, labels) = self.names.into_parts();
         Profile {
             contents: Contents {
@@ -109,12 +114,26 @@ impl RowSums {
             processes,
             threads: self.threads.into_values().collect(),
             stacks: self.stacks,
+            parts,
             code: Rc::new(code),
             resolver: Rc::new(Resolver::from_labels(labels)),
             idle: self.idle,
             has_symbols: true,
             ..Profile::default()
         }
+    }
+
+    /// The stacks with their threads. Rows have no vCPUs.
+    fn parts(&self) -> Vec<Part> {
+        let numbers: BTreeMap<i32, u32> = self.threads.keys().copied().zip(0..).collect();
+        let stacks = (0..).zip(self.stacks.iter().zip(&self.tids));
+        let parts = stacks.map(|(stack, (sum, tid))| Part {
+            stack,
+            thread: numbers.get(tid).copied(),
+            vcpu: None,
+            ticks: sum.ticks,
+        });
+        parts.collect()
     }
 }
 

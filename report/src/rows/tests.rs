@@ -7,7 +7,7 @@ use kvmprof_recording::file::{Recording, RecordingInfo};
 use super::*;
 use crate::budget::OutputBudget;
 use crate::graph::marked;
-use crate::profile::{Process, Profile, SortBy, by_label, folded, functions};
+use crate::profile::{Levels, Process, Profile, SortBy, by_label, folded, functions};
 
 const INFO: fn() -> RecordingInfo = || RecordingInfo {
     hz: 19,
@@ -95,7 +95,7 @@ fn rows_are_drawn_under_their_names() {
             "web:🦀-3;0x7f00;main 3",
         ]
     );
-    let marked = marked(&profile, &[], &OutputBudget::new(1 << 20)).unwrap();
+    let marked = marked(&profile, &Levels::default(), &OutputBudget::new(1 << 20)).unwrap();
     assert_eq!(marked.len(), 8);
     let functions = functions(&profile, SortBy::Own);
     for (name, module, own) in [
@@ -264,8 +264,9 @@ fn rows_have_the_labels_of_their_processes() {
     };
     // Labels belong to a process in a recording.
     assert_eq!((pids(&profile), pids(&read)), (1, 4));
-    let lines = marked(&profile, &["user".to_owned()], &OutputBudget::new(1 << 20)).unwrap();
-    let is_it = |line: &String| line.starts_with("user=1000") && line.ends_with("work 2");
+    let by = Levels::named(["user", "thread"]).unwrap();
+    let lines = marked(&profile, &by, &OutputBudget::new(1 << 20)).unwrap();
+    let is_it = |line: &String| line.starts_with("user=1000;thread=") && line.ends_with("work 2");
     assert!(lines.iter().any(is_it), "{lines:?}");
 }
 

@@ -146,6 +146,9 @@ impl Written {
         add(self.info.to_block(), 0);
         add(Block::encode(Kind::Symbols, self.symbols.as_bytes()), 0);
         for block in self.blocks {
+            if !block.details.is_empty() {
+                add(Block::encode(Kind::Details, &block.details), 0);
+            }
             add(Block::encode(Kind::Samples, &block.bytes), block.samples);
         }
         add(self.account.to_block(), 0);

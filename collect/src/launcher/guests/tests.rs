@@ -155,15 +155,21 @@ fn the_process_that_was_found_is_attached_to_as_the_rules_say() {
         guests.rules.hz = 23;
         guests.rules.user_stacks = false;
         guests.program = stand_in(folder.path(), script);
-        look_at(&mut guests, vec![machine(5, "qemu", Some("db"))]);
+        let mut labelled = machine(5, "qemu", Some("db"));
+        labelled.labels = [("tenant".to_owned(), "a\x1bb".to_owned())].into();
+        look_at(&mut guests, vec![labelled]);
         let mut told = until_ended(&mut guests).into_iter();
         let process = Process {
             pid: 5,
             start_time: 7,
         };
         let (guest, pipe) = told.next().unwrap();
-        let name = "db".to_owned();
-        assert_eq!(guest, Told::Guest { process, name });
+        let told_guest = Told::Guest {
+            process,
+            name: "db".to_owned(),
+            labels: [("tenant".to_owned(), "a\u{fffd}b".to_owned())].into(),
+        };
+        assert_eq!(guest, told_guest);
         let mut recording = String::new();
         let mut pipe = std::fs::File::from(pipe.unwrap());
         pipe.read_to_string(&mut recording).unwrap();

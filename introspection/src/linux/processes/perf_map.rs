@@ -96,21 +96,21 @@ impl PerfMapLayout {
         })
     }
 
-    /// How many pid namespaces the innermost one of the process with this main thread is within, and the process's id in it; its id in the first one is
-    /// `pid`.
+    /// How many pid namespaces the innermost one of `task` is within, and the thread's id in it, which for a main thread is the process's; its id in the
+    /// first one is `tid`.
     pub fn innermost_pid<M: PhysicalMemory>(
         &self,
         view: &KernelView<'_, M>,
-        leader: u64,
-        pid: i32,
+        task: u64,
+        tid: i32,
     ) -> Option<(u64, i32)> {
-        let own = view.pointer(leader, self.own_pid)?;
+        let own = view.pointer(task, self.own_pid)?;
         let level = u64::try_from(view.i32(own.wrapping_add(self.level))?).ok()?;
         let number = |level: u64| {
             let offset = self.numbers + level * self.number_length + self.number;
             view.i32(own.wrapping_add(offset))
         };
-        let is_it = level <= MAX_LEVEL && number(0)? == pid;
+        let is_it = level <= MAX_LEVEL && number(0)? == tid;
         let own = is_it.then(|| number(level))?;
         own.filter(|number| *number > 0).map(|own| (level, own))
     }

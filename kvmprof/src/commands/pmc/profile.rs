@@ -6,7 +6,8 @@ use anyhow::Context;
 use clap::Args;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, value};
 use kvmprof_recording::{SamplingEvent, StackParts};
-use kvmprof_report::profile::{Layout, Section, SortBy, TableStyle, print};
+use kvmprof_report::budget::OutputBudget;
+use kvmprof_report::profile::{Grouping, Layout, SortBy, TableStyle, print};
 
 use crate::commands::record::RecordingOptions;
 use crate::commands::recordings::{CommandError, InputArguments};
@@ -65,12 +66,15 @@ impl Command for ProfileArguments {
             );
         }
         let layout = Layout {
-            sections: vec![Section::Process, Section::Function],
+            tables: [Grouping::Process, Grouping::Function]
+                .map(Into::into)
+                .into(),
             sort: SortBy::Own,
             top: self.top,
             style: TableStyle::for_terminal(console.is_terminal()),
         };
-        print(&profile, &layout, &[], console.text()).map_err(CommandError::Output)?;
+        let budget = OutputBudget::of_recording(profile.length());
+        print(&profile, &layout, &[], &budget, console.text()).map_err(CommandError::Output)?;
         Ok(ExitStatus::SUCCESS)
     }
 }

@@ -19,7 +19,7 @@ pub enum CommandError {
     Temporary(#[source] io::Error),
     /// The options select nothing in the recording.
     #[error(
-        "Nothing in {recordings} matches {options}: kvmprof report {recordings} --by process,thread,vcpu,function shows what there is"
+        "Nothing in {recordings} matches {options}: kvmprof report {recordings} --by process --by thread --by vcpu --by function shows what there is"
     )]
     NothingMatched {
         /// The recordings, separated by spaces.

@@ -38,7 +38,8 @@ impl Command for FlamegraphArguments {
         if self.tasks {
             return self.draw_tasks(console);
         }
-        let (profile, _) = self.picture.open::<()>(ENDING, console)?;
+        let by_parts = self.graph.need_parts().then_some(self.limit);
+        let profile = self.picture.open_grouped(ENDING, by_parts, console)?;
         let title = self.picture.title(&profile);
         let budget = self.limit.budget(profile.length());
         let svg = self.graph.draw(&profile, title, &budget);

@@ -9,14 +9,14 @@ use clap::Args;
 use kvmprof_cli::command_line::{Console, usage};
 use tempfile::NamedTempFile;
 
-use super::CommandError;
 use super::debuginfod::Debuginfod;
 use super::output::is_standard;
 use super::progress::Progress;
 use super::source::{self, OpenRecording};
+use super::{CommandError, OutputLimit};
 use kvmprof_recording::file::{Observer, Recording};
 use kvmprof_report::graph::title_of;
-use kvmprof_report::profile::{Profile, Selection, SelectionArguments, TimeRange, Watcher};
+use kvmprof_report::profile::{Parts, Profile, Selection, SelectionArguments, TimeRange, Watcher};
 use kvmprof_report::symbolize::{Resolver, Sources};
 use kvmprof_report::tasks::TaskSums;
 
@@ -139,6 +139,34 @@ impl InputArguments {
         paths: &[PathBuf],
         console: &mut Console<'_>,
     ) -> anyhow::Result<(Profile, Vec<W>)> {
+        self.open_watched(paths, console, W::default)
+    }
+
+    /// Opens the recordings at `paths` and counts them together, with [`Profile::parts`] within the limit of memory `by_parts`, if given.
+    ///
+    /// # Errors
+    /// As [`Self::open_all`]; or the parts are more than the limit.
+    pub fn open_grouped(
+        &self,
+        paths: &[PathBuf],
+        by_parts: Option<OutputLimit>,
+        console: &mut Console<'_>,
+    ) -> anyhow::Result<Profile> {
+        let Some(limit) = by_parts else {
+            return Ok(self.open_all::<()>(paths, console)?.0);
+        };
+        let new = || Parts::new(limit.bytes());
+        let (mut profile, parts) = self.open_watched(paths, console, new)?;
+        profile.set_parts(parts)?;
+        Ok(profile)
+    }
+
+    fn open_watched<W: Watcher>(
+        &self,
+        paths: &[PathBuf],
+        console: &mut Console<'_>,
+        new: impl Fn() -> W,
+    ) -> anyhow::Result<(Profile, Vec<W>)> {
         let paths: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
         check_paths(&paths)?;
         let progress = Progress::for_terminal();
@@ -146,7 +174,7 @@ impl InputArguments {
         let mut profiles = Vec::with_capacity(paths.len());
         let mut watchers = Vec::with_capacity(paths.len());
         for path in &paths {
-            let mut watcher = W::default();
+            let mut watcher = new();
             let mut profile = self
                 .read(path, &sources, &progress, console, &mut watcher)?
                 .profile;

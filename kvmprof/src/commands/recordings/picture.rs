@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::input::TaskInput;
 use super::output::{Naming, check_output, is_packed_name, is_standard, write_to};
-use super::{CommandError, InputArguments};
+use super::{CommandError, InputArguments, OutputLimit};
 use kvmprof_cli::command_line::Console;
 use kvmprof_report::graph::title;
 use kvmprof_report::profile::{Profile, Watcher};
@@ -43,6 +43,20 @@ impl PictureArguments {
     ) -> anyhow::Result<(Profile, Vec<W>)> {
         self.check_output(ending)?;
         self.input.open_all(&self.files, console)
+    }
+
+    /// Opens the recordings as [`InputArguments::open_grouped`].
+    ///
+    /// # Errors
+    /// As [`Self::open`] and of that.
+    pub fn open_grouped(
+        &self,
+        ending: &str,
+        by_parts: Option<OutputLimit>,
+        console: &mut Console<'_>,
+    ) -> anyhow::Result<Profile> {
+        self.check_output(ending)?;
+        self.input.open_grouped(&self.files, by_parts, console)
     }
 
     fn check_output(&self, ending: &str) -> Result<(), CommandError> {

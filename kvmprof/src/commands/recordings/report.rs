@@ -28,7 +28,7 @@ use kvmprof_report::tasks;
 #[command(
     after_help = "Exit status: 0; 1 when the recording cannot be read or has nothing that the options select, or the report cannot \
     be written; 2 for wrong options.\n\n\
-    Examples: kvmprof report out.kvmprof --by process,function --top 10\n          \
+    Examples: kvmprof report out.kvmprof --by container,function --top 10\n          \
     kvmprof report --tree\n          \
     kvmprof report monday.kvmprof tuesday.kvmprof --grep '^tcp_' --mode kernel"
 )]
@@ -59,7 +59,8 @@ impl Command for ReportArguments {
         if self.tasks {
             return self.show_tasks(console);
         }
-        let (profile, _) = self.input.open_all::<()>(&self.files, console)?;
+        let by_parts = self.tables.need_parts().then_some(self.limit);
+        let profile = self.input.open_grouped(&self.files, by_parts, console)?;
         let relatives = self.tables.relatives(&profile);
         let relatives = relatives.map_err(|error| match error {
             TableError::NoSuchTable { .. } => usage(error),
@@ -77,9 +78,11 @@ impl Command for ReportArguments {
         let top = self.most_rows();
         within(&budget, console, |out| {
             if self.tables.rows.json {
-                return write_json(out, self.tables.document(&profile, &relatives, top));
+                let document = self.tables.document(&profile, &relatives, &budget, top)?;
+                return write_json(out, document);
             }
-            print(&profile, &self.tables.layout(top, style), &relatives, out)
+            let layout = self.tables.layout(top, style);
+            print(&profile, &layout, &relatives, &budget, out)
         })
     }
 }

@@ -195,6 +195,7 @@ fn a_process_has_its_program_and_its_inner_pid(run: &Finished) {
             labels.get("inner_pid").map(String::as_str),
             is_inner.then_some("1")
         );
+        assert_eq!(sample.inner_tid, is_inner.then_some(1), "{sample:?}");
         assert!(labels["started"].parse::<f64>().unwrap() > 0.0);
         assert!(labels["parent"].parse::<i32>().unwrap() > 0);
     }

@@ -57,6 +57,30 @@ fn a_process_is_labelled_by_its_program_and_origin() {
     }
 }
 
+/// A thread has another id in its innermost pid namespace than its process.
+#[test]
+fn threads_have_their_own_inner_ids() {
+    for kernel in [OLD, HOT, NEW] {
+        let guest = LinuxGuest::new(kernel);
+        let mut room = FixtureMemory::new(&guest, kernel.areas);
+        room.process(1, &[area(0x40_0000, 1, true, 0, 0)]);
+        guest.task(1, 41, 44, 41);
+        let mut introspector = guest.introspector(0);
+        let mut inner = |room: &mut FixtureMemory<'_>, numbers: &[i32], tid| {
+            room.namespaces(1, numbers, 0, 0);
+            let (memory, registers) = (&guest.memory, guest.user());
+            introspector.identify(memory, &registers, false, false);
+            introspector.inner_tid(memory, &registers, tid)
+        };
+        assert_eq!(inner(&mut room, &[44, 12, 3], 44), Some(3), "{kernel:?}");
+        assert_eq!(inner(&mut room, &[44], 44), None);
+        // Of another thread, as of a task that has ended since; not an id; more namespaces than there can be.
+        assert_eq!(inner(&mut room, &[44, 3], 45), None);
+        assert_eq!(inner(&mut room, &[44, -3], 44), None);
+        assert_eq!(inner(&mut room, &[44; 40], 44), None);
+    }
+}
+
 /// Another process of the same id in the same memory, the same process with another program, and one with another parent: all have labels of their own at once.
 #[test]
 fn labels_belong_to_an_instance_of_a_process() {
