@@ -8,7 +8,7 @@ profile_it() {
     # Names, by the kernel that was found in memory: the release comes with them.
     until status named && grep -q '"release":"' /run/named && [ "$(count)" -gt 0 ]; do usleep 10000; done
     echo "from $began to $(cut -d ' ' -f 1 /proc/uptime) s" >"$LAB_OUT/$1.named"
-    sampled 400
+    sampled 300
     detach
     attach "$1.kernel" "$2" --capture kernel --host-stacks
     sampled 400
@@ -32,7 +32,7 @@ reboot_it() {
     by_kernel=$attached
     attach "$1.reboot" "$1"
     by_ptrace=$attached
-    sampled 100
+    sampled 60
     # Until now a reboot would have ended it: a guest that crashes is not to start again.
     for command in qmp_capabilities 'set-action", "arguments": {"reboot": "reset"}, "id": "1'; do
         echo "{\"execute\": \"$command\"}" >"/run/$1.qmp.in"
@@ -46,7 +46,7 @@ reboot_it() {
     for what in "$1.reboot" "$1.reboot.kernel"; do
         socket=/run/$what.attached
         gathered_before=$(count)
-        sampled 200
+        sampled 100
         attached=$by_ptrace
         [ "$what" = "$1.reboot" ] || attached=$by_kernel
         detach
