@@ -184,10 +184,20 @@ impl ProfiledProcesses {
         }
     }
 
-    /// Ends all profiles, because the guest has ended.
+    /// Ends all profiles, because the guest has ended. Nobody inherits them.
     pub fn end(&self) {
         for process in self.current().iter() {
-            process.account().end(State::Ended);
+            let mut account = process.account();
+            account.end(State::Ended);
+            account.on_from = u64::MAX;
+        }
+    }
+
+    /// Ends all profiles and watches, because the guest restarts at `time`, in ns of CLOCK_MONOTONIC: other processes may have their ids.
+    pub fn restart(&self, time: u64) {
+        self.end();
+        for process in self.watched().iter() {
+            process.end_with_guest(time);
         }
     }
 

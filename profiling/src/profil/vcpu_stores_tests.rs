@@ -11,7 +11,7 @@ use kvmprof_introspection_fixtures::processes::FixtureMemory;
 use kvmprof_recording::{Mode, Sample};
 use vm_memory::{Bytes, GuestAddress};
 
-use super::{ProfiledProcesses, VcpuStores};
+use super::{ProfiledProcesses, ProgramEnd, VcpuStores, Watch};
 use crate::sampling::StoppedVcpu;
 
 /// The process that runs, as the guest's task 1.
@@ -132,6 +132,18 @@ fn a_program_that_cannot_be_read_yet_is_looked_at_again() {
     // Once it is known, it needn't be in memory.
     sampled.set_entry(RANDOM, 0);
     assert_eq!(sampled.tick(), (State::On, 2));
+}
+
+/// A process of the next kernel has the same id, and in guests other than Linux nothing else tells it from the former one.
+#[test]
+fn nothing_is_stored_after_a_restart() {
+    let mut sampled = Sampled::new();
+    let watch = Watch::begin(&sampled.processes, PID).unwrap();
+    assert_eq!(sampled.tick(), (State::On, 1));
+    sampled.processes.restart(5);
+    assert_eq!(sampled.tick(), (State::Ended, 1));
+    let state = State::Ended;
+    assert_eq!(watch.process().end(), Some(ProgramEnd { state, time: 5 }));
 }
 
 /// The array was in the memory of the former program.

@@ -65,6 +65,11 @@ impl WatchedProcess {
         self.has_ended.store(true, Ordering::Release);
     }
 
+    /// Notes that the guest restarts at `time`.
+    pub(super) fn end_with_guest(&self, time: u64) {
+        self.end_at(&mut lock(&self.found), State::Ended, time);
+    }
+
     /// Notes that a tick at `time` has found `instance`, which has this process's pid, in user mode.
     pub fn meet(&self, instance: &ProcessInstance, time: u64) {
         let mut found = lock(&self.found);

@@ -3,9 +3,11 @@
 use std::fs;
 
 use kvmprof_abi::pcs::{PCS_STOP, PROF_ALL};
+use kvmprof_abi::profil::{Call, Function, State};
 use kvmprof_recording::file::Recording;
 use kvmprof_tests::{
-    Accounts, Boot, Guest, check_demo_processes, clocks_for_demo, on_kvm, run, until,
+    Accounts, Boot, Guest, Profil, check_demo_processes, clocks_for_demo, kept, on_kvm,
+    profil_call, run, until,
 };
 
 use super::control::let_pass;
@@ -73,6 +75,40 @@ fn a_reset_guest_restarts_and_profiling_continues() {
             check_demo_processes(users.map(|sample| (sample.pc, sample.pid)));
             guest.stop();
         }
+    });
+}
+
+/// After a reset another program runs at a process's id. It hasn't asked for anything, and its memory has another use.
+#[test]
+fn a_reset_ends_stores_into_processes() {
+    /// A process's memory that it doesn't use (`guest/demo/image/layout.h`), and its length in program counters.
+    const UNUSED: u64 = 0x80_0000_4000;
+    const ROOM: u64 = 2048;
+    on_kvm(|| {
+        let guest = Guest::start(Boot::Demo, ["--hz", "1000"]);
+        let connection = guest.connect();
+        let stored = Profil::open(&connection);
+        let pcsample = profil_call(Function::Pcsample, 102);
+        let call = Call {
+            buffer: UNUSED,
+            size: ROOM,
+            ..pcsample
+        };
+        stored.call(&call, &[]);
+        let own = Profil::open(&connection);
+        let size = 100_000;
+        own.call(&kept(Call { size, ..pcsample }), &[]);
+        for profil in [&stored, &own] {
+            assert_eq!(profil.until_stored(3).state, State::On);
+        }
+        reset(&guest);
+        let mut pcs = guest.open();
+        pcs.ioctl(PROF_ALL, 0);
+        pcs.read_ticks(500);
+        // It is forgotten some time after its end.
+        assert_ne!(stored.status().state, State::On);
+        assert_eq!(own.status().state, State::Ended);
+        guest.stop();
     });
 }
 

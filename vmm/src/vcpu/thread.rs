@@ -266,7 +266,11 @@ fn restart(
     sampler.suspend(vcpu);
     // The thread doesn't answer requests before it has met the other threads.
     sampler.shared().set_in_exit(true);
-    let restarted = common.restart.carry_out(|| initial.restore(&vcpu.fd));
+    let restarted = common.restart.carry_out(|| {
+        // No vCPU runs before all threads have done this.
+        common.profiled.restart(monotonic_ns());
+        initial.restore(&vcpu.fd)
+    });
     sampler.shared().set_in_exit(false);
     match restarted {
         Ok(Restarted::Yes) => {}

@@ -155,6 +155,15 @@ impl Consumer for PmcConsumer {
         }
     }
 
+    fn take_restart(&mut self, _block: &Arc<[u8]>) {
+        self.absorb();
+        let processes: Vec<_> = self.pmc.processes().collect();
+        for (pid, started) in processes {
+            self.pmc.end(pid, started);
+        }
+        self.follow();
+    }
+
     fn advance(&mut self, _sources: &mut SymbolSources<'_>) {
         self.absorb();
     }
@@ -297,5 +306,18 @@ mod tests {
         });
         consumer.absorb();
         assert_eq!(consumer.needs().source, None);
+    }
+
+    /// Processes of the next kernel have the same ids.
+    #[test]
+    fn a_restart_ends_all_processes() {
+        let mut consumer = PmcConsumer::new(Arc::new(ProcessCounts::new(1)));
+        for pid in [7, 8] {
+            let call = Call::new(Function::Configure, pid, 0);
+            consumer.pmc.call(&call, &Host).unwrap();
+        }
+        assert_eq!(consumer.pmc.processes().len(), 2);
+        consumer.take_restart(&Arc::default());
+        assert_eq!(consumer.pmc.processes().len(), 0);
     }
 }
