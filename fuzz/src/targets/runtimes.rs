@@ -7,15 +7,20 @@ use kvmprof_recording::MAX_STACK_FRAMES;
 
 use crate::input::Input;
 
-const VERSIONS: [u32; 2] = [0x030b_02f0, 0x030c_01f0];
+/// A version for each way to walk frames. Those that describe themselves are walked as 3.12.
+const VERSIONS: [u32; 4] = [0x030b_02f0, 0x030c_01f0, 0x030a_00f0, 0x0309_12f0];
 /// Where the memory begins.
 const BASE: u64 = 0x1000;
 /// The FS base of the running thread.
 const POINTER: u64 = 0x7777;
+/// Places of the seeds' text, table of lines, and thread.
+const NAME: u64 = BASE + 0x600;
+const TABLE: u64 = BASE + 0x700;
+const THREAD: u64 = BASE + 0x80;
 /// Maximum number of characters of a name.
 const MAX_NAME: usize = 1024;
-/// Maximum number of reads for one stack: two for each frame, call, thread and interpreter.
-const MAX_READS: u32 = 2 * (1536 + 256 + 128 + 8) + 8;
+/// Maximum number of reads for one stack: two for each frame, thread and interpreter, and four for each call.
+const MAX_READS: u32 = 2 * (1536 + 128 + 8) + 4 * 256 + 16;
 
 struct Bytes<'a> {
     bytes: &'a [u8],
@@ -56,7 +61,12 @@ pub fn run(data: &[u8]) {
 
 /// A thread of each version with three frames, in two calls of the interpreter, of one function with a name.
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
-    vec![("linked", linked()), ("shimmed", shimmed())]
+    vec![
+        ("linked", linked()),
+        ("shimmed", shimmed()),
+        ("single", single()),
+        ("held", held()),
+    ]
 }
 
 /// The memory of a process, after the version.
@@ -78,18 +88,31 @@ impl Image {
 
     /// A function at `code` with the line at `line`, whose strings begin with `head` bytes.
     fn function(&mut self, code: u64, line: u64, head: u64) {
-        let (name, table) = (BASE + 0x600, BASE + 0x700);
         self.word(code + 16, 8);
         self.word(code + line, 20);
         for field in [112, 120, 128] {
-            self.word(code + field, name);
+            self.word(code + field, NAME);
         }
-        self.word(code + 136, table);
-        self.word(name + 16, 5);
-        self.word(name + 32, 1 << 2 | 1 << 5 | 1 << 6);
-        self.put(name + head, b"weave");
-        self.word(table + 16, 4);
-        self.put(table + 32, &[0x80 | 11 << 3 | 1, 0, 0x80 | 13 << 3 | 5, 2]);
+        self.word(code + 136, TABLE);
+        self.text(head, &[0x80 | 11 << 3 | 1, 0, 0x80 | 13 << 3 | 5, 2]);
+    }
+
+    /// A function of 3.10 or earlier at `code`.
+    fn older_function(&mut self, code: u64) {
+        self.word(code + 40, 20);
+        for (field, place) in [(104, NAME), (112, NAME), (120, TABLE)] {
+            self.word(code + field, place);
+        }
+        self.text(48, &[0, 1, 4, 3, 6, 0xfe]);
+    }
+
+    /// A name behind a head of `head` bytes, and the `table` of lines.
+    fn text(&mut self, head: u64, table: &[u8]) {
+        self.word(NAME + 16, 5);
+        self.word(NAME + 32, 1 << 2 | 1 << 5 | 1 << 6);
+        self.put(NAME + head, b"weave");
+        self.word(TABLE + 16, table.len() as u64);
+        self.put(TABLE + 32, table);
     }
 }
 
@@ -139,5 +162,42 @@ fn shimmed() -> Vec<u8> {
         image.word(frame(number) + 64, owner << 48);
     }
     image.function(code, 68, 40);
+    image.0
+}
+
+/// Three frames of 3.10 or earlier, whose instructions are at `instruction`, by the list that begins at THREAD.
+fn older_frames(image: &mut Image, instruction: u64) {
+    let (interpreter, code) = (BASE + 0x40, BASE + 0x500);
+    image.word(BASE + 32, interpreter);
+    image.word(interpreter + 8, THREAD);
+    image.word(THREAD + 176, POINTER);
+    let frame = |number: u64| BASE + 0x240 + number * 0x70;
+    image.word(THREAD + 24, frame(0));
+    for number in 0..3 {
+        image.word(
+            frame(number) + 24,
+            if number < 2 { frame(number + 1) } else { 0 },
+        );
+        image.word(frame(number) + 32, code);
+        image.word(frame(number) + instruction, 2 * number);
+    }
+    image.older_function(code);
+}
+
+fn single() -> Vec<u8> {
+    let mut image = Image::new(2);
+    older_frames(&mut image, 96);
+    // Its calls, the last of which is a part of the thread's state.
+    let calls = [BASE + 0x400, BASE + 0x440, BASE + 0x480, THREAD + 0x100];
+    image.word(THREAD + 48, calls[0]);
+    for pair in calls.windows(2) {
+        image.word(pair[0] + 8, pair[1]);
+    }
+    image.0
+}
+
+fn held() -> Vec<u8> {
+    let mut image = Image::new(3);
+    older_frames(&mut image, 104);
     image.0
 }

@@ -1,6 +1,11 @@
 //! Frames of a language in a stack: where an interpreter's frames belong among the frames of the code that runs them.
 
+use std::mem;
+use std::ops::Range;
+
 use kvmprof_recording::MAX_STACK_FRAMES;
+
+use super::user_registers::FrameRegisters;
 
 /// Maximum number of times that an interpreter calls code that calls the interpreter again, on one stack.
 const MAX_RUNS: usize = 256;
@@ -16,13 +21,15 @@ pub struct LanguageFrames {
     limit: usize,
     runs: [Run; MAX_RUNS],
     run_count: usize,
+    /// The code whose stack frames have the anchors in registers. Empty if anchors are addresses.
+    holder: Range<u64>,
     is_broken: bool,
 }
 
 /// The frames that one call of the interpreter executes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Run {
-    /// An address in the stack frame of that call.
+    /// An address in the stack frame of that call, or the value of a register in it that functions preserve.
     anchor: u64,
     /// Where its frames end.
     end: usize,
@@ -44,6 +51,7 @@ impl LanguageFrames {
             limit,
             runs: [Run::default(); MAX_RUNS],
             run_count: 0,
+            holder: 0..0,
             is_broken: false,
         }
     }
@@ -51,6 +59,18 @@ impl LanguageFrames {
     /// Begins a new stack.
     pub fn clear(&mut self) {
         (self.length, self.run_count, self.is_broken) = (0, 0, false);
+        self.holder = 0..0;
+    }
+
+    /// Lets anchors be values that stack frames of `code` have in a register that functions preserve, instead of addresses in stack
+    /// frames.
+    pub fn hold_in(&mut self, code: Range<u64>) {
+        self.holder = code;
+    }
+
+    /// That code; empty if anchors are addresses.
+    pub fn holder(&self) -> &Range<u64> {
+        &self.holder
     }
 
     /// Adds a frame to the run that isn't ended yet. False if there is no more room.
@@ -109,6 +129,8 @@ pub struct Placer<'l> {
     next: usize,
     /// The stack pointer of the frame before.
     sp: Option<u64>,
+    /// Whether the frame before holds the anchor of the next run.
+    holds_next: bool,
     has_missed: bool,
 }
 
@@ -119,23 +141,41 @@ impl<'l> Placer<'l> {
             frames,
             next: 0,
             sp: None,
+            holds_next: false,
             has_missed: false,
         }
     }
 
-    /// Hands the frames to `push` that the frame before the one with the stack pointer `sp` runs: that stack frame has their anchor. False
-    /// if `push` has no more room.
-    pub fn before(&mut self, sp: u64, mut push: impl FnMut(u64) -> bool) -> bool {
+    /// Hands the frames to `push` that the frame before `frame` runs, in which `address` is executed: that one has their anchor. False if
+    /// `push` has no more room.
+    pub fn before(
+        &mut self,
+        address: u64,
+        frame: &FrameRegisters,
+        mut push: impl FnMut(u64) -> bool,
+    ) -> bool {
+        let holder = self.frames.holder();
+        if holder.is_empty() {
+            return self.before_stack(frame.sp, push);
+        }
+        if mem::take(&mut self.holds_next) && !self.place_next(&mut push) {
+            return false;
+        }
+        let run = self.frames.runs[..self.frames.run_count].get(self.next);
+        self.holds_next = run.is_some_and(|run| {
+            holder.contains(&address) && frame.preserved().contains(&Some(run.anchor))
+        });
+        true
+    }
+
+    /// As [`Self::before`] with anchors that are addresses, for the frame with the stack pointer `sp`.
+    fn before_stack(&mut self, sp: u64, mut push: impl FnMut(u64) -> bool) -> bool {
         let Some(last) = self.sp.replace(sp) else {
             return true;
         };
         while let Some(run) = self.frames.runs[..self.frames.run_count].get(self.next) {
             if (last..sp).contains(&run.anchor) {
-                let begin = self.next.checked_sub(1);
-                let begin = begin.map_or(0, |before| self.frames.runs[before].end);
-                self.next += 1;
-                let mut words = self.frames.words[begin..run.end].iter();
-                if !words.all(|word| push(*word)) {
+                if !self.place_next(&mut push) {
                     return false;
                 }
             } else if run.anchor < last && last <= sp {
@@ -147,6 +187,17 @@ impl<'l> Placer<'l> {
             }
         }
         true
+    }
+
+    /// Hands the frames of the next run to `push`. False if there is no more room.
+    fn place_next(&mut self, push: &mut impl FnMut(u64) -> bool) -> bool {
+        let runs = &self.frames.runs;
+        let begin = self.next.checked_sub(1);
+        let begin = begin.map_or(0, |before| runs[before].end);
+        let end = runs[self.next].end;
+        self.next += 1;
+        let mut words = self.frames.words[begin..end].iter();
+        words.all(|word| push(*word))
     }
 
     /// Whether all frames have their place.
@@ -169,7 +220,8 @@ mod tests {
         let mut placer = Placer::new(&frames);
         let mut placed = Vec::new();
         for (number, sp) in (1..).zip(stack) {
-            let has_room = placer.before(*sp, |word| {
+            let frame = FrameRegisters::new(number, *sp, None);
+            let has_room = placer.before(number, &frame, |word| {
                 placed.push(word);
                 true
             });
@@ -203,6 +255,44 @@ mod tests {
         assert_eq!(place(&back, &stack), (vec![1, 2, 3, 100, 4], false));
         let (placed, is_whole) = place(&back, &[0x100, 0x80, 0x300]);
         assert_eq!((placed, is_whole), (vec![1, 2, 100, 101, 3], true));
+    }
+
+    /// Places runs with the anchors 100 and 200 among frames at 1, 2, 3, ... with these values in RBP, of which those from 2 to 6 hold
+    /// anchors.
+    fn place_held(values: &[u64]) -> (Vec<u64>, bool) {
+        let mut frames = LanguageFrames::default();
+        frames.hold_in(2..7);
+        for anchor in [100, 200] {
+            assert!(frames.push(anchor + 1) && frames.end_run(anchor));
+        }
+        let mut placer = Placer::new(&frames);
+        let mut placed = Vec::new();
+        for (number, value) in (1..).zip(values) {
+            let frame = FrameRegisters::new(number, 0x1000 * number, Some(*value));
+            let has_room = placer.before(number, &frame, |word| {
+                placed.push(word);
+                true
+            });
+            assert!(has_room);
+            placed.push(number);
+        }
+        (placed, placer.is_whole())
+    }
+
+    #[test]
+    fn frames_stand_behind_those_that_hold_their_anchors() {
+        // The first one isn't of that code, and the third one has begun or ended.
+        let placed = vec![1, 2, 101, 3, 4, 201, 5];
+        assert_eq!(place_held(&[100, 100, 7, 200, 0]), (placed, true));
+        // Those in whose place others are, and the outermost frame, whose end nothing shows.
+        for values in [
+            &[0, 200, 100, 300, 0][..],
+            &[0, 100, 100, 300, 0],
+            &[0, 100, 300, 0, 200],
+        ] {
+            assert!(!place_held(values).1, "{values:?}");
+        }
+        assert_eq!(place_held(&[0, 200, 200]), (vec![1, 2, 3], false));
     }
 
     #[test]

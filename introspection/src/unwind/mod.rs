@@ -189,8 +189,8 @@ impl Stack {
                 let mut placer = Placer::new(&self.language);
                 let frames = &mut self.frames[..self.limit];
                 let summary = &mut self.summary;
-                let end = unwinder.walk(start, cache, memory, |address, sp| {
-                    placer.before(sp, |word| push_user(frames, summary, word))
+                let end = unwinder.walk(start, cache, memory, |address, frame| {
+                    placer.before(address, frame, |word| push_user(frames, summary, word))
                         && push_user(frames, summary, address)
                 });
                 match end {

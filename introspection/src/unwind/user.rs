@@ -160,13 +160,13 @@ impl UserUnwinder {
         }
     }
 
-    /// Unwinds the stack from `start` and passes each frame and its stack pointer to `push`, which returns whether there was room for it.
+    /// Unwinds the stack from `start` and passes each frame and its registers to `push`, which returns whether there was room for it.
     pub(super) fn walk(
         &self,
         start: &UserRegisters,
         cache: &mut UnwindCache,
         memory: &mut impl StackMemory,
-        mut push: impl FnMut(u64, u64) -> bool,
+        mut push: impl FnMut(u64, &FrameRegisters) -> bool,
     ) -> StackEnd {
         let mut walk = Walk {
             frame: start.at,
@@ -178,7 +178,7 @@ impl UserUnwinder {
             reads: MAX_READS,
         };
         loop {
-            if !push(walk.inside(), walk.frame.sp) {
+            if !push(walk.inside(), &walk.frame) {
                 return StackEnd::Truncated;
             }
             if let Err(end) = self.advance(&mut walk, cache, memory) {

@@ -13,8 +13,10 @@ mod plt;
 mod symbols;
 mod table;
 
+use std::ops::Range;
+
 use object::Endianness;
-use object::elf::{FileHeader32, FileHeader64};
+use object::elf::{FileHeader32, FileHeader64, STT_FUNC, STT_OBJECT, SymbolType};
 
 use crate::file::{BinaryFunction, Segment};
 pub use error::BinaryError;
@@ -74,13 +76,29 @@ pub struct Variable<'a> {
 /// `None` if there is none.
 pub fn variable<'a>(bytes: &'a [u8], name: &str) -> Option<Variable<'a>> {
     let elf = Elf::<FileHeader64<Endianness>>::parse(bytes).ok()?;
-    let tables = [elf.dynamic_symbols(), elf.symbols(object::elf::SHT_SYMTAB)];
-    let address = tables.into_iter().flatten().find_map(|table| {
-        let mut symbols = table.symbols.iter();
-        symbols.find_map(|symbol| symbols::variable(symbol, elf.endian, table.names, name))
-    })?;
+    let (address, _) = symbol(&elf, (STT_OBJECT, name))?;
     let contents = elf.bytes_at(address).unwrap_or_default();
     Some(Variable { address, contents })
+}
+
+/// The addresses of the function called `name` in such a file, as its symbol has them: parts that the compiler has put elsewhere
+/// aren't among them.
+pub fn function(bytes: &[u8], name: &str) -> Option<Range<u64>> {
+    let elf = Elf::<FileHeader64<Endianness>>::parse(bytes).ok()?;
+    let (address, length) = symbol(&elf, (STT_FUNC, name))?;
+    Some(address..address.checked_add(length)?)
+}
+
+/// The address and the length of the symbol of this kind and name.
+fn symbol(
+    elf: &Elf<'_, FileHeader64<Endianness>>,
+    wanted: (SymbolType, &str),
+) -> Option<(u64, u64)> {
+    let tables = [elf.dynamic_symbols(), elf.symbols(object::elf::SHT_SYMTAB)];
+    tables.into_iter().flatten().find_map(|table| {
+        let mut symbols = table.symbols.iter();
+        symbols.find_map(|symbol| symbols::named(symbol, elf.endian, table.names, wanted))
+    })
 }
 
 fn of_elf<Header: file::Header>(elf: &Elf<'_, Header>) -> ParsedBinary {

@@ -5,7 +5,7 @@ use std::io::Read;
 use object::Endianness;
 use object::elf::{
     FileHeader64, SHN_ABS, SHN_UNDEF, SHT_SYMTAB, STB_GLOBAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC,
-    STT_NOTYPE, STT_OBJECT,
+    STT_NOTYPE, STT_OBJECT, SymbolType,
 };
 use object::read::StringTable;
 use object::read::elf::Sym;
@@ -51,16 +51,20 @@ pub fn bounded_name(name: &str) -> &str {
     end.and_then(|end| name.get(..end)).unwrap_or_default()
 }
 
-/// The address of `symbol` if it is the variable called `name`, and is in its file.
-pub fn variable<Symbol: Sym<Endian = Endianness>>(
+/// The address and the length of `symbol` if it is of this kind and called `name`, and is in its file.
+pub fn named<Symbol: Sym<Endian = Endianness>>(
     symbol: &Symbol,
     endian: Endianness,
     names: StringTable<'_>,
-    name: &str,
-) -> Option<u64> {
-    let is_variable = symbol.st_type() == STT_OBJECT && symbol.st_shndx(endian) != SHN_UNDEF;
-    let found = is_variable.then(|| symbol.name(endian, names).ok())?;
-    (found? == name.as_bytes()).then(|| symbol.st_value(endian).into())
+    (kind, name): (SymbolType, &str),
+) -> Option<(u64, u64)> {
+    let is_there = symbol.st_type() == kind && symbol.st_shndx(endian) != SHN_UNDEF;
+    let found = is_there.then(|| symbol.name(endian, names).ok())?;
+    let place = (
+        symbol.st_value(endian).into(),
+        symbol.st_size(endian).into(),
+    );
+    (found? == name.as_bytes()).then_some(place)
 }
 
 /// Functions from all tables, with several names for one address.

@@ -50,12 +50,18 @@ fn named<'a>(binary: &'a ParsedBinary, name: &str) -> Option<&'a BinaryFunction>
 #[test]
 fn a_program_has_its_functions() {
     let folder = tempfile::tempdir().unwrap();
-    let binary = parse(&compile(folder.path(), &[])).unwrap();
+    let bytes = compile(folder.path(), &[]);
+    let binary = parse(&bytes).unwrap();
     assert_eq!(binary.build_id, "00c0ffee");
     assert_eq!(binary.segments.len(), 1);
     for name in ["hidden", "shown", "main"] {
-        assert!(named(&binary, name).unwrap().length > 0, "{name}");
+        let BinaryFunction {
+            address, length, ..
+        } = *named(&binary, name).unwrap();
+        assert!(length > 0, "{name}");
+        assert_eq!(function(&bytes, name), Some(address..address + length));
     }
+    assert_eq!(function(&bytes, "absent"), None);
     let stub = ["strtol@plt", "atoi@plt"].map(|name| named(&binary, name).is_some());
     assert!(stub.contains(&true), "{:?}", binary.functions);
     let addresses = binary.functions.iter().map(|function| function.address);

@@ -13,6 +13,7 @@ mod python;
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
 use kvmprof_recording::file::LanguageFunction;
@@ -92,6 +93,11 @@ impl Sink<'_> {
         self.process.new.note(NewFunction { function, number });
         let frame = LanguageFrame::new(self.process.runtime.language(), number, offset);
         self.frames.push(frame.to_word())
+    }
+
+    /// Lets anchors of runs be values in registers ([`LanguageFrames::hold_in`]).
+    pub fn hold_in(&mut self, code: Range<u64>) {
+        self.frames.hold_in(code);
     }
 
     /// Ends a run of frames ([`LanguageFrames::end_run`]).

@@ -61,13 +61,7 @@ impl ProcessMemory for Words {
 }
 
 fn python(version: u32) -> Arc<dyn Runtime> {
-    let bytes = version.to_le_bytes();
-    // 3.10 is known by its name.
-    let bytes = Some(&bytes[..]).filter(|_| version >> 16 != 0x030a);
-    Arc::new(Python {
-        layout: Layout::find(&[], bytes, "/usr/bin/python3.10").unwrap(),
-        runtime: RUNTIME - 0x1000,
-    })
+    of_version(version, RUNTIME - 0x1000).unwrap()
 }
 
 fn frame(number: u64) -> u64 {
@@ -154,7 +148,13 @@ fn walk(process: &ProcessRuntime, memory: &mut Words) -> Walked {
 /// The walk of `memory` by each version whose layout is in a table. The memory is that of 3.11; for others it has any contents.
 fn walk_all(memory: &mut Words) -> Walked {
     let walked = walk(&process(0x030b_02f0), memory);
-    for version in [0x030a_00f0, 0x030b_02f0, 0x030c_01f0] {
+    for version in [
+        0x0308_12f0,
+        0x0309_12f0,
+        0x030a_00f0,
+        0x030b_02f0,
+        0x030c_01f0,
+    ] {
         let walked = walk(&process(version), memory);
         let frames: usize = walked.runs.iter().map(|(_, frames)| frames.len()).sum();
         assert!(
@@ -189,6 +189,50 @@ fn calls_are_walked_with_their_frames() {
     let lines = offsets.map(|frame| function.line_at(frame.offset.unwrap()));
     assert_eq!(lines.collect::<Vec<_>>(), [Some(21), Some(22), Some(22)]);
     assert_eq!(process.read_new(&mut memory), [], "it has been read");
+}
+
+/// The memory of a thread of 3.9 with three frames, the outermost of which continues one at `outer`.
+fn held_memory(outer: u64) -> Words {
+    let mut memory = Words::default();
+    memory.put(RUNTIME + 32, INTERPRETER);
+    memory.put(INTERPRETER + 8, THREAD);
+    memory.put(THREAD + 176, POINTER);
+    memory.put(THREAD + 24, frame(0));
+    for (number, byte) in (0..3).zip([6, 2, -1_i32]) {
+        let at = frame(number);
+        let caller = if number < 2 { frame(number + 1) } else { outer };
+        memory.put(at + 24, caller);
+        memory.put(at + 32, CODE);
+        memory.put(at + 104, byte.cast_unsigned().into());
+    }
+    memory.put(CODE + 40, 20);
+    memory.put(CODE + 104, FILE);
+    memory.put(CODE + 112, NAME);
+    memory.put(CODE + 120, TABLE);
+    put_text(&mut memory, NAME, "weave");
+    put_text(&mut memory, FILE, "/srv/loom.py");
+    // Two instructions in line 21, the others in 24.
+    memory.put(TABLE + 32, u64::from_le_bytes([0, 1, 4, 3, 0, 0, 0, 0]));
+    memory.put(TABLE + 16, 4);
+    memory
+}
+
+#[test]
+fn frames_that_calls_hold_are_walked() {
+    let (process, mut memory) = (process(0x0309_12f0), held_memory(0));
+    let walked = walk(&process, &mut memory);
+    let anchors = walked.runs.iter().map(|(anchor, _)| *anchor);
+    assert!(anchors.eq((0..3).map(frame)) && !walked.is_cut);
+    let functions = process.read_new(&mut memory);
+    let frames = walked.runs.iter().flat_map(|(_, frames)| frames);
+    let lines = frames.map(|frame| functions[0].line_at(frame.offset?));
+    // The third one has executed nothing.
+    assert_eq!(lines.collect::<Vec<_>>(), [Some(24), Some(21), None]);
+    for outer in [frame(0), 0x1234_5000, u64::MAX] {
+        walk_all(&mut held_memory(outer));
+        let walked = walk(&process, &mut held_memory(outer));
+        assert!(walked.is_cut && walked.runs.len() >= 3, "{outer:#x}");
+    }
 }
 
 #[test]

@@ -17,6 +17,8 @@ pub const STRUCTURE_BYTES: usize = 264;
 /// How the frames of calls of the interpreter are told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
+    /// Each call executes one frame, by the list that begins at the thread's state, and has the frame's address in a register (3.8, 3.9).
+    Held,
     /// Each call has a `CFrame` on its stack, with the call before at `before`, and executes one frame, by the list that begins at `frame` of
     /// the thread's state (3.10).
     Single { frame: u64, before: u64 },
@@ -29,6 +31,17 @@ pub enum Calls {
     Direct,
 }
 
+/// How a frame tells which instruction it executes, and a code object the lines of its instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Instructions {
+    /// By its first byte; `co_lnotab` (3.8, 3.9).
+    Byte,
+    /// By its number; pairs of PEP 626 (3.10).
+    Number,
+    /// By its address, where code objects have their instructions at this offset; a table of locations (3.11 and later).
+    Address(u64),
+}
+
 /// Where the lines of a code object are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeLayout {
@@ -37,8 +50,7 @@ pub struct CodeLayout {
     pub name: u64,
     pub qualified_name: u64,
     pub lines: u64,
-    /// Its instructions; `None` if they are elsewhere, and frames have the index of their instruction (3.10).
-    pub instructions: Option<u64>,
+    pub instructions: Instructions,
 }
 
 /// Offsets in bytes, each from the start of its structure.
@@ -67,6 +79,47 @@ pub struct Layout {
     pub compact: u64,
 }
 
+/// The versions that don't describe themselves.
+const LAYOUTS: [Layout; 5] = [
+    PYTHON_3_8,
+    PYTHON_3_9,
+    PYTHON_3_10,
+    PYTHON_3_11,
+    PYTHON_3_12,
+];
+
+const PYTHON_3_8: Layout = Layout {
+    version: 0x0308,
+    ..PYTHON_3_9
+};
+
+const PYTHON_3_9: Layout = Layout {
+    version: 0x0309,
+    interpreters: 32,
+    next_interpreter: 0,
+    threads: 8,
+    next_thread: 8,
+    thread_id: 176,
+    top: 24,
+    calls: Calls::Held,
+    // `PyFrameObject`.
+    code: 32,
+    caller: 24,
+    instruction: 104,
+    // There is none: what is there doesn't matter.
+    owner: 0,
+    function: CodeLayout {
+        first_line: 40,
+        file: 104,
+        name: 112,
+        qualified_name: 112,
+        lines: 120,
+        instructions: Instructions::Byte,
+    },
+    ascii: 48,
+    compact: 72,
+};
+
 const PYTHON_3_10: Layout = Layout {
     version: 0x030a,
     interpreters: 32,
@@ -91,7 +144,7 @@ const PYTHON_3_10: Layout = Layout {
         name: 112,
         qualified_name: 112,
         lines: 120,
-        instructions: None,
+        instructions: Instructions::Number,
     },
     ascii: 48,
     compact: 72,
@@ -120,7 +173,7 @@ const PYTHON_3_11: Layout = Layout {
         name: 120,
         qualified_name: 128,
         lines: 136,
-        instructions: Some(184),
+        instructions: Instructions::Address(184),
     },
     ascii: 48,
     compact: 72,
@@ -145,7 +198,7 @@ const PYTHON_3_12: Layout = Layout {
         name: 120,
         qualified_name: 128,
         lines: 136,
-        instructions: Some(192),
+        instructions: Instructions::Address(192),
     },
     ascii: 40,
     compact: 56,
@@ -158,17 +211,24 @@ impl Layout {
         if runtime.starts_with(COOKIE) {
             return Self::described(runtime);
         }
-        let Some(version) = version else {
-            let name = path.rsplit('/').next().unwrap_or(path);
-            let is_3_10 = name == "python3.10" || name.starts_with("libpython3.10.so");
-            return is_3_10.then_some(PYTHON_3_10);
-        };
-        let version = u64::from(u32_at(version, 0)?);
-        match version >> 16 {
-            0x030b => Some(PYTHON_3_11),
-            0x030c => Some(PYTHON_3_12),
-            _ => None,
+        match version {
+            Some(version) => Self::of_version(u32_at(version, 0)?),
+            None => LAYOUTS.into_iter().find(|layout| layout.is_of(path)),
         }
+    }
+
+    /// The layout of a version (`PY_VERSION_HEX`) that doesn't describe itself.
+    pub fn of_version(version: u32) -> Option<Self> {
+        let mut layouts = LAYOUTS.into_iter();
+        layouts.find(|layout| u32::from(layout.version) == version >> 16)
+    }
+
+    /// Whether the file at `path` has the name of this version's program or library.
+    fn is_of(&self, path: &str) -> bool {
+        let [major, minor] = self.version.to_be_bytes();
+        let program = format!("python{major}.{minor}");
+        let name = path.rsplit('/').next().unwrap_or(path);
+        name == program || name.starts_with(&format!("lib{program}.so"))
     }
 
     /// The layout that the bytes of `_Py_DebugOffsets` describe.
@@ -205,7 +265,7 @@ impl Layout {
                 qualified_name: field(code + 3)?,
                 lines: field(code + 4)?,
                 first_line: field(code + 5)?,
-                instructions: Some(field(code + 9)?),
+                instructions: Instructions::Address(field(code + 9)?),
             },
             ascii: field(places.text)?,
             // Two words follow in `PyCompactUnicodeObject`: `utf8_length` and `utf8`.
@@ -274,19 +334,27 @@ mod tests {
         for version in [
             0,
             0x0207_12f0,
-            0x030a_00f0,
+            0x0307_10f0,
             0x030d_00f0,
             0x030f_00a1,
             u32::MAX,
         ] {
             assert_eq!(layout(version), None, "{version:#x}");
         }
-        assert_eq!(Layout::find(&[0; 64], None, "/bin/python3.9"), None);
         assert_eq!(Layout::find(&[], Some(&[0xf0, 2]), ""), None);
-        let named = |path| Layout::find(&[], None, path);
+        let named = |path| Layout::find(&[0; 64], None, path);
         assert_eq!(named("/usr/bin/python3.10"), Some(PYTHON_3_10));
         assert_eq!(named("/opt/libpython3.10.so.1.0"), Some(PYTHON_3_10));
-        assert_eq!(named("/opt/python3.10/bin/python3"), None);
+        assert_eq!(named("/usr/bin/python3.9"), Some(PYTHON_3_9));
+        assert_eq!(named("libpython3.8.so.1.0"), Some(PYTHON_3_8));
+        for other in [
+            "/opt/python3.10/bin/python3",
+            "python3.7",
+            "python3.9d",
+            "python3.1",
+        ] {
+            assert_eq!(named(other), None, "{other}");
+        }
     }
 
     /// The layout of a description in which every word is `offset`, besides the version and those of a sound one.
@@ -376,7 +444,7 @@ mod tests {
                 name: 120,
                 qualified_name: 128,
                 lines: 136,
-                instructions: Some(208),
+                instructions: Instructions::Address(208),
             };
             assert_eq!(layout.function, expected);
             assert_eq!((layout.ascii, layout.compact), (40, 56));

@@ -12,6 +12,7 @@ mod names;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use kvmprof_recording::file::LanguageFunction;
@@ -19,7 +20,7 @@ use kvmprof_recording::{Language, elf};
 
 use super::{FunctionIdentity, ProcessMemory, ProgramFile, Runtime, Sink, Thread};
 use crate::bytes::{u32_at, u64_at};
-use layout::{Calls, Layout, STRUCTURE_BYTES};
+use layout::{Calls, Instructions, Layout, STRUCTURE_BYTES};
 
 /// Maximum number of interpreters of a process, and of threads of all of them, that are searched for the running one.
 const MAX_INTERPRETERS: usize = 8;
@@ -46,6 +47,8 @@ struct Python {
     layout: Layout,
     /// `_PyRuntime`, by the addresses of the file.
     runtime: u64,
+    /// `_PyEval_EvalFrameDefault`, if its stack frames hold those of the language ([`Calls::Held`]).
+    interpreter: Range<u64>,
 }
 
 /// The interpreter that `file` has, if it has one whose version is known.
@@ -54,15 +57,25 @@ pub fn recognize(file: &ProgramFile<'_>) -> Option<Arc<dyn Runtime>> {
     let version = elf::variable(file.contents, "Py_Version");
     let version = version.map(|version| version.contents);
     let layout = Layout::find(runtime.contents, version, file.path)?;
-    let runtime = runtime.address;
-    Some(Arc::new(Python { layout, runtime }))
+    let interpreter = match layout.calls {
+        Calls::Held => elf::function(file.contents, "_PyEval_EvalFrameDefault")?,
+        _ => 0..0,
+    };
+    Some(Arc::new(Python {
+        layout,
+        runtime: runtime.address,
+        interpreter,
+    }))
 }
 
 /// The interpreter of this version (`PY_VERSION_HEX`), whose `_PyRuntime` is at `runtime`, for benchmarks, tests and fuzz targets. `None` if its
 /// layout is in no table.
 pub fn of_version(version: u32, runtime: u64) -> Option<Arc<dyn Runtime>> {
-    let layout = Layout::find(&[], Some(&version.to_le_bytes()), "")?;
-    Some(Arc::new(Python { layout, runtime }))
+    Some(Arc::new(Python {
+        layout: Layout::of_version(version)?,
+        runtime,
+        interpreter: runtime..runtime,
+    }))
 }
 
 /// A frame of the interpreter.
@@ -86,6 +99,7 @@ impl Runtime for Python {
             return;
         };
         let walked = match self.layout.calls {
+            Calls::Held => self.walk_held(state, thread.bias, memory, sink),
             Calls::Single { frame, before } => self.walk_single(state, frame, before, memory, sink),
             Calls::Linked { current, before } => {
                 self.walk_linked(state, current, before, memory, sink)
@@ -180,6 +194,29 @@ impl Python {
             instruction: u64_at(bytes, instruction?)?,
             owner: *bytes.get(owner?)?,
         })
+    }
+
+    /// Walks the list of the frames, each of which has a call of the interpreter of its own. `None` if it can't be walked to its end.
+    fn walk_held(
+        &self,
+        state: u64,
+        bias: u64,
+        memory: &mut dyn ProcessMemory,
+        sink: &mut Sink<'_>,
+    ) -> Option<()> {
+        let Range { start, end } = self.interpreter;
+        sink.hold_in(start.wrapping_add(bias)..end.wrapping_add(bias));
+        let mut at = memory.word(state.wrapping_add(self.layout.top))?;
+        for _ in 0..MAX_FRAMES {
+            if at == 0 {
+                return Some(());
+            }
+            let frame = self.frame(at, memory)?;
+            let has_room = self.add(&frame, memory, sink)? && sink.end_run(at);
+            has_room.then_some(())?;
+            at = frame.caller;
+        }
+        None
     }
 
     /// Walks the list of the calls of the interpreter, and the frames of each. `None` if it can't be walked to its end.
@@ -297,14 +334,18 @@ impl Python {
     ) -> Option<bool> {
         let identity = self.identity(frame.code, memory)?;
         let offset = match self.layout.function.instructions {
-            Some(instructions) => {
+            Instructions::Address(instructions) => {
                 let begin = frame.code.wrapping_add(instructions);
                 // The instruction before the first one is that of a frame that has executed nothing.
                 let [units, ..] = identity;
                 let distance = frame.instruction.wrapping_sub(begin) / UNIT;
                 Some(distance).filter(|distance| *distance < units)
             }
-            None => u64::try_from(low_number(frame.instruction)).ok(),
+            Instructions::Number => u64::try_from(low_number(frame.instruction)).ok(),
+            Instructions::Byte => {
+                let byte = u64::try_from(low_number(frame.instruction)).ok();
+                byte.map(|byte| byte / UNIT)
+            }
         };
         let offset = offset.and_then(|offset| u32::try_from(offset).ok());
         Some(sink.frame(frame.code, &identity, offset))

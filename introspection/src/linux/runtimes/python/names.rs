@@ -3,7 +3,7 @@
 use kvmprof_recording::file::LanguageFunction;
 
 use super::super::ProcessMemory;
-use super::layout::Layout;
+use super::layout::{Instructions, Layout};
 use crate::bytes::{u32_at, u64_at};
 
 /// Maximum number of characters of a name or a path.
@@ -44,8 +44,9 @@ pub fn describe(
         line: first,
         lines: bytes(table, memory).map_or_else(Vec::new, |table| {
             match layout.function.instructions {
-                Some(_) => lines(first, &table),
-                None => paired_lines(first, &table),
+                Instructions::Byte => stepped_lines(first, &table),
+                Instructions::Number => paired_lines(first, &table),
+                Instructions::Address(_) => lines(first, &table),
             }
         }),
     })
@@ -157,6 +158,31 @@ fn paired_lines(first: u32, table: &[u8]) -> Vec<(u32, u32)> {
     lines
 }
 
+/// The lines by the table of 3.8 and 3.9 (`Objects/lnotab_notes.txt`): pairs of a number of bytes of code and the distance of the line of
+/// what is behind them from the one before. The last line goes on to the function's end, which isn't in the table.
+fn stepped_lines(first: u32, table: &[u8]) -> Vec<(u32, u32)> {
+    let mut lines = vec![(0, first)];
+    let mut line = i64::from(first);
+    let mut byte = 0_u32;
+    for pair in table.chunks_exact(2) {
+        byte = byte.saturating_add(pair[0].into());
+        line = line.saturating_add(i8::from_le_bytes([pair[1]]).into());
+        if lines.len() >= MAX_LINES {
+            // Further lines are unknown.
+            lines.push((byte / 2, 0));
+            return lines;
+        }
+        let now = u32::try_from(line).unwrap_or(0);
+        match lines.last_mut() {
+            // A distance may take several pairs.
+            Some((unit, known)) if *unit == byte / 2 => *known = now,
+            Some((_, known)) if *known == now => {}
+            _ => lines.push((byte / 2, now)),
+        }
+    }
+    lines
+}
+
 /// The signed number at the start of `bytes`: 6 bits a byte, the lowest first, bit 6 set in all but the last; the sign is the lowest bit.
 fn signed(bytes: &[u8]) -> i64 {
     let mut number = 0_u64;
@@ -206,6 +232,28 @@ mod tests {
         let back = paired_lines(1, &[2, 0x90]);
         assert_eq!(back, [(0, 0), (1, 0)], "before the first line");
         assert_eq!(paired_lines(1, &[2, 1].repeat(20_000)).len(), MAX_LINES + 1);
+    }
+
+    /// The table of 3.9's build of: `def f(x):`, a sum over two lines, 140 empty lines, a loop in one line with a list over two lines after
+    /// it, and a return.
+    #[test]
+    fn lines_are_those_of_the_steps() {
+        let table = [0, 1, 2, 1, 2, 255, 4, 127, 0, 15, 20, 1, 4, 255, 6, 2];
+        // As `dis.findlinestarts` has them.
+        let expected = [
+            (0, 2),
+            (1, 3),
+            (2, 2),
+            (4, 144),
+            (14, 145),
+            (16, 144),
+            (19, 146),
+        ];
+        assert_eq!(stepped_lines(1, &table), expected);
+        assert_eq!(stepped_lines(7, &[]), [(0, 7)]);
+        assert_eq!(stepped_lines(1, &[2, 0x90, 7]), [(0, 1), (1, 0)]);
+        let many = stepped_lines(1, &[2, 1].repeat(20_000));
+        assert_eq!((many.len(), many[MAX_LINES].1), (MAX_LINES + 1, 0));
     }
 
     #[test]

@@ -203,7 +203,8 @@ fn functions_of_interpreters_of_this_host_are_named() {
         let places: Vec<usize> = names.iter().map(Vec::len).collect();
         assert!(places.len() >= 4, "{places:?}");
         let mut anchors: Vec<u64> = runs.iter().map(|(anchor, _)| *anchor).collect();
-        assert!(anchors.is_sorted(), "outer calls are further up the stack");
+        // If they are addresses, outer calls are further up the stack.
+        assert!(!walked.frames.holder().is_empty() || anchors.is_sorted());
         anchors.dedup();
         assert_eq!(anchors.len(), runs.len());
     }
