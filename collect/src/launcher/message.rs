@@ -11,9 +11,11 @@ const HEAD: usize = 20;
 const MAX_TEXT: usize = BYTES - HEAD;
 /// Maximum length of a guest's name in bytes.
 pub const MAX_NAME: usize = 128;
-/// Maximum number of a guest's labels, and maximum length of a key and of a value in bytes: all of them have room in a message.
+/// Maximum number of a guest's labels. All of them have room in a message.
 const MAX_LABELS: usize = 8;
+/// Maximum length of a label's key in bytes.
 const MAX_KEY: usize = 64;
+/// Maximum length of a label's value in bytes.
 pub const MAX_VALUE: usize = 256;
 
 /// A VMM's process. Its pid and its start time, in clock ticks since the host's start, together are never used again.
