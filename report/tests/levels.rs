@@ -175,6 +175,12 @@ fn no_level_loses_a_sample() {
             assert!(sum(row, "total") >= count(&row["total"]), "{place:?}");
         }
     }
+    let by_label = rows(&whole, &format!("{KEY},mode"), usize::MAX);
+    let values = by_label["rows"].as_array().unwrap().iter();
+    let values = values.map(|row| row["value"].as_str());
+    let table_of_label = kvmprof_report::profile::by_label(&whole, KEY);
+    let others = table_of_label.iter().map(|row| row.value.as_deref());
+    assert_eq!(values.collect::<Vec<_>>(), others.collect::<Vec<_>>());
     // The groups of a frame and of its process are the same ones in either order.
     let leaves = |by: &str, place: [usize; 2]| -> BTreeMap<[String; 2], [u64; 2]> {
         let table = rows(&whole, by, usize::MAX);
@@ -230,7 +236,7 @@ fn a_short_table_says_what_it_leaves_out() {
         text.contains(&format!("others with {rest} samples (--top shows more)")),
         "{text}"
     );
-    let refused = printed(1 << 10).unwrap_err().to_string();
+    let refused = printed(1 << 11).unwrap_err().to_string();
     assert!(refused.contains("--output-limit"), "{refused}");
 }
 

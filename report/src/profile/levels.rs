@@ -42,6 +42,19 @@ struct Tree<'a> {
     numbers: HashMap<(usize, Value<'a>), usize, RandomState>,
 }
 
+impl<'a> Node<'a> {
+    fn new(parent: usize, level: usize, value: Value<'a>) -> Self {
+        Self {
+            parent,
+            level,
+            value,
+            own: 0,
+            total: 0,
+            modes: ModeCounts::default(),
+        }
+    }
+}
+
 impl<'a> Tree<'a> {
     /// The number of the group `value` of the group `parent`.
     fn child(
@@ -56,14 +69,7 @@ impl<'a> Tree<'a> {
         }
         budget.take_row([], 1)?;
         let number = self.nodes.len();
-        self.nodes.push(Node {
-            parent,
-            level,
-            value,
-            own: 0,
-            total: 0,
-            modes: ModeCounts::default(),
-        });
+        self.nodes.push(Node::new(parent, level, value));
         self.numbers.insert((parent, value), number);
         Ok(number)
     }
@@ -94,10 +100,9 @@ pub fn groups<'a>(
     budget: &OutputBudget,
 ) -> Result<Vec<Group<'a>>, TooMuch> {
     let mut tree = Tree {
-        nodes: Vec::new(),
+        nodes: vec![Node::new(0, 0, Value::None)],
         numbers: HashMap::default(),
     };
-    tree.child(0, 0, Value::None, budget)?;
     let frames_needed = match levels.are_of_code() {
         true => usize::MAX,
         false => 1,

@@ -158,10 +158,10 @@ fn excessive_input_is_refused() {
     };
     let error = writer.add(&row, 0, 1).unwrap_err();
     assert!(matches!(error, RowsError::TooManyTicks));
-    let mut sums = RowSums::new(70);
+    let mut sums = RowSums::new(110);
     sums.add(&row).unwrap();
     let error = sums.add(&row).unwrap_err();
-    assert!(matches!(error, RowsError::TooManyStacks(70)), "{error}");
+    assert!(matches!(error, RowsError::TooManyStacks(110)), "{error}");
     let long = "x".repeat(1 << 20);
     let mut sums = RowSums::new(u64::MAX);
     let result = (0..100).try_for_each(|number| {
