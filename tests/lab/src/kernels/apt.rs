@@ -6,17 +6,44 @@ use std::process::{Command, Output};
 
 use crate::LabError;
 
+/// Sources of packages beside the machine's own.
+pub(super) struct Sources {
+    /// What they are called.
+    name: &'static str,
+    /// The folder for their lists, among the packages.
+    folder: &'static str,
+    /// As sources.list(5) has them.
+    lines: &'static str,
+}
+
 /// The sources of Debian 12, which has both kernel series that the lab needs. Other releases, and Ubuntu, do not, so they use these sources
 /// beside the machine's own.
-pub(super) const DEBIAN_12: &str = "\
+pub(super) const DEBIAN_12: Sources = Sources {
+    name: "Debian 12",
+    folder: ".apt",
+    lines: "\
 deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main
 deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian-security bookworm-security main
-";
+",
+};
 
 /// Newer versions of some of Debian 12's packages.
-pub(super) const BACKPORTS: &str = "\
+pub(super) const BACKPORTS: Sources = Sources {
+    name: "Debian 12's backports",
+    folder: ".apt-backports",
+    lines: "\
 deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm-backports main
-";
+",
+};
+
+/// Older versions of programs.
+pub(super) const DEBIAN_11: Sources = Sources {
+    name: "Debian 11",
+    folder: ".apt-11",
+    lines: "\
+deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bullseye main
+",
+};
 
 /// A set of package lists.
 pub(super) struct Apt {
@@ -30,16 +57,22 @@ impl Apt {
         Self::with(["APT::Sandbox::User=root".to_owned()])
     }
 
-    /// The lists of `sources`, kept in `folder` and updated.
-    pub(super) fn of_debian(folder: &Path, sources: &str) -> Result<Self, LabError> {
+    /// The lists of `sources`, kept beside the packages in `packages` and updated.
+    pub(super) fn of_debian(packages: &Path, sources: &Sources) -> Result<Self, LabError> {
+        let Sources {
+            name,
+            folder,
+            lines,
+        } = sources;
+        let folder = packages.join(folder);
         let lists = folder.join("lists");
         let cache = folder.join("cache");
         for needed in [lists.join("partial"), cache.join("archives/partial")] {
             fs::create_dir_all(&needed).map_err(LabError::file("create", &needed))?;
         }
         let list = folder.join("sources.list");
-        fs::write(&list, sources).map_err(LabError::file("write", &list))?;
-        let place = |name: &str, path: &Path| format!("Dir::{name}={}", path.display());
+        fs::write(&list, lines).map_err(LabError::file("write", &list))?;
+        let place = |kind: &str, path: &Path| format!("Dir::{kind}={}", path.display());
         let apt = Self::with([
             "APT::Sandbox::User=root".to_owned(),
             // The machine may have another release or architecture.
@@ -50,7 +83,7 @@ impl Apt {
             place("State::Lists", &lists),
             place("Cache", &cache),
         ]);
-        eprintln!("lab: fetching package lists of Debian 12");
+        eprintln!("lab: fetching package lists of {name}");
         run(apt.command("apt-get").arg("update"))?;
         Ok(apt)
     }

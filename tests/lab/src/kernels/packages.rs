@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
-use super::apt::{self, Apt, BACKPORTS, DEBIAN_12};
+use super::apt::{self, Apt, BACKPORTS, DEBIAN_11, DEBIAN_12, Sources};
 use crate::LabError;
 
 /// A package that the lab needs.
@@ -16,8 +16,8 @@ pub(super) enum RequiredPackage<'a> {
     CloudKernel(&'a str),
     /// The package of exactly this name.
     Named(&'a str),
-    /// The package of exactly this name in Debian 12's backports.
-    Backport(&'static str),
+    /// The package of exactly this name in these sources.
+    Of(&'static Sources, &'static str),
 }
 
 impl RequiredPackage<'_> {
@@ -30,8 +30,7 @@ impl RequiredPackage<'_> {
                 .and_then(|version| version.strip_prefix(series))
                 // `6.1` is not `6.12`, and a bare series is a meta-package.
                 .is_some_and(|rest| rest.starts_with('.')),
-            Self::Named(name) => package == *name,
-            Self::Backport(name) => package == *name,
+            Self::Named(name) | Self::Of(_, name) => package == *name,
         }
     }
 
@@ -44,8 +43,9 @@ impl RequiredPackage<'_> {
                     series.replace('.', "[.]")
                 )
             }
-            Self::Named(name) => format!("^{}$", name.replace('.', "[.]").replace('+', "[+]")),
-            Self::Backport(name) => format!("^{name}$"),
+            Self::Named(name) | Self::Of(_, name) => {
+                format!("^{}$", name.replace('.', "[.]").replace('+', "[+]"))
+            }
         }
     }
 }
@@ -108,7 +108,15 @@ pub fn debian_package(name: &'static str) -> Result<PathBuf, LabError> {
 /// # Errors
 /// If the package cannot be fetched.
 pub(crate) fn backport(package: &'static str) -> Result<PathBuf, LabError> {
-    unpacked(&RequiredPackage::Backport(package))
+    unpacked(&RequiredPackage::Of(&BACKPORTS, package))
+}
+
+/// The folder into which a package that only Debian 11 has is unpacked. Fetched on first use.
+///
+/// # Errors
+/// If the package cannot be fetched.
+pub fn debian_11_package(name: &'static str) -> Result<PathBuf, LabError> {
+    unpacked(&RequiredPackage::Of(&DEBIAN_11, name))
 }
 
 /// The folder into which the newest such package is unpacked.
@@ -171,19 +179,17 @@ fn newest_cached(packages: &Path, wanted: &RequiredPackage) -> Option<PathBuf> {
     Some(packages.join(found))
 }
 
-/// Fetches a package from the machine's own sources, or else from Debian 12.
+/// Fetches a package from its sources, or else from the machine's own, or else from Debian 12.
 fn fetch(packages: &Path, wanted: &RequiredPackage) -> Result<PathBuf, LabError> {
-    if let RequiredPackage::Backport(_) = wanted {
-        let backports = Apt::of_debian(&packages.join(".apt-backports"), BACKPORTS)?;
-        return fetch_by(&backports, packages, wanted);
+    if let RequiredPackage::Of(sources, _) = wanted {
+        return fetch_by(&Apt::of_debian(packages, sources)?, packages, wanted);
     }
     let failure = match fetch_by(&Apt::of_machine(), packages, wanted) {
         Ok(place) => return Ok(place),
         Err(failure) => failure,
     };
     eprintln!("lab: {failure}");
-    let debian = Apt::of_debian(&packages.join(".apt"), DEBIAN_12)?;
-    fetch_by(&debian, packages, wanted)
+    fetch_by(&Apt::of_debian(packages, &DEBIAN_12)?, packages, wanted)
 }
 
 /// Downloads and unpacks beside the final place, then renames.

@@ -1,4 +1,4 @@
-python3.11 -S /loom.py &
+/usr/bin/python3.* -S /loom.py &
 read -r word
 : >/stop
 wait $!

@@ -1,10 +1,10 @@
-//! A guest whose program is in Python, as Debian's interpreter executes it: its functions are in the stacks that run them, in shares
-//! that are the program's own.
+//! A guest whose program is in Python, as an interpreter of Debian's executes it: its functions are in the stacks that run them, in
+//! shares that are the program's own.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::PathBuf;
 
-use kvmprof_lab::debian_package;
+use kvmprof_lab::{LabError, debian_11_package, debian_package};
 use kvmprof_recording::{LanguageFrame, Sample, StackEnd};
 use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::profile::{Profile, folded};
@@ -12,6 +12,38 @@ use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, once};
 use kvmprof_tests::share;
 
 const LOOM: &str = include_str!("loom.py");
+/// An interpreter of one of Debian's releases.
+#[derive(Clone, Copy)]
+struct Interpreter {
+    /// Its program's name.
+    program: &'static str,
+    /// The packages with the program and with its modules.
+    packages: [&'static str; 2],
+    package: fn(&'static str) -> Result<PathBuf, LabError>,
+    /// Whether its functions have the names of their classes.
+    has_qualified_names: bool,
+}
+
+const PYTHON_3_11: Interpreter = Interpreter {
+    program: "python3.11",
+    packages: ["python3.11-minimal", "libpython3.11-minimal"],
+    package: debian_package,
+    has_qualified_names: true,
+};
+/// Its frames are held in registers.
+const PYTHON_3_9: Interpreter = Interpreter {
+    program: "python3.9",
+    packages: ["python3.9-minimal", "libpython3.9-minimal"],
+    package: debian_11_package,
+    has_qualified_names: false,
+};
+
+/// A guest with an interpreter, after its end.
+struct Run {
+    interpreter: Interpreter,
+    finished: Finished,
+}
+
 /// The frame of C that executes functions of Python.
 const INTERPRETER: &str = "_PyEval_EvalFrameDefault";
 /// The functions that use the time.
@@ -55,19 +87,38 @@ const WHOLE: u64 = 98;
 /// The distance of a function's share from the program's own count, beside four standard errors: see `LAB_BLUR`.
 const BLUR: f64 = 0.02;
 
-fn run() -> Finished {
-    once("python", || {
+kvmprof_tests::in_each_kernel! {
+    of {
+        of_3_11(super::PYTHON_3_11)
+        of_3_9(super::PYTHON_3_9)
+    }
+    functions_have_the_shares_that_the_program_counts
+    functions_have_their_callers_and_lines
+    stacks_are_whole_once_the_files_have_been_read
+    native_frames_come_back
+}
+
+fn run(interpreter: Interpreter) -> Run {
+    let Interpreter {
+        program, packages, ..
+    } = interpreter;
+    let finished = once(program, || {
         let mut builder =
             guest_builder(include_str!("init.sh"), &[]).contents("/loom.py", 0o644, LOOM);
+        let [minimal, modules] = packages.map(|name| (interpreter.package)(name).unwrap());
+        for (package, folder) in [(minimal, "bin"), (modules, "lib")] {
+            let place = format!("usr/{folder}/{program}");
+            builder = builder.add(package.join(&place), &format!("/{place}"));
+        }
         let package = |name| debian_package(name).unwrap();
-        let interpreter = package("python3.11-minimal").join("usr/bin/python3.11");
-        builder = builder.add(interpreter, "/bin/python3.11").add(
-            package("libpython3.11-minimal").join("usr/lib/python3.11"),
-            "/usr/lib/python3.11",
-        );
         for (name, library) in [
             ("libc6", "libc.so.6"),
             ("libc6", "libm.so.6"),
+            ("libc6", "libdl.so.2"),
+            ("libc6", "libpthread.so.0"),
+            ("libc6", "libutil.so.1"),
+            // Threads of 3.9 end by pthread_exit(3), which loads it.
+            ("libgcc-s1", "libgcc_s.so.1"),
             ("zlib1g", "libz.so.1"),
             ("libexpat1", "libexpat.so.1"),
         ] {
@@ -83,19 +134,34 @@ fn run() -> Finished {
             .unpacked_kernel("vmlinuz", &debian("6.12"))
             .file("guest.cpio", builder.build().unwrap())
             .run(include_str!("driver.sh"))
-    })
+    });
+    Run {
+        interpreter,
+        finished,
+    }
+}
+
+impl Interpreter {
+    /// The name that it gives a function with this qualified name.
+    fn name<'n>(&self, qualified: &'n str) -> &'n str {
+        match qualified.rsplit_once('.') {
+            Some((_, name)) if !self.has_qualified_names => name,
+            _ => qualified,
+        }
+    }
 }
 
 /// The stacks of the program, outermost function first, without the process, with their numbers of samples.
-fn stacks(path: &Path) -> Vec<(Vec<String>, u64)> {
-    let profile = Profile::from_file(path, &[]).unwrap();
+fn stacks(run: &Run) -> Vec<(Vec<String>, u64)> {
+    let profile = Profile::from_file(&run.finished.path("guest.kvmprof"), &[]).unwrap();
+    let process = format!("{}-", run.interpreter.program);
     let folded = folded(&profile, &OutputBudget::new(u64::MAX)).unwrap();
     let stacks = folded.iter().filter_map(|line| {
         let (stack, count) = line.rsplit_once(' ')?;
         let frames: Vec<String> = stack.split(';').map(str::to_owned).collect();
         let is_programs = frames
             .first()
-            .is_some_and(|process| process.starts_with("python3.11-"));
+            .is_some_and(|first| first.starts_with(&process));
         is_programs.then(|| (frames[1..].to_vec(), count.parse().unwrap()))
     });
     stacks.collect()
@@ -112,19 +178,18 @@ fn functions(stack: &[String]) -> Vec<(&str, &str, u32)> {
     named.collect()
 }
 
-#[test]
-fn functions_have_the_shares_that_the_program_counts() {
-    let finished = run();
-    let stacks = stacks(&finished.path("guest.kvmprof"));
+fn functions_have_the_shares_that_the_program_counts(run: &Run) {
+    let functions_of_loom = FUNCTIONS.map(|name| (run.interpreter.name(name), name));
+    let stacks = stacks(run);
     let mut seen: BTreeMap<&str, u64> = BTreeMap::new();
     for (stack, count) in &stacks {
         let innermost = functions(stack).last().map(|(name, ..)| *name);
-        let innermost = innermost.filter(|name| FUNCTIONS.contains(name));
-        if let Some(name) = innermost {
-            *seen.entry(name).or_default() += count;
+        let mut own = functions_of_loom.iter();
+        if let Some((_, name)) = own.find(|(name, _)| innermost == Some(*name)) {
+            *seen.entry(*name).or_default() += count;
         }
     }
-    let console = finished.console("guest");
+    let console = run.finished.console("guest");
     let text = console.text();
     let spent: BTreeMap<&str, u64> = text
         .lines()
@@ -146,9 +211,7 @@ fn functions_have_the_shares_that_the_program_counts() {
     }
 }
 
-#[test]
-fn functions_have_their_callers_and_lines() {
-    let finished = run();
+fn functions_have_their_callers_and_lines(run: &Run) {
     let begins: BTreeMap<&str, u32> = (1..)
         .zip(LOOM.lines())
         .filter_map(|(number, line)| {
@@ -157,7 +220,7 @@ fn functions_have_their_callers_and_lines() {
         })
         .collect();
     let mut checked: BTreeMap<&str, u64> = BTreeMap::new();
-    for (stack, count) in stacks(&finished.path("guest.kvmprof")) {
+    for (stack, count) in stacks(run) {
         let functions = functions(&stack);
         for (name, file, line) in &functions {
             let own = name.rsplit('.').next().unwrap();
@@ -170,8 +233,12 @@ fn functions_have_their_callers_and_lines() {
         }
         let names: Vec<&str> = functions.iter().map(|(name, ..)| *name).collect();
         for (name, callers) in CALLERS {
-            if names.last() == Some(&name) {
-                assert_eq!(&names[..names.len() - 1], callers, "{name}");
+            if names.last() == Some(&run.interpreter.name(name)) {
+                let callers = callers.iter().map(|name| run.interpreter.name(name));
+                assert!(
+                    callers.eq(names[..names.len() - 1].iter().copied()),
+                    "{names:?}"
+                );
                 *checked.entry(name).or_default() += count;
             }
         }
@@ -181,10 +248,10 @@ fn functions_have_their_callers_and_lines() {
 }
 
 /// From the first stack with a function of Python on: before, the program's files are being read.
-#[test]
-fn stacks_are_whole_once_the_files_have_been_read() {
-    let (contents, samples) = run().recording("guest.kvmprof");
-    let is_python = |sample: &Sample| sample.comm.starts_with(b"python3.11\0");
+fn stacks_are_whole_once_the_files_have_been_read(run: &Run) {
+    let (contents, samples) = run.finished.recording("guest.kvmprof");
+    let comm = format!("{}\0", run.interpreter.program);
+    let is_python = |sample: &Sample| sample.comm.starts_with(comm.as_bytes());
     let has_functions = |frames: &[u64]| {
         frames
             .iter()
@@ -213,10 +280,8 @@ fn stacks_are_whole_once_the_files_have_been_read() {
     assert!(all > 1000 && whole * 100 >= all * WHOLE, "{whole} of {all}");
 }
 
-#[test]
-fn native_frames_come_back() {
-    let finished = run();
-    let report = |name: &str| std::fs::read_to_string(finished.path(name)).unwrap();
+fn native_frames_come_back(run: &Run) {
+    let report = |name: &str| std::fs::read_to_string(run.finished.path(name)).unwrap();
     let (plain, native) = (report("report"), report("report.native"));
     assert!(plain.contains("card (loom.py:14)"), "{plain}");
     assert!(
