@@ -117,6 +117,8 @@ fn run(interpreter: Interpreter) -> Run {
             ("libc6", "libdl.so.2"),
             ("libc6", "libpthread.so.0"),
             ("libc6", "libutil.so.1"),
+            // Threads of 3.9 end by pthread_exit(3), which loads it.
+            ("libgcc-s1", "libgcc_s.so.1"),
             ("zlib1g", "libz.so.1"),
             ("libexpat1", "libexpat.so.1"),
         ] {
