@@ -17,6 +17,7 @@ mod merge;
 mod page_data;
 mod page_filters;
 mod page_frames;
+mod page_script;
 mod page_tool;
 mod page_use;
 mod report;

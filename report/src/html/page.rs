@@ -21,9 +21,10 @@ const STYLES: [&str; 3] = [
 ];
 
 /// The script's files. Each comes after those that it needs.
-const SCRIPTS: [&str; 18] = [
+const SCRIPTS: [&str; 19] = [
     include_str!("script/data.js"),
     include_str!("script/state.js"),
+    include_str!("script/transforms.js"),
     include_str!("script/sums.js"),
     include_str!("script/change.js"),
     include_str!("script/tree.js"),

@@ -1,5 +1,5 @@
 // The page as a tool: its window, the call tree, the timeline, chips, and what is found. Each task returns what the page then shows.
-import { address, choose, clear, drag, page, shown, state, text, until, untilState, view } from './browser.mjs'
+import { address, choose, clear, drag, page, shown, state, table, text, until, untilState, view, violations } from './browser.mjs'
 
 const SIZES = [[360, 740], [1280, 800], [1440, 900], [3840, 2160]]
 
@@ -178,6 +178,51 @@ export async function chips () {
   await page.click('#chips .chip button >> nth=0')
   await until(() => state.not.length === 1)
   await note('notModule')
+  return answer
+}
+
+// Transforms by keys and by a button, their chips, and what is taken back; the functions that are then shown.
+export async function transforms () {
+  const note = async () => {
+    await view('function')
+    const functions = await table('function')
+    await view('flame')
+    return { total: (await shown()).total, functions, chips: await page.$$eval('#chips .chip > :first-child', names => names.map(name => name.textContent)) }
+  }
+  const press = async (name, key) => {
+    await page.focus(`#graph .frame[aria-label^="${name}:"]`)
+    const before = page.url()
+    await page.keyboard.press(key)
+    await page.waitForFunction(before => location.href !== before && JSON.stringify(state) === JSON.stringify(readState()), before)
+  }
+  const answer = { all: await note() }
+  await press('copy_page', 'm')
+  answer.merged = await note()
+  await page.reload()
+  answer.reloaded = await note()
+  answer.command = await text('#command')
+  answer.frames = await page.locator('#graph .frame[aria-label^="copy_page:"]').count()
+  while (await page.isEnabled('#undo') && await page.evaluate(() => state.transform.length > 0)) {
+    const before = page.url()
+    await page.click('#undo')
+    await page.waitForFunction(before => location.href !== before && JSON.stringify(state) === JSON.stringify(readState()), before)
+  }
+  answer.undone = await note()
+  await page.focus('#graph .frame[aria-label^="copy_page:"]')
+  await page.click('#details button:text-is("Focus on it")')
+  await until(() => state.transform.length === 1)
+  answer.focused = await note()
+  answer.outermost = await page.$$eval('#graph .frame[aria-level="3"]', frames => frames.map(frame => frame.frame.name))
+  await page.click('#chips button[aria-label$="remove this filter"]')
+  await until(() => state.transform.length === 0)
+  await press('copy_page', 'd')
+  answer.dropped = await note()
+  await clear()
+  await until(() => state.hide.length === 0)
+  await press('copy_page', 'C')
+  answer.collapsed = await note()
+  await page.focus('#graph .frame[aria-label^="[kernel]:"]')
+  answer.violations = await violations()
   return answer
 }
 

@@ -30,7 +30,7 @@ function heaviestWay(runsOfBin) {
   const calls = new Map();
   for (const [mode, selected] of runsOfBin) {
     for (const cell of selected) {
-      for (let node = cells.node[cell]; node > 0; node = nodes.parent[node]) {
+      for (let node = shownAs[cells.node[cell]]; node > 0; node = nodes.parent[node]) {
         if (!modesOf.has(node)) {
           modesOf.set(node, [0, 0, 0, 0]);
           const caller = nodes.parent[node];

@@ -109,11 +109,22 @@ function readMissed(text) {
 }
 
 const data = JSON.parse(element("data").textContent);
-const nodes = readNodes(data.nodes);
+// The stacks as they were recorded; transforms.js has those that are shown.
+const recorded = readNodes(data.nodes);
 const missed = readMissed(data.missed);
 const [cells, runs] = readCells(data.cells, missed, data.halted);
 const allTicks = cells.ticks.reduce((sum, ticks) => sum + ticks, 0);
 const { functions, modules, threads, processes } = data;
+// Behind its functions each module has one that stands for all of them, where it is collapsed.
+const moduleFunctions = (() => {
+  const first = functions.name.length;
+  const isOfKernel = new Map(functions.module.map((module, fn) => [module, functions.kernel[fn]]));
+  modules.name.forEach((name, module) => {
+    for (const [column, value] of Object.entries({ name: name || "[none]", module, kernel: isOfKernel.get(module) ?? 0, low: "", span: "", lines: "" })) functions[column].push(value);
+  });
+  return { first, of: (module) => first + module };
+})();
+const isOfModule = (fn) => fn >= moduleFunctions.first;
 const vcpus = [...new Set([...runs.vcpu, ...missed.map((row) => row.vcpu)])].sort((a, b) => a - b);
 
 // A process is known by its number in the list, -1 for all that aren't told apart: pids mean nothing in another recording. In a
@@ -161,7 +172,8 @@ const keyOf = (fn) => [functions.name[fn], moduleName(fn), functions.kernel[fn] 
 let functionKeys = null;
 // The function that is called so, if there is one. Most addresses of the page call none.
 function functionOfKey(key) {
-  functionKeys ??= new Map(functions.name.map((_, fn) => [keyOf(fn), fn]));
+  // A module that is called as one of its functions comes after it.
+  functionKeys ??= new Map(functions.name.map((_, fn) => [keyOf(fn), fn]).reverse());
   return functionKeys.get(key);
 }
 const nameOfKey = (key) => functions.name[functionOfKey(key)] ?? key.split("|").slice(0, -2).join("|");

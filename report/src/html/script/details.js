@@ -75,12 +75,15 @@ function factsOf(selected) {
 function actionsOf(selected) {
   const { fn, frame, flames } = selected;
   const actions = [];
-  const add = (name, action) => actions.push(make("button", { type: "button", textContent: name, onclick: action }));
+  const add = (name, action, key) => actions.push(actionButton(name, action, key));
   if (frame && flames.root !== frame && flames.enter) add("Zoom in", () => flames.enter(frame));
   if (fn >= 0) {
     const key = keyOf(fn);
-    add("Only with it", () => change({ only: [...new Set([...state.only, key])], zoom: "" }));
-    add("Without it", () => change({ hide: [...new Set([...state.hide, key])], zoom: "" }));
+    // A module's frame was not recorded: filters know its functions.
+    if (!isOfModule(fn)) {
+      add("Only with it", () => change({ only: [...new Set([...state.only, key])], zoom: "" }));
+      add("Without it", () => hideFunction(fn), "d");
+    }
     add("Callers and callees", () => change({ tab: "function", about: key }));
     const name = moduleName(fn);
     if (name !== "") {
@@ -93,6 +96,29 @@ function actionsOf(selected) {
   }
   if (frame) add("Copy stack", (event) => copy(stackOf(frame, isFromCallees(flames)).join("\n"), event.target));
   return actions;
+}
+
+// A button that does `action`, as does its key if it has one.
+function actionButton(textContent, action, key) {
+  const made = make("button", { type: "button", textContent, onclick: action });
+  if (key) {
+    made.title = `Key: ${key}`;
+    made.setAttribute("aria-keyshortcuts", key);
+  }
+  return made;
+}
+
+// Leaves out the ticks with a function on their stack.
+function hideFunction(fn) {
+  if (!isOfModule(fn)) change({ hide: [...new Set([...state.hide, keyOf(fn)])], zoom: "" });
+}
+
+// The transforms by a function, with their own heading.
+function transformActions({ fn }) {
+  const kinds = fn >= 0 ? transformsOf(fn) : [];
+  if (kinds.length === 0) return [];
+  const buttons = kinds.map((kind) => actionButton(TRANSFORMS[kind].button, () => transform(kind, fn), TRANSFORMS[kind].key));
+  return [make("h3", { textContent: "Transform all stacks" }), make("p", { className: "actions" }, ...buttons)];
 }
 
 // What can be done with a process, a thread or a label.
@@ -138,7 +164,7 @@ function drawDetails() {
   }
   const name = selection.frame ? selection.frame.name : functions.name[selection.fn];
   const actions = make("p", { className: "actions" }, ...actionsOf(selection));
-  box.replaceChildren(make("h2", { textContent: name }), ...selection.frame && !isComparison ? [modeBar(selection.frame)] : [], listed(factsOf(selection)), actions);
+  box.replaceChildren(make("h2", { textContent: name }), ...selection.frame && !isComparison ? [modeBar(selection.frame)] : [], listed(factsOf(selection)), actions, ...transformActions(selection));
   if (hadFocus !== null) {
     [...box.querySelectorAll("button")].find((button) => button.textContent === hadFocus)?.focus();
   }

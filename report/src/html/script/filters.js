@@ -1,4 +1,4 @@
-// The filters, which combine: one value of each kind, what is left out, and functions of stacks. Each is a chip.
+// The filters, which combine: one value of each kind, what is left out, and functions of stacks. Each is a chip, as transforms are.
 
 const KINDS_OF_FILTERS = { pid: "process", tid: "thread", label: "label", vcpu: "vCPU", mode: "mode", module: "module" };
 
@@ -14,7 +14,7 @@ function setUpFilters() {
   element("label").parentElement.hidden = labelNames.length === 0;
   fill("vcpu", vcpus.map((vcpu) => [String(vcpu), `vCPU ${vcpu}`]));
   fill("mode", MODES.map((mode) => [mode, mode]));
-  const isWithout = nodesWith(functionsWhere((_, fn) => moduleName(fn) === ""));
+  const isWithout = nodesWith(recorded, functionsWhere((_, fn) => moduleName(fn) === ""));
   const isAnyWithout = cells.node.some((node) => isWithout[node] === 1);
   fill("module", modules.name.filter((name) => name !== "" || isAnyWithout).map((name) => name || NO_MODULE).map((name) => [name, name]));
   for (const kind of Object.keys(KINDS_OF_FILTERS)) {
@@ -36,7 +36,7 @@ function setUpFilters() {
 
 function clearFilters() {
   const cleared = Object.fromEntries(FILTERS.map((name) => [name, ""]));
-  change({ ...cleared, regex: "", only: [], hide: [], not: [], zoom: "" });
+  change({ ...cleared, regex: "", only: [], hide: [], not: [], transform: [], zoom: "" });
 }
 
 // Fills a list with the choices; the first one is all.
@@ -108,6 +108,7 @@ function chips() {
       made.push(chip(`${word} ${nameOfKey(key)}`, () => change(without(list, key)), () => change({ ...without(list, key), [other]: [...new Set([...state[other], key])] })));
     }
   }
+  for (const one of state.transform) made.push(chip(transformName(one), () => change(without("transform", one))));
   return made;
 }
 
@@ -134,7 +135,7 @@ function optionsOfFilters(given, pids) {
   list("mode", mode);
   selectedLabels().forEach((label) => options.push(`--label ${quoted(label)}`));
   const others = vcpu === null || mode === null || ["tid", "module"].some((name) => state[name] !== "")
-    || state.only.length > 0 || state.hide.length > 0 || ["pid", "label", "module"].some((kind) => leftOut(kind).length > 0);
+    || ["only", "hide", "transform"].some((name) => state[name].length > 0) || ["pid", "label", "module"].some((kind) => leftOut(kind).length > 0);
   return [options, others];
 }
 

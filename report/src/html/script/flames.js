@@ -10,7 +10,7 @@ const isInterrupt = (frame) => 2 * frame.modes[2] > frame.ticks;
 // The shade of each module: those with the most ticks, but for idle ones, differ from each other, and filters change none.
 const shades = (() => {
   const ticks = modules.name.map((name, module) => ({ module, ticks: 0 }));
-  const ofNode = Int32Array.from(nodes.fn, (fn) => fn < 0 ? -1 : functions.module[fn]);
+  const ofNode = Int32Array.from(recorded.fn, (fn) => fn < 0 ? -1 : functions.module[fn]);
   for (let cell = 0; cell < cells.length; cell++) {
     const module = ofNode[cells.node[cell]];
     if (module >= 0 && runs.mode[cells.run[cell]] !== MODES.indexOf("idle")) ticks[module].ticks += cells.ticks[cell];

@@ -12,9 +12,15 @@ const KEYS = {
   i: () => { if (hasIdle) change({ idle: state.idle === "" ? "1" : "", zoom: "" }); },
   s: () => toggleDetails(),
   z: () => undo(),
+  d: () => { if (selection?.fn >= 0) hideFunction(selection.fn); },
   h: () => { if (state.tab === "tree") views.tree.openHeaviest(); },
   Escape: () => { if (!document.querySelector(":popover-open")) change({ time: "", zoom: "" }); },
 };
+
+// Those of transforms, of the function that is selected.
+for (const [kind, { key }] of Object.entries(TRANSFORMS)) {
+  KEYS[key] = () => { if (selection?.fn >= 0 && transformsOf(selection.fn).includes(kind)) transform(kind, selection.fn); };
+}
 
 function setUpKeys() {
   document.addEventListener("keydown", (event) => {

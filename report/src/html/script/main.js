@@ -3,6 +3,7 @@
 let sums = null;
 
 function render() {
+  transformStacks();
   sums = sumUp();
   drawFilters();
   drawTimeline();

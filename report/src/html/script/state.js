@@ -14,8 +14,9 @@ const CHOICES = {
   tab: TABS, view: ["icicle", "flame"], group: ["process", "thread", "merged", ...labelKeys.map((key) => `label ${key}`)],
   order: ["share", "time", "name"],
 };
-// Functions that stacks have to have, and may not have; what is left out, as KIND:VALUE; processes whose threads have lanes.
-const LISTS = ["only", "hide", "not", "open"];
+// Functions that stacks have to have, and may not have; what is left out, as KIND:VALUE; transforms, as KIND:VALUE, in their order; processes whose
+// threads have lanes.
+const LISTS = ["only", "hide", "not", "transform", "open"];
 
 let state = readState();
 
@@ -94,4 +95,4 @@ function selectedModes() {
 }
 
 const FILTERS = ["time", "pid", "tid", "label", "vcpu", "mode", "module", "function"];
-const isFiltered = () => FILTERS.some((name) => state[name] !== "") || ["only", "hide", "not"].some((name) => state[name].length > 0);
+const isFiltered = () => FILTERS.some((name) => state[name] !== "") || ["only", "hide", "not", "transform"].some((name) => state[name].length > 0);

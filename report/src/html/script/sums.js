@@ -17,19 +17,19 @@ function matcher(text, isRegex) {
 // 1 for the functions that are wanted.
 const functionsWhere = (isWanted) => Uint8Array.from(functions.name, (name, fn) => isWanted(name, fn) ? 1 : 0);
 
-// 1 for the nodes that have one of the functions on their stack.
-function nodesWith(wanted) {
-  const has = new Uint8Array(nodes.length);
-  for (let node = 1; node < nodes.length; node++) has[node] = has[nodes.parent[node]] | wanted[nodes.fn[node]];
+// 1 for the nodes of a tree that have one of the functions on their stack.
+function nodesWith(tree, wanted) {
+  const has = new Uint8Array(tree.length);
+  for (let node = 1; node < tree.length; node++) has[node] = has[tree.parent[node]] | wanted[tree.fn[node]];
   return has;
 }
 
-// 1 for the nodes whose stacks are selected.
+// 1 for the recorded nodes whose stacks are selected, and shown.
 function selectedNodes() {
-  const selected = new Uint8Array(nodes.length).fill(1);
+  const selected = Uint8Array.from(shownAs, (place) => place < 0 ? 0 : 1);
   const restrict = (wanted, value) => {
-    const has = nodesWith(wanted);
-    for (let node = 0; node < nodes.length; node++) if (has[node] !== value) selected[node] = 0;
+    const has = nodesWith(recorded, wanted);
+    for (let node = 0; node < recorded.length; node++) if (has[node] !== value) selected[node] = 0;
   };
   const ofModule = (name) => functionsWhere((_, fn) => (moduleName(fn) || NO_MODULE) === name);
   if (state.module !== "") restrict(ofModule(state.module), 1);
@@ -165,7 +165,7 @@ function sumStacks(members) {
     const first = stacks.length;
     for (const { run, selected } of its) {
       for (const cell of selected) {
-        const node = cells.node[cell];
+        const node = shownAs[cells.node[cell]];
         if (place[node] < first) {
           place[node] = stacks.length;
           stacks.push({ group, node, ...NO_TICKS, modes: [0, 0, 0, 0], sides: newSides() });
@@ -207,6 +207,8 @@ function sumFunctions(stacks, keyOfFunction) {
     return rows.get(key);
   };
   for (const [leaf, sides] of byNode) {
+    // Nothing is left of a stack all of whose functions were merged.
+    if (leaf === 0) continue;
     const own = row(keyOfFunction(nodes.fn[leaf]));
     addSides(own.ownSides, sides);
     for (let node = leaf; node > 0; node = nodes.parent[node]) {
@@ -224,7 +226,7 @@ function sumFunctions(stacks, keyOfFunction) {
 
 // The selected ticks with a function on their stack that is searched for.
 function countFound(sums, isHit) {
-  const has = nodesWith(functionsWhere(isHit));
+  const has = nodesWith(nodes, functionsWhere(isHit));
   const found = { ticks: 0, sides: [0, 0] };
   for (const stack of sums.stacks) {
     if (!has[stack.node]) continue;

@@ -3,10 +3,6 @@
 // How wide a frame is drawn: by its ticks; in a comparison by the mean of its two shares, so that what vanished is there.
 const weightOf = (frame) => isComparison ? shareOf(frame.sides, 0) + shareOf(frame.sides, 1) : frame.ticks;
 
-// The node of each stack behind which its callers are missing, 0 if they are all there.
-const cutAt = new Int32Array(nodes.length);
-for (let node = 1; node < nodes.length; node++) cutAt[node] = nodes.flags[node] & 1 ? node : cutAt[nodes.parent[node]];
-
 // A frame of a view: a function called on a certain way, or (fn = -1) a process, a thread, or all. A function has one frame there for all
 // stacks, those whose callers are missing too: they are its ticks that were cut short.
 class Frame {
