@@ -20,6 +20,7 @@ mod page_frames;
 mod page_script;
 mod page_tool;
 mod page_use;
+mod page_waits;
 mod report;
 mod shared;
 mod stalls;

@@ -1,4 +1,4 @@
-//! The parts of the page's script that need no browser, in Node.js by `readers/script.test.mjs`.
+//! The page's script without a browser: the types in its comments by TypeScript, and its sums in Node.js by `readers/script.test.mjs`.
 
 use crate::shared::used::{node, npm_readers};
 
@@ -17,4 +17,17 @@ fn the_script_adds_up() {
         said.contains("# fail 0\n") && !said.contains("# pass 0\n"),
         "{said}"
     );
+}
+
+/// Its types are in comments.
+#[test]
+fn the_script_has_the_types_that_it_says() {
+    let output = node()
+        .arg(npm_readers().join("node_modules/typescript/bin/tsc"))
+        .arg("--project")
+        .arg(npm_readers().join("tsconfig.json"))
+        .output()
+        .unwrap_or_else(|error| panic!("node: {error}: tests/run installs it"));
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
 }

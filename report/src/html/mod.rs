@@ -11,8 +11,10 @@ mod merged;
 mod pack;
 mod page;
 mod properties;
+mod waits;
 
 pub use crate::model::Counts;
 #[cfg(test)]
 pub(crate) use merged::Merged;
 pub use page::{comparison_page, counted, page, page_of};
+pub use waits::Waits;

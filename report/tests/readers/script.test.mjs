@@ -80,6 +80,39 @@ for (const [words, total] of [
   })
 }
 
+// Ten looks, one in each half of a bin.
+const LOOKS = [0, 0, 1, 1, 2, 2, 3, 3, 3, 3]
+const WAITS = [
+  { pid: 7, state: 1, stack: 'enter@[kernel] read@[kernel] pipe@[kernel]', runs: [[0, 4], [6, 8]], longest: 5e9 },
+  { pid: 7, state: 2, stack: 'enter@[kernel] read@[kernel] disk@[ext4]', runs: [[4, 6]] },
+  { pid: 9, state: 1, stack: 'start@[kernel] pipe@[kernel]', runs: [[0, 10]], longest: 9e9 },
+  { pid: 9, state: 0, stack: '', runs: [[3, 4]] }
+]
+
+for (const [words, expected] of [
+  [{}, ['R (unknown) 1 1', 'D disk 2 1', 'S pipe 16 2']], [{ pid: '7' }, ['D disk 2 1', 'S pipe 6 1']], [{ not: 'pid:7' }, ['R (unknown) 1 1', 'S pipe 10 1']],
+  [{ time: '2:3' }, ['D disk 2 1', 'S pipe 2 1']], [{ time: ':2', pid: '9' }, ['R (unknown) 1 1', 'S pipe 4 1']], [{ module: '[ext4]' }, ['D disk 2 1']],
+  [{ function: 'read' }, ['D disk 2 1', 'S pipe 6 1']], [{ hide: 'read|[kernel]|k' }, ['R (unknown) 1 1', 'S pipe 10 1']], [{ vcpu: '5', mode: 'idle', label: 'no=label' }, ['R (unknown) 1 1', 'D disk 2 1', 'S pipe 16 2']],
+  [{ transform: 'merge:pipe|[kernel]|k', pid: '7' }, ['D disk 2 1', 'S read 6 1']], [{ transform: 'focus:read|[kernel]|k' }, ['D disk 2 1', 'S pipe 6 1']]
+]) {
+  test(`Waits, ${JSON.stringify(words)}`, () => {
+    const script = load(dataOf(TICKS, WAITS, LOOKS), hashOf(words))
+    const rows = JSON.parse(script('JSON.stringify([...waited.rows.values()].map(({ fn, state, seen, tasks }) => [data.waits.states[state].at(-2), functions.name[fn] ?? "(unknown)", seen, tasks.size].join(" ")))'))
+    const order = (a, b) => a.split(' ')[1].localeCompare(b.split(' ')[1])
+    assert.deepEqual(rows.sort(order), expected.sort(order))
+    const total = expected.reduce((sum, row) => sum + Number(row.split(' ')[2]), 0)
+    assert.equal(script('waited.total'), total)
+    assert.equal(script('waitTree(waited).ticks'), total)
+  })
+}
+
+test('Waits, looks of a time, and processes that only wait', () => {
+  const script = load(dataOf(TICKS, WAITS, LOOKS), hashOf({ time: '3:' }))
+  assert.equal(script('waited.looks'), 4)
+  assert.equal(script('processName(processOf[waiters[1]])'), 'w9 9')
+  assert.deepEqual(JSON.parse(script('JSON.stringify(waitTree(waited).calls.map(frame => [frame.name, frame.calls.map(state => state.name)]))')), [['w9 9', ['sleeping (S)']], ['p7 7', ['sleeping (S)']]])
+})
+
 test('Totals, by function each tick counts once', () => {
   const rows = JSON.parse(load(dataOf(STACKS))('JSON.stringify(sumFunctions(sums.stacks, fn => fn).map(({ key, own, total }) => [functions.name[key], own, total]))'))
   assert.deepEqual(rows.sort(), [['copy', 0, 3], ['enter', 3, 3], ['eval', 3, 7], ['main', 0, 10], ['parse', 0, 2], ['read', 4, 7]])

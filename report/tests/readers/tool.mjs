@@ -226,6 +226,31 @@ export async function transforms () {
   return answer
 }
 
+// Waits of all processes, of a time, and of a process besides; a function of the graph.
+export async function waits () {
+  const note = async () => ({ rows: await table('wait'), note: await text('#waited'), command: await text('#command'),
+    frames: await page.$$eval('#waitgraph .frame', frames => frames.map(frame => frame.getAttribute('aria-label'))) })
+  const answer = { all: await note() }
+  await page.focus('#waitgraph .frame[aria-label^="vfs_read:"]')
+  answer.details = await page.$$eval('#details dd', values => values.map(value => value.textContent))
+  answer.violations = await violations()
+  await page.keyboard.press('Enter')
+  await until(() => state.zoom !== '')
+  answer.zoomed = await text('#waitgraph .frame:not(.above)')
+  await page.keyboard.press('m')
+  await until(() => state.transform.length === 1)
+  answer.merged = await note()
+  await clear()
+  await until(() => state.transform.length === 0)
+  await drag(...await page.evaluate(() => [0, 1].map(halves => (data.begin + data.width * data.bins * halves / 2) / 1e9)))
+  answer.time = { state: state().time, ...await note() }
+  await choose('pid', { label: 'disk 9' })
+  answer.process = await note()
+  await choose('mode', 'user')
+  answer.mode = await note()
+  return answer
+}
+
 // A search: what it dims, and how Enter goes from one frame to the next.
 export async function hits () {
   const answer = {}
