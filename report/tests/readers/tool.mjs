@@ -226,6 +226,11 @@ export async function transforms () {
   return answer
 }
 
+// The waits of all of a recording.
+export async function waiting () {
+  return { waits: await table('wait') }
+}
+
 // Waits of all processes, of a time, and of a process besides; a function of the graph.
 export async function waits () {
   const note = async () => ({ rows: await table('wait'), note: await text('#waited'), command: await text('#command'),

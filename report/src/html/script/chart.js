@@ -62,7 +62,7 @@ function heaviestWay(runsOfBin) {
   return way;
 }
 
-// A frame of the chart, from one bin to another.
+// A frame of the chart, from one bin to another. What isn't on the way has no frame: the rest of its ticks isn't its own.
 class ChartFrame extends Frame {
   /** @type {ChartFrame[]} */
   calls = [];
@@ -105,7 +105,6 @@ function chartOf(vcpu, bins, [from, to]) {
 
 // A vCPU's part of the chart. Keys move in it as in a graph.
 class ChartLane extends Flames {
-  isPartial = true;
   isUpright = true;
 
   /** @type {(root: ChartFrame, bins: Bins, isHit: Search) => void} */

@@ -81,7 +81,10 @@ function factsOf(selected) {
   const module = functions.module[fn];
   const kind = functions.kernel[fn] ? "kernel" : "user";
   facts.push(["function of", `${kind}${frame?.isInlined ? ", inlined" : ""}`]);
-  if (selected.frame && selected.frame.cut > 0) facts.push(["callers", `missing in ${selected.frame.cut} of its ${countOf(selected.frame.ticks, selected.flames.root)}: their stacks are cut short`]);
+  if (selected.frame && selected.frame.cut > 0) {
+    const all = countOf(selected.frame.ticks, selected.flames.root);
+    facts.push(["callers", `missing in ${selected.frame.cut} of its ${all}: their stacks are cut short`]);
+  }
   facts.push(["module", moduleName(fn)]);
   facts.push(["build id", modules.build[module]]);
   if (low !== "") facts.push(["addresses", span === "" ? `0x${low}` : `0x${low} to 0x${(BigInt(`0x${low}`) + BigInt(`0x${span}`)).toString(16)}`]);
@@ -125,7 +128,7 @@ function actionButton(textContent, action, key) {
   const made = make("button", { type: "button", textContent, onclick: action });
   if (key) {
     made.title = `Key: ${key}`;
-    made.setAttribute("aria-keyshortcuts", key);
+    made.setAttribute("aria-keyshortcuts", key === key.toLowerCase() ? key : `Shift+${key}`);
   }
   return made;
 }
@@ -185,15 +188,19 @@ function drawDetails() {
   if (!selection) {
     const all = { modes: sums.mode, ticks: sums.total };
     /** @type {(mode: string) => HTMLElement} */
-    const filterOf = (mode) => make("button", { type: "button", className: "link", textContent: mode, title: `Only ${mode}; with Alt all but that`, onclick: (/** @type {any} */ event) => (event.altKey ? exclude : include)("mode", mode) });
-    const rows = MODES.map((mode, index) => /** @type {[Node, string]} */ ([filterOf(mode), `${percent(sums.mode[index], sums.total)} (${ticksOf(sums.mode[index])})`])).filter((_, index) => sums.mode[index] > 0);
+    const filterOf = (mode) => make("button", { type: "button", className: "link", textContent: mode, title: `Only ${mode}; with Alt all but that`,
+      onclick: (/** @type {any} */ event) => (event.altKey ? exclude : include)("mode", mode) });
+    /** @type {(mode: string, index: number) => [Node, string]} */
+    const rowOfMode = (mode, index) => [filterOf(mode), `${percent(sums.mode[index], sums.total)} (${ticksOf(sums.mode[index])})`];
+    const rows = MODES.map(rowOfMode).filter((_, index) => sums.mode[index] > 0);
     box.replaceChildren(make("h2", { textContent: "What is selected" }), ...isComparison ? [] : [modeBar(all), listed(rows)],
       make("p", { className: "note", textContent: "Choose a frame or a function to see more of it here." }));
     return;
   }
   const name = selection.frame ? selection.frame.name : functions.name[selection.fn];
   const actions = make("p", { className: "actions" }, ...actionsOf(selection));
-  box.replaceChildren(make("h2", { textContent: name }), ...selection.frame && !isComparison && !selection.flames.root.isOfWaits ? [modeBar(selection.frame)] : [], listed(factsOf(selection)), actions, ...transformActions(selection));
+  const modes = selection.frame && !isComparison && !selection.flames.root.isOfWaits ? [modeBar(selection.frame)] : [];
+  box.replaceChildren(make("h2", { textContent: name }), ...modes, listed(factsOf(selection)), actions, ...transformActions(selection));
   if (hadFocus) {
     [...box.querySelectorAll("button")].find((button) => button.textContent === hadFocus)?.focus();
   }

@@ -57,8 +57,6 @@ const modesText = ({ modes, ticks }) => MODES.map((mode, index) => ({ mode, part
  */
 
 class Flames {
-  // What isn't on the way has no frame: the rest of a frame's ticks isn't its own.
-  isPartial = false;
   // Whether it begins with callers whatever the graph does.
   isUpright = false;
   current = "";

@@ -1,6 +1,6 @@
 // The lanes of the timeline: what they have, and how each is drawn.
 
-const SVG = /** @type {"http://www.w3.org/2000/svg"} */ (element("svg").namespaceURI);
+const SVG = element("svg").namespaceURI;
 const LANES = 12; // of processes at first; of a process's threads
 const VCPU_LANES = 64;
 const PARTS = [...MODES, ...MISSED];
@@ -26,7 +26,7 @@ const wholes = (() => {
 /**
  * @typedef {"vcpu" | "process" | "thread"} LaneKind
  * @typedef {{ kind: LaneKind, key: number, ticks: number, bins: (number[] | null)[], canOpen?: boolean, isOpen?: boolean }} LaneRow
- * @typedef {{ name: string, row: LaneRow, whole: Float64Array, box: SVGElement }} Lane
+ * @typedef {{ name: string, row: LaneRow, whole: Float64Array, box: Element }} Lane
  */
 
 // Ticks of lanes by key: of each bin those of each kind.

@@ -4,7 +4,8 @@
 const views = Object.create(null);
 const PAUSE = 200; // ms
 /** @type {Record<string, string>} */
-const TAB_NAMES = { flame: "Flame graph", tree: "Call tree", chart: "Stack chart", function: "Functions", module: "Modules", process: "Processes", thread: "Threads", vcpu: "vCPUs", wait: "Waits", code: "Code" };
+const TAB_NAMES = { flame: "Flame graph", tree: "Call tree", chart: "Stack chart", function: "Functions", module: "Modules", process: "Processes",
+  thread: "Threads", vcpu: "vCPUs", wait: "Waits", code: "Code" };
 
 /** @type {(frame: Frame) => void} */
 const zoomTo = (frame) => views.graph.hold(() => change({ zoom: frame.path }));
@@ -89,7 +90,9 @@ function drawViews() {
     element(`tab-${name}`).tabIndex = name === tab ? 0 : -1;
   }
   element("pane").setAttribute("aria-labelledby", `tab-${tab}`);
-  for (const option of /** @type {Iterable<HTMLElement>} */ (element("options").children)) option.hidden = option.dataset.tabs !== undefined && !option.dataset.tabs.split(" ").includes(tab);
+  /** @type {HTMLElement[]} */
+  const options = Array.from(element("options").querySelectorAll("[data-tabs]"));
+  for (const option of options) option.hidden = !option.dataset.tabs?.split(" ").includes(tab);
   for (const name of SELECTS) element(name).value = state[name];
   for (const name of /** @type {const} */ (["inverted", "fold", "intervals"])) element(name).checked = state[name] !== "";
   if (document.activeElement !== element("search")) element("search").value = state.search;
@@ -97,7 +100,9 @@ function drawViews() {
   element("side").setAttribute("aria-expanded", String(state.side === ""));
   const isTable = TABLES.includes(tab);
   const isEmpty = tab !== "code" && (tab === "wait" ? waited : sums).total === 0;
-  for (const [id, isShown] of /** @type {[string, boolean][]} */ ([["flame", tab === "flame"], ["tree", tab === "tree"], ["chart", tab === "chart"], ["rows", isTable], ["sandwich", tab === "function"], ["waits", tab === "wait"], ["code", tab === "code"]])) {
+  const parts = { flame: tab === "flame", tree: tab === "tree", chart: tab === "chart", rows: isTable, sandwich: tab === "function",
+    waits: tab === "wait", code: tab === "code" };
+  for (const [id, isShown] of Object.entries(parts)) {
     element(id).hidden = !isShown || isEmpty;
   }
   drawEmptiness(isEmpty);

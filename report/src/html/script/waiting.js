@@ -13,7 +13,8 @@ KINDS.wait = {
     { name: "share", isNumber: true, isShare: true, whole: () => waited.total, value: (row) => row.seen, text: (row) => percent(row.seen, waited.total) },
     { name: "tasks per look", isNumber: true, value: (row) => row.seen, text: (row) => rounded(row.seen / Math.max(waited.looks, 1)) },
     number("tasks", (row) => row.tasks.size),
-    { name: "longest", isNumber: true, value: (row) => row.longest, text: (row) => duration(row.longest), title: () => "How long a task hadn't run at least, also outside of the selected time" },
+    { name: "longest", isNumber: true, value: (row) => row.longest, text: (row) => duration(row.longest),
+      title: () => "How long a task hadn't run at least, also outside of the selected time" },
     { name: "state", value: (row) => stateName(row.state) },
     { name: "most", value: (row) => threadName(mostSeen(row)) }],
   choose: (row) => showFunction(row.fn),
@@ -30,7 +31,9 @@ function setUpWaits() {
 /** @param {Search} isHit */
 function drawWaits(isHit) {
   const notes = [`${waited.total} waits in ${waited.looks} looks at the guest's tasks.`];
-  if (/** @type {FilterKind[]} */ (["label", "vcpu", "mode"]).some((kind) => state[kind] !== "" || leftOut(kind).length > 0)) notes.push("Filters of labels, vCPUs and modes select ticks only.");
+  /** @type {FilterKind[]} */
+  const ofTicks = ["label", "vcpu", "mode"];
+  if (ofTicks.some((kind) => state[kind] !== "" || leftOut(kind).length > 0)) notes.push("Filters of labels, vCPUs and modes select ticks only.");
   if (state.time !== "" && !isTimed) notes.push("These are of the whole time: there are too many to tell when each was.");
   const rare = data.waits?.rare;
   if (rare && rare.waits > 0) notes.push(`${rare.waits} rare ones, seen ${rare.seen} times, aren't shown.`);
@@ -47,7 +50,8 @@ function waitsCommand() {
   const words = ["kvmprof report --tasks", files.length > 0 ? quoted(files[0]) : "FILE", ...timeOption()];
   const pids = pid !== "" ? [pid] : data.selection.pids;
   if (pids.length > 0) words.push(`--pid=${pids.join(",")}`);
-  const others = files.length > 1 || [state.tid, state.module, state.function].some((value) => value !== "") || [state.only, state.hide, state.transform].some((list) => list.length > 0)
+  const others = files.length > 1 || [state.tid, state.module, state.function].some((value) => value !== "")
+    || [state.only, state.hide, state.transform].some((list) => list.length > 0)
     || ["pid", "module"].some((kind) => leftOut(kind).length > 0);
   return withNote(words, others);
 }
