@@ -257,7 +257,8 @@ impl Command for FlamegraphArguments {
         let picture = if is_page(&self.output) {
             let (profile, counts) = rows::timed(&engine, &conditions)?;
             let title = self.title.as_ref().unwrap_or(&profile.contents.info.kernel);
-            page(&profile, vec![(counts, Waits::default())], title, &SourceTexts::default()).into_bytes()
+            let seen = vec![(counts, Waits::default())];
+            page(&profile, seen, title, &SourceTexts::default()).into_bytes()
         } else {
             let profile = rows::profile(&engine, &conditions, self.data.room())?;
             let title = self.title.clone().unwrap_or_else(|| title(&profile));
