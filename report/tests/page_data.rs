@@ -9,7 +9,7 @@ use crate::shared::read::opened;
 use crate::shared::walk;
 use kvmprof_recording::Mode;
 use kvmprof_recording::file::Unobserved;
-use kvmprof_report::html::{Counts, page};
+use kvmprof_report::html::{Counts, Waits, page};
 use kvmprof_report::profile::{Profile, Selection, SortBy, TimeRange, document};
 use kvmprof_report::symbolize::SourceTexts;
 use proptest::prelude::*;
@@ -23,9 +23,9 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap().to_owned()
 }
 
-fn read(path: &Path, selection: Selection, counts: &mut Counts) -> Profile {
+fn read(path: &Path, selection: Selection, seen: &mut (Counts, Waits)) -> Profile {
     let (recording, resolver) = opened(path);
-    Profile::read_with(&recording, selection, resolver, &Unobserved, counts).unwrap()
+    Profile::read_with(&recording, selection, resolver, &Unobserved, seen).unwrap()
 }
 
 /// The numbers of a packed text: LEB128 in base64.
@@ -229,7 +229,7 @@ fn essence(report: &Value) -> CommonData {
 }
 
 fn report_of(path: &Path, selection: Selection) -> CommonData {
-    let profile = read(path, selection, &mut Counts::default());
+    let profile = read(path, selection, &mut Default::default());
     essence(&document(&profile, SortBy::Own, usize::MAX))
 }
 
@@ -265,9 +265,9 @@ proptest! {
             time: first.map_or(TimeRange::default(), ms),
             ..Selection::default()
         };
-        let mut counts = Counts::default();
-        let profile = read(&path, of_command.clone(), &mut counts);
-        let data = Data::of(&page(&profile, vec![counts], "A test", &SourceTexts::default()));
+        let mut seen = Default::default();
+        let profile = read(&path, of_command.clone(), &mut seen);
+        let data = Data::of(&page(&profile, vec![seen], "A test", &SourceTexts::default()));
         let bins = data.number("bins");
         let edge = |part: u64| part * (bins + 1) / 10_000;
         let (begin, end) = (edge(from.min(to)), edge(from.max(to)));

@@ -1,5 +1,6 @@
 //! Uses the page as a tool in a browser: its window, the call tree, the timeline, chips, and what is found.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use crate::shared::pages::{FEW, USUAL, count, row};
@@ -150,6 +151,53 @@ fn chips_include_and_exclude() {
     let kernel = &row(&all, "modules", "[kernel]")["total"];
     assert_eq!(total("module"), count(kernel));
     assert_eq!(total("module") + total("notModule"), count(&said["all"]));
+}
+
+/// Each is a key and a button, and a step that is undone; the ticks are those of the report.
+#[test]
+fn stacks_are_transformed() {
+    let used = Used::walked("transforms", FEW);
+    let said = &used.said;
+    let report = used.report(&[]);
+    let with_it = &used.report(&["--grep=^copy_page$"])["samples"];
+    let functions = |step: &str| -> Vec<Vec<String>> {
+        serde_json::from_value(said[step]["functions"].clone()).unwrap()
+    };
+    let named = |step: &str, name: &str| functions(step).into_iter().find(|row| row[0] == name);
+    let all = &said["all"];
+    assert_eq!(named("all", "copy_page").unwrap()[3], with_it.to_string());
+    // Merged: no ticks are gone, and no other function's total has changed.
+    assert_eq!(said["merged"]["chips"], json!(["merged copy_page"]));
+    assert_eq!(said["merged"]["total"], all["total"]);
+    assert_eq!(
+        [&said["reloaded"], &said["frames"]],
+        [&said["merged"], &json!(0)]
+    );
+    let totals = |step: &str| -> BTreeMap<String, String> {
+        let rows = functions(step).into_iter();
+        let rows = rows.filter(|row| row[0] != "copy_page");
+        rows.map(|row| (row[0].clone(), row[3].clone())).collect()
+    };
+    assert_eq!(totals("merged"), totals("all"));
+    assert_eq!(functions("merged").len() + 1, functions("all").len());
+    assert_eq!(said["undone"], *all);
+    assert!(
+        used.text("command")
+            .ends_with("# without the other filters")
+    );
+    // On it, and without it.
+    assert_eq!(said["focused"]["total"], *with_it);
+    let outermost = said["outermost"].as_array().unwrap();
+    assert!(!outermost.is_empty() && outermost.iter().all(|name| name == "copy_page"));
+    assert_eq!(
+        count(&said["dropped"]["total"]) + count(with_it),
+        count(&all["total"])
+    );
+    let kernel = row(&report, "modules", "[kernel]");
+    let collapsed = named("collapsed", "[kernel]").unwrap();
+    let [own, total] = ["self", "total"].map(|name| kernel[name].to_string());
+    assert_eq!([&collapsed[1], &collapsed[3]], [&own, &total]);
+    assert_eq!(said["violations"], json!([]));
 }
 
 /// All but what is found steps back, and Enter goes round through it.

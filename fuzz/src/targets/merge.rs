@@ -4,14 +4,14 @@
 use std::path::Path;
 
 use kvmprof_recording::file::{Recording, Unobserved};
-use kvmprof_report::html::{Counts, page};
+use kvmprof_report::html::{Counts, Waits, page};
 use kvmprof_report::profile::{Profile, Selection};
 use kvmprof_report::symbolize::{Resolver, SourceTexts};
 
 use super::recording::{self, file, report};
 use crate::input::{Input, block};
 
-fn profile(data: &[u8], counts: &mut Counts) -> Option<Profile> {
+fn profile(data: &[u8], seen: &mut (Counts, Waits)) -> Option<Profile> {
     let recording = Recording::from_bytes(Path::new("fuzzed"), file(data)).ok()?;
     let resolver = Resolver::from_contents(&recording.contents().ok()?);
     Profile::read_with(
@@ -19,7 +19,7 @@ fn profile(data: &[u8], counts: &mut Counts) -> Option<Profile> {
         Selection::default(),
         resolver,
         &Unobserved,
-        counts,
+        seen,
     )
     .ok()
 }
@@ -28,15 +28,15 @@ fn profile(data: &[u8], counts: &mut Counts) -> Option<Profile> {
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let first = input.block();
-    let mut counts = [Counts::default(), Counts::default()];
-    let [one, other] = &mut counts;
+    let mut seen = [(); 2].map(|()| Default::default());
+    let [one, other] = &mut seen;
     let (Some(one), Some(other)) = (profile(first, one), profile(input.rest(), other)) else {
         return;
     };
     if let Ok(merged) = Profile::merge(vec![one, other]) {
         assert_eq!(merged.recordings().count(), 2);
         report(&merged);
-        page(&merged, counts.into(), "title", &SourceTexts::default());
+        page(&merged, seen.into(), "title", &SourceTexts::default());
     }
 }
 

@@ -18,7 +18,7 @@ use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::diff::{changes, folded_changes};
 use kvmprof_report::export::{Events, Format, Source};
 use kvmprof_report::graph::Graph;
-use kvmprof_report::html::{Counts, page};
+use kvmprof_report::html::{Counts, Waits, page};
 use kvmprof_report::profile::{
     Grouping, Layout, Levels as TableLevels, Profile, Relation, Relatives, Selection, SortBy,
     TableStyle, document, folded, functions, label_keys, print,
@@ -90,16 +90,17 @@ pub fn run(data: &[u8]) {
         }
     }
     stall_tables(&recording, &contents);
-    let mut watcher = (Counts::default(), Events::new(None));
+    let seen = (Counts::default(), Waits::default());
+    let mut watcher = (seen, Events::new(None));
     let read = Profile::read_with(&recording, selection, resolver, &Unobserved, &mut watcher);
     let Ok(profile) = read else {
         return;
     };
-    let (counts, events) = watcher;
+    let (seen, events) = watcher;
     report(&profile);
-    let side = (&profile, Some(&counts));
+    let side = (&profile, Some(&seen.0));
     changes(side, side, SortBy::Total);
-    page(&profile, vec![counts], "title", &SourceTexts::default());
+    page(&profile, vec![seen], "title", &SourceTexts::default());
     let Ok(source) = Source::new(recording, profile, events) else {
         return;
     };

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
@@ -11,7 +12,7 @@ use crate::model::{
     Code, Frame, FunctionId, HALTED, HALTED_MODULE, StackSum, Table, outermost_of_guest,
 };
 use crate::profile::Profile;
-use crate::symbolize::SourceLine;
+use crate::symbolize::{self, SourceLine};
 
 /// Maximum number of nodes.
 const MAX_NODES: usize = 200_000;
@@ -129,6 +130,31 @@ impl Calls {
             });
         }
         Some(parent)
+    }
+
+    /// The node of a stack of the kernel's functions that takes no ticks, its frames innermost first; [`Self::rare`] if that would exceed the limits.
+    pub fn node_of_wait(
+        &mut self,
+        frames: impl DoubleEndedIterator<Item = Rc<[symbolize::Frame]>>,
+        is_whole: bool,
+    ) -> u32 {
+        let mut parent = 0;
+        for inlined in frames.rev() {
+            for frame in inlined.iter().rev() {
+                if self.nodes.length() >= MAX_NODES || self.name_bytes >= MAX_NAMES {
+                    return self.rare;
+                }
+                let key = (Arc::clone(&frame.function), Arc::clone(&frame.module), true);
+                let function = self.add_function(key);
+                parent = self.nodes.number(Node {
+                    parent,
+                    function,
+                    is_cut_short: parent == 0 && !is_whole,
+                    is_inlined: frame.is_inlined,
+                });
+            }
+        }
+        parent
     }
 
     fn add_function(&mut self, key: Key) -> u32 {

@@ -9,6 +9,7 @@ use super::calls::Calls;
 use super::code;
 use super::merged::Merged;
 use super::pack::PackedNumbers;
+use super::waits::{self, Waits};
 use crate::model::counts::{Cell, Counts};
 use crate::model::{Table, task_name};
 use crate::profile::{Profile, selection_document};
@@ -42,19 +43,22 @@ const MAX_CELLS: usize = 500_000;
 /// - `cells`, packed: their number; then by bin, vCPU, mode and thread, for each run of cells in which these are the same: bin (less the one before),
 ///   vCPU times four plus mode, thread (as a difference), the number of cells, and for each of these its node (less the one before in
 ///   this run) and ticks; `rare`: the node of rare stacks;
+/// - `waits`: the result of [`waits::json`], if there are any;
 /// - `missed`, packed: bin, vCPU plus 65536 times the recording, idle, stolen, lost, ungathered; `halted`: the threads, by
 ///   recording, and the node of those that are idle.
 pub fn json(
     profile: &Profile,
     counts: Vec<Counts>,
+    waits: &[Waits],
     texts: &SourceTexts,
     is_comparison: bool,
 ) -> String {
-    let calls = Calls::new(profile, is_comparison);
+    let mut calls = Calls::new(profile, is_comparison);
     let node_of = |recording, stack| calls.of_stack(recording, stack);
     let lengths: Vec<u64> = counts.iter().map(Counts::length_ns).collect();
     let merged = Merged::new(profile, counts, MAX_CELLS, node_of, calls.rare());
     let bins = &merged.bins;
+    let waits = waits::json(profile, waits, &mut calls, bins);
     let times = profile.recordings().map(|recording| {
         let time = recording.selection.time;
         json!({ "begin": time.begin.map(ns), "end": time.end.map(ns) })
@@ -85,6 +89,9 @@ pub fn json(
         "halted": { "threads": merged.idle, "node": calls.halted() },
     });
     add_labels(&mut document, profile, &merged);
+    if let Some(waits) = waits {
+        document["waits"] = waits;
+    }
     let mut text = document.to_string();
     text.pop();
     for (name, packed) in [

@@ -1,8 +1,8 @@
 //! A recording as one self-contained HTML page, in which people filter, search and compare.
 //!
-//! The page has the recording's stacks merged by bin of time, process, thread, vCPU and mode; its script computes everything
-//! that it shows from them. Its size is bounded for any recording: there is a maximum number of bins, threads, frames and counts,
-//! and the rest is counted together, so that sums stay exact.
+//! The page has the recording's stacks merged by bin of time, process, thread, vCPU and mode, and where its tasks waited; its script
+//! computes everything that it shows from them. Its size is bounded for any recording: there is a maximum number of bins, threads, frames,
+//! counts and waits, and the rest is counted together, so that sums stay exact.
 
 mod calls;
 mod code;
@@ -11,8 +11,10 @@ mod merged;
 mod pack;
 mod page;
 mod properties;
+mod waits;
 
 pub use crate::model::Counts;
 #[cfg(test)]
 pub(crate) use merged::Merged;
 pub use page::{comparison_page, counted, page, page_of};
+pub use waits::Waits;

@@ -27,6 +27,13 @@ impl PackedNumbers {
         }
     }
 
+    /// The numbers as text.
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        self.write(&mut text);
+        text
+    }
+
     /// Appends the numbers as text.
     pub fn write(&self, text: &mut String) {
         write_base64(&self.bytes, text);
@@ -64,9 +71,7 @@ mod tests {
         let text = |numbers: &[u64]| {
             let mut packed = PackedNumbers::default();
             numbers.iter().for_each(|number| packed.push(*number));
-            let mut text = String::new();
-            packed.write(&mut text);
-            text
+            packed.to_text()
         };
         assert_eq!(text(&[]), "");
         // The examples of RFC 4648, section 10.

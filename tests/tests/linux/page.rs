@@ -46,22 +46,44 @@ fn shown(used: &Used, table: &str, columns: &[usize]) -> Vec<Vec<String>> {
     rows
 }
 
+/// The page of the recording at `path`, made in `folder`.
+fn made(path: &Path, folder: &Path) -> String {
+    let file = folder.join("made.html");
+    let mut command = Command::new(kvmprof());
+    command.arg("html").arg(path).arg("--output").arg(&file);
+    let ran = run_command(&mut command);
+    assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+    std::fs::read_to_string(file).unwrap()
+}
+
+#[test]
+fn waits_are_those_that_the_program_prints() {
+    let run = super::tasks::run("6.12");
+    let recording = run.path("late.kvmprof");
+    let used = Used::of_page("waiting", |folder| made(&recording, folder));
+    let report = run.json("late.json");
+    let states = report["states"].as_array().unwrap();
+    let rows = report["waits"].as_array().unwrap().iter();
+    let rows = rows.filter(|row| row["state"] != "I").map(|row| {
+        let function = row["functions"][0].as_str().unwrap_or("(unknown)");
+        let [seen, tasks] = ["seen", "tasks"].map(|name| row[name].to_string());
+        let state = row["state"].as_str().unwrap();
+        let name = states.iter().find(|one| one["state"] == state).unwrap();
+        let state = format!("{} ({state})", name["name"].as_str().unwrap());
+        vec![function.to_owned(), seen, tasks, state]
+    });
+    let mut rows: Vec<Vec<String>> = rows.collect();
+    rows.sort();
+    println!("{} rows", rows.len());
+    assert!(rows.len() >= 7);
+    assert_eq!(shown(&used, "waits", &[0, 1, 4, 6]), rows);
+}
+
 #[test]
 fn totals_of_a_time_and_a_process_are_those_that_the_program_prints() {
     let run = super::stalls::run();
     let recording = run.path("guest.kvmprof");
-    let used = Used::of_page("part", |folder| {
-        let file = folder.join("made.html");
-        let mut command = Command::new(kvmprof());
-        command
-            .arg("html")
-            .arg(&recording)
-            .arg("--output")
-            .arg(&file);
-        let ran = run_command(&mut command);
-        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
-        std::fs::read_to_string(file).unwrap()
-    });
+    let used = Used::of_page("part", |folder| made(&recording, folder));
     let total = |name: &str| used.said[name]["total"].clone();
     let half = report(used.text("halfCommand"), &recording);
     assert_eq!(total("half"), half["samples"]);

@@ -4,6 +4,7 @@
 const CHARTS = 16; // vCPUs that are shown
 
 // The bins of the chart: those that are shown, of the selected time if there is one among them.
+/** @returns {Bins} */
 function chartBins() {
   const [shown, selected] = [shownBins(), selectedBins()];
   const [from, to] = [Math.max(shown[0], selected[0]), Math.min(shown[1], selected[1])];
@@ -11,6 +12,8 @@ function chartBins() {
 }
 
 // By vCPU and bin, the nodes and ticks of the runs there, of what the filters but that of time select.
+/** @typedef {[number, Int32Array][]} RunsOfBin Modes, and cells. */
+/** @type {(bins: Bins) => Map<number, Map<number, RunsOfBin>>} */
 function runsByBin([from, to]) {
   const found = new Map();
   eachRun(sums.all, (run, selected) => {
@@ -25,47 +28,73 @@ function runsByBin([from, to]) {
 }
 
 // The nodes of a bin's way, the outermost first, each with its ticks by mode.
+/** @type {(runsOfBin: RunsOfBin) => { node: number, modes: number[], ticks: number }[]} */
 function heaviestWay(runsOfBin) {
+  /** @type {Map<number, number[]>} */
   const modesOf = new Map();
+  /** @type {Map<number, number[]>} */
   const calls = new Map();
   for (const [mode, selected] of runsOfBin) {
     for (const cell of selected) {
-      for (let node = cells.node[cell]; node > 0; node = nodes.parent[node]) {
-        if (!modesOf.has(node)) {
-          modesOf.set(node, [0, 0, 0, 0]);
-          const caller = nodes.parent[node];
-          if (!calls.has(caller)) calls.set(caller, []);
-          calls.get(caller).push(node);
+      for (let node = shownAs[cells.node[cell]]; node > 0; node = nodes.parent[node]) {
+        let modes = modesOf.get(node);
+        if (!modes) {
+          modes = [0, 0, 0, 0];
+          modesOf.set(node, modes);
+          const called = calls.get(nodes.parent[node]);
+          if (called) called.push(node);
+          else calls.set(nodes.parent[node], [node]);
         }
-        modesOf.get(node)[mode] += cells.ticks[cell];
+        modes[mode] += cells.ticks[cell];
       }
     }
   }
   const way = [];
-  const ticksOfNode = (node) => modesOf.get(node).reduce((sum, ticks) => sum + ticks, 0);
-  for (let node = 0; calls.has(node);) {
-    node = calls.get(node).reduce((most, call) => ticksOfNode(call) > ticksOfNode(most) ? call : most);
-    way.push({ node, modes: modesOf.get(node), ticks: ticksOfNode(node) });
+  const sumOf = (/** @type {number} */ node) => {
+    const modes = modesOf.get(node) ?? [];
+    return { node, modes, ticks: modes.reduce((sum, ticks) => sum + ticks, 0) };
+  };
+  for (let called = calls.get(0); called;) {
+    const next = called.map(sumOf).reduce((most, call) => call.ticks > most.ticks ? call : most);
+    way.push(next);
+    called = calls.get(next.node);
   }
   return way;
 }
 
+// A frame of the chart, from one bin to another. What isn't on the way has no frame: the rest of its ticks isn't its own.
+class ChartFrame extends Frame {
+  /** @type {ChartFrame[]} */
+  calls = [];
+
+  /** @param {Frame | null} parent @param {string} id @param {number} fn @param {string} name @param {number} node @param {Bins} bins */
+  constructor(parent, id, fn, name, node, [from, to]) {
+    super(parent, id, fn, name);
+    this.node = node;
+    this.from = from;
+    this.to = to;
+  }
+}
+
 // The frames of a vCPU below one that stands for it, in the order of time.
+/** @type {(vcpu: number, bins: Map<number, RunsOfBin>, shown: Bins) => ChartFrame} */
 function chartOf(vcpu, bins, [from, to]) {
-  const root = Object.assign(new Frame(null, "", -1, `vCPU ${vcpu}`), { from, to, calls: [] });
+  const root = new ChartFrame(null, "", -1, `vCPU ${vcpu}`, 0, [from, to]);
   for (let bin = from; bin < to; bin++) {
     let parent = root;
-    for (const { node, modes, ticks } of bins.has(bin) ? heaviestWay(bins.get(bin)) : []) {
+    for (const { node, modes, ticks } of heaviestWay(bins.get(bin) ?? [])) {
       let frame = parent.calls.at(-1);
       if (frame?.node !== node || frame.to !== bin) {
         const fn = nodes.fn[node];
-        frame = Object.assign(new Frame(parent, `${bin}-${node}`, fn, functions.name[fn]), { node, from: bin, to: bin, calls: [], isInlined: (nodes.flags[node] & 2) === 2 });
+        frame = new ChartFrame(parent, `${bin}-${node}`, fn, functions.name[fn], node, [bin, bin]);
+        frame.isInlined = (nodes.flags[node] & 2) === 2;
         parent.calls.push(frame);
       }
       frame.to = bin + 1;
       frame.ticks += ticks;
       if (parent === root) root.ticks += ticks;
-      modes.forEach((count, mode) => { frame.modes[mode] += count; });
+      const shown = frame;
+      modes.forEach((count, mode) => { shown.modes[mode] += count; });
       if (nodes.flags[node] & 1) frame.cut += ticks;
       parent = frame;
     }
@@ -76,12 +105,13 @@ function chartOf(vcpu, bins, [from, to]) {
 
 // A vCPU's part of the chart. Keys move in it as in a graph.
 class ChartLane extends Flames {
-  // What isn't on the way has no frame: the rest of a frame's ticks isn't its own.
-  isPartial = true;
+  isUpright = true;
 
+  /** @type {(root: ChartFrame, bins: Bins, isHit: Search) => void} */
   drawLane(root, [from, to], isHit) {
     Object.assign(this, { root, zoomed: root, hangs: true, elements: new Map(), hits: [] });
     const width = this.box.clientWidth || 1;
+    /** @type {Box[]} */
     const boxes = [];
     const rest = [root];
     for (let index = 0; index < rest.length && boxes.length < MOST; index++) {
@@ -100,8 +130,13 @@ class ChartLane extends Flames {
 }
 
 class StackChart {
+  /** @type {ChartLane[]} */
+  lanes = [];
+
+  /** @param {HTMLElement} box @param {(frame: Frame, view: View) => void} select */
   constructor(box, select) {
-    Object.assign(this, { box, select, lanes: [] });
+    this.box = box;
+    this.select = select;
   }
 
   get isCrowded() {
@@ -112,6 +147,7 @@ class StackChart {
     return this.lanes.flatMap((lane) => lane.hits);
   }
 
+  /** @param {Search} isHit */
   draw(isHit) {
     const span = chartBins();
     const byBin = runsByBin(span);
@@ -126,10 +162,12 @@ class StackChart {
     });
   }
 
+  /** @param {number} fn */
   mark(fn) {
     for (const lane of this.lanes) lane.mark(fn);
   }
 
+  /** @param {Frame} frame */
   reveal(frame) {
     for (const lane of this.lanes) lane.reveal(frame);
   }

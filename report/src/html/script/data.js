@@ -1,16 +1,60 @@
 // Names come from the guest: they only ever become text, never HTML.
 
+// Types are for TypeScript's checker, which tests run; the module `data` says what the page's data are.
+/**
+ * @typedef {Record<string, string>} Words
+ * @typedef {{ recording: number[], pid: (number | null)[], tid: (number | null)[], name: string[] }} ThreadColumns Null: all that aren't told apart.
+ * @typedef {{ looks: string[], states: string[], timed: boolean, rows: string, rare: { waits: number, seen: number }, threads: ThreadColumns }} WaitData
+ * @typedef {{ function: number, begin: string, ticks: number, offsets: number[], texts: string[], ticksAt: number[], places: number[], names: string[],
+ *   source: { file: string, first: number, texts: string[], ticksAt: number[] } | null }} CodeData
+ * @typedef {object} PageData
+ * @property {number} begin
+ * @property {number} width
+ * @property {number} bins
+ * @property {number} length
+ * @property {number[]} lengths
+ * @property {{ begin: number | null, end: number | null }[]} times
+ * @property {number[]} restarts
+ * @property {boolean} comparison
+ * @property {string[]} files
+ * @property {number} hz
+ * @property {string | null} event
+ * @property {{ pids: number[], comms: string[], vcpus: number[], modes: string[], labels?: string[], grep: string | null }} selection
+ * @property {{ recording: number[], pid: number[], name: string[] }} processes
+ * @property {ThreadColumns} threads
+ * @property {Words[]} [labels]
+ * @property {number[]} [labelled]
+ * @property {{ name: string[], build: string[] }} modules
+ * @property {{ name: string[], module: number[], kernel: number[], low: string[], span: string[], lines: string[] }} functions
+ * @property {CodeData[]} code
+ * @property {number} rare
+ * @property {{ threads: (number | null)[], node: number }} halted
+ * @property {WaitData} [waits]
+ * @property {string} nodes
+ * @property {string} cells
+ * @property {string} missed
+ * @typedef {{ parent: Int32Array, fn: Int32Array, flags: Uint8Array, length: number }} Calls A tree of calls, by node.
+ * @typedef {{ node: Int32Array, ticks: Float64Array, run: Int32Array, length: number }} Cells
+ * @typedef {{ bin: Uint16Array, vcpu: Uint16Array, mode: Uint8Array, thread: Int32Array }} Runs
+ * @typedef {{ bin: number, recording: number, vcpu: number, idle: number, parts: number[] }} MissedRow
+ * @typedef {[number, number]} Bins The first bin, and the one behind the last.
+ * @typedef {((name: string) => boolean) | null} Search Which names are searched for.
+ */
+
 const MODES = ["user", "kernel", "interrupt", "idle"];
 const MISSED = ["stolen", "lost", "others"];
 
-const element = (id) => document.getElementById(id);
+// Most elements have only some properties of an input.
+/** @type {(id: string) => HTMLInputElement} */
+const element = (id) => /** @type {any} */ (document.getElementById(id));
 
 // A new element with these properties and children.
+/** @type {<Tag extends keyof HTMLElementTagNameMap>(tag: Tag, properties?: Record<string, unknown>, ...children: (Node | string)[]) => HTMLElementTagNameMap[Tag]} */
 function make(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
-    if (name in made && name !== "list") made[name] = value;
-    else made.setAttribute(name, value);
+    if (name in made && name !== "list") Object.assign(made, { [name]: value });
+    else made.setAttribute(name, String(value));
   }
   made.append(...children);
   return made;
@@ -18,6 +62,7 @@ function make(tag, properties = {}, ...children) {
 
 // Reads numbers as the module `pack` writes them.
 class Packed {
+  /** @param {string} text */
   constructor(text) {
     this.bytes = atob(text);
     this.at = 0;
@@ -45,6 +90,7 @@ class Packed {
 }
 
 // Numbers by node. A parent's number is lower than its children's.
+/** @type {(text: string) => Calls} */
 function readNodes(text) {
   const packed = new Packed(text);
   const length = packed.next();
@@ -60,13 +106,15 @@ function readNodes(text) {
 
 // Samples, and idle ticks without a sample: the node and the ticks of each cell, and the run of cells it is in, which have bin, vCPU, mode and thread
 // in common.
+/** @type {(text: string, missed: MissedRow[], halted: PageData["halted"]) => [Cells, Runs]} */
 function readCells(text, missed, halted) {
   const packed = new Packed(text);
   const idle = missed.filter((row) => row.idle > 0);
   const sampled = packed.next();
   const length = sampled + idle.length;
   const cells = { node: new Int32Array(length), ticks: new Float64Array(length), run: new Int32Array(length), length };
-  const [bins, vcpus, modes, threads] = [[], [], [], []];
+  const [bins, vcpus, modes, threads] = Array.from({ length: 4 }, () => /** @type {number[]} */ ([]));
+  /** @type {(bin: number, vcpu: number, mode: number, thread: number) => void} */
   const addRun = (bin, vcpu, mode, thread) => {
     bins.push(bin);
     vcpus.push(vcpu);
@@ -88,7 +136,7 @@ function readCells(text, missed, halted) {
     }
   }
   idle.forEach((row, index) => {
-    addRun(row.bin, row.vcpu, MODES.indexOf("idle"), halted.threads[row.recording]);
+    addRun(row.bin, row.vcpu, MODES.indexOf("idle"), halted.threads[row.recording] ?? 0);
     cells.node[sampled + index] = halted.node;
     cells.ticks[sampled + index] = row.idle;
     cells.run[sampled + index] = bins.length - 1;
@@ -97,6 +145,7 @@ function readCells(text, missed, halted) {
   return [cells, runs];
 }
 
+/** @type {(text: string) => MissedRow[]} */
 function readMissed(text) {
   const packed = new Packed(text);
   const rows = [];
@@ -108,22 +157,70 @@ function readMissed(text) {
   return rows;
 }
 
-const data = JSON.parse(element("data").textContent);
-const nodes = readNodes(data.nodes);
+/** @type {PageData} */
+const data = JSON.parse(element("data").textContent ?? "");
+// The stacks as they were recorded; transforms.js has those that are shown.
+const recorded = readNodes(data.nodes);
 const missed = readMissed(data.missed);
 const [cells, runs] = readCells(data.cells, missed, data.halted);
 const allTicks = cells.ticks.reduce((sum, ticks) => sum + ticks, 0);
 const { functions, modules, threads, processes } = data;
+// What functions without a module are filtered by.
+const NO_MODULE = "[none]";
+
+// Appends a row to a table of columns.
+/** @type {(columns: Record<string, unknown[]>, row: Record<string, unknown>) => void} */
+function pushRow(columns, row) {
+  for (const [column, value] of Object.entries(row)) columns[column].push(value);
+}
+
+// Behind its functions each module has one that stands for all of them, where it is collapsed.
+const moduleFunctions = (() => {
+  const first = functions.name.length;
+  const isOfKernel = new Map(functions.module.map((module, fn) => [module, functions.kernel[fn]]));
+  modules.name.forEach((name, module) => {
+    pushRow(functions, { name: name || NO_MODULE, module, kernel: isOfKernel.get(module) ?? 0, low: "", span: "", lines: "" });
+  });
+  return { first, of: (/** @type {number} */ module) => first + module };
+})();
+/** @type {(fn: number) => boolean} */
+const isOfModule = (fn) => fn >= moduleFunctions.first;
+
+// The threads that are in looks at tasks, by their numbers there: those without ticks, and their processes, are added to the others.
+const waiters = (() => {
+  if (!data.waits) return [];
+  const { recording, pid, tid, name } = data.waits.threads;
+  /** @type {Map<string, number>} */
+  const known = new Map(threads.pid.map((pid, thread) => /** @type {const} */ ([`${threads.recording[thread]}:${pid}:${threads.tid[thread]}`, thread])).reverse());
+  const processKey = (/** @type {number} */ recording, /** @type {number | null} */ pid) => `${recording}:${pid}`;
+  const knownProcesses = new Set(processes.pid.map((pid, process) => processKey(processes.recording[process], pid)));
+  const mainNames = new Map(pid.map((_, index) => [`${recording[index]}:${tid[index]}`, name[index]]));
+  const noLabels = data.labels ? data.labels.push({}) - 1 : 0;
+  return pid.map((_, index) => {
+    const process = processKey(recording[index], pid[index]);
+    if (!knownProcesses.has(process)) {
+      pushRow(processes, { recording: recording[index], pid: pid[index], name: mainNames.get(process) ?? name[index] });
+      knownProcesses.add(process);
+    }
+    const thread = `${process}:${tid[index]}`;
+    if (!known.has(thread)) {
+      pushRow(threads, { recording: recording[index], pid: pid[index], tid: tid[index], name: name[index] });
+      data.labelled?.push(noLabels);
+      known.set(thread, threads.pid.length - 1);
+    }
+    return known.get(thread) ?? 0;
+  });
+})();
 const vcpus = [...new Set([...runs.vcpu, ...missed.map((row) => row.vcpu)])].sort((a, b) => a - b);
 
 // A process is known by its number in the list, -1 for all that aren't told apart: pids mean nothing in another recording. In a
 // comparison, processes of the same name are the first one of this name, and so are threads of the same names.
 const OTHERS = -1;
 const isComparison = data.comparison;
+/** @type {(names: string[]) => number[]} */
 const firstOfName = (names) => {
-  const first = new Map();
-  names.forEach((name, index) => { if (!first.has(name)) first.set(name, index); });
-  return names.map((name) => first.get(name));
+  const first = new Map(names.map((name, index) => /** @type {const} */ ([name, index])).reverse());
+  return names.map((name) => first.get(name) ?? 0);
 };
 const sameProcess = isComparison ? firstOfName(processes.name.map((name, process) => name || `pid ${processes.pid[process]}`)) : processes.name.map((_, process) => process);
 const processOf = (() => {
@@ -137,41 +234,56 @@ const sameThread = firstOfName(threads.name.map((name, thread) => isComparison
 // The labels of processes, by their keys and as words.
 const labels = data.labels ?? [];
 const labelKeys = [...new Set(labels.flatMap(Object.keys))].sort();
-const labelName = (thread, key) => `${key}=${labels[data.labelled[thread]][key] ?? "[none]"}`;
+/** @type {(thread: number, key: string) => string} */
+const labelName = (thread, key) => `${key}=${labels[data.labelled?.[thread] ?? -1]?.[key] ?? "[none]"}`;
 const labelNames = [...new Set(labels.flatMap((set) => Object.entries(set).map((label) => label.join("="))))].sort();
 // The number of a recording, where there are several: as a part of names, and of what the address of the page says. Where two are compared names have
 // none, but one id may be that of another process in each.
 const isMerged = data.files.length > 1 && !isComparison;
+/** @type {(recording: number) => string} */
 const ofRecording = (recording) => isMerged ? ` (${recording + 1})` : "";
+/** @type {(recording: number, id: number | null) => string} */
 const inRecording = (recording, id) => isMerged || isComparison ? `${recording + 1}:${id}` : String(id);
+/** @type {(process: number) => string} */
 const processId = (process) => process === OTHERS ? "null" : inRecording(processes.recording[process], processes.pid[process]);
+/** @type {(thread: number) => string} */
 const threadId = (thread) => inRecording(threads.recording[thread], threads.tid[thread]);
+/** @type {(process: number) => string} */
 const processName = (process) => process === OTHERS ? "[others]" : isComparison && processes.name[process] ? processes.name[process]
   : `${processes.name[process] || "pid"} ${processes.pid[process]}${ofRecording(processes.recording[process])}`;
+/** @type {(thread: number) => string} */
 const threadName = (thread) => threads.tid[thread] === null ? "[others]"
   : threads.tid[thread] === 0 && threads.pid[thread] === 0 ? processName(processOf[thread])
     : isComparison && threads.name[thread] ? threads.name[thread]
       : `${threads.name[thread] || "tid"} ${threads.tid[thread]}${ofRecording(threads.recording[thread])}`;
+/** @type {(fn: number) => string} */
 const moduleName = (fn) => modules.name[functions.module[fn]] ?? "";
-// What functions without a module are filtered by.
-const NO_MODULE = "[none]";
 
 // What a function is called in the address of the page.
+/** @type {(fn: number) => string} */
 const keyOf = (fn) => [functions.name[fn], moduleName(fn), functions.kernel[fn] ? "k" : "u"].join("|");
+/** @type {Map<string, number> | null} */
 let functionKeys = null;
 // The function that is called so, if there is one. Most addresses of the page call none.
+/** @type {(key: string) => number | undefined} */
 function functionOfKey(key) {
-  functionKeys ??= new Map(functions.name.map((_, fn) => [keyOf(fn), fn]));
+  // A module that is called as one of its functions comes after it.
+  functionKeys ??= new Map(functions.name.map((_, fn) => /** @type {const} */ ([keyOf(fn), fn])).reverse());
   return functionKeys.get(key);
 }
-const nameOfKey = (key) => functions.name[functionOfKey(key)] ?? key.split("|").slice(0, -2).join("|");
+/** @type {(key: string) => string} */
+const nameOfKey = (key) => functions.name[functionOfKey(key) ?? -1] ?? key.split("|").slice(0, -2).join("|");
 
+/** @type {(part: number, whole: number) => string} */
 const percent = (part, whole) => `${whole > 0 ? (100 * part / whole).toFixed(1) : "0.0"} %`;
+/** @type {(count: number) => string} */
 const ticksOf = (count) => `${count} ${count === 1 ? "tick" : "ticks"}`;
 
 // The time of an edge of bins in seconds, as the option --time takes it; empty at the ends of the recording.
+/** @type {(edge: number) => string} */
 const edgeTime = (edge) => edgeTimeIn(edge, data.times[0], data.begin);
 
+/** @type {(edge: number, time: PageData["times"][number], first: number) => string} */
 function edgeTimeIn(edge, { begin, end }, first) {
   if (edge <= 0) return begin === null ? "" : seconds(begin);
   if (edge >= data.bins) return end === null ? "" : seconds(end);
@@ -179,21 +291,25 @@ function edgeTimeIn(edge, { begin, end }, first) {
 }
 
 // Seconds with as many decimals as it takes, at least three.
+/** @type {(ns: number) => string} */
 function seconds(ns) {
   const text = (ns / 1e9).toFixed(9);
   return text.replace(/(\.\d{3}\d*?)0+$/, "$1");
 }
 
 // A duration for people.
+/** @type {(ns: number) => string} */
 function duration(ns) {
-  const [scale, unit] = ns < 1e6 ? [1e3, "µs"] : ns < 1e9 ? [1e6, "ms"] : [1e9, "s"];
+  const [scale, unit] = /** @type {[number, string]} */ (ns < 1e6 ? [1e3, "µs"] : ns < 1e9 ? [1e6, "ms"] : [1e9, "s"]);
   return `${Number((ns / scale).toPrecision(4))} ${unit}`;
 }
 
 // The time of an edge for people.
+/** @type {(edge: number) => string} */
 const shownTime = (edge) => `${((data.begin + Math.min(edge * data.width, data.length)) / 1e9).toFixed(3)} s`;
 
 // Wilson's score interval at 95 %, as in the report.
+/** @type {(part: number, whole: number) => [number, number]} */
 function interval(part, whole) {
   const z = 1.959964;
   if (whole === 0) return [0, 1];

@@ -1,6 +1,11 @@
 // What is known of the selected frame or function, and what can be done with it.
 
-let selection = null; // { fn, frame, flames }
+/**
+ * @typedef {{ fn: number, frame: Frame, flames: View }} SelectedFrame
+ * @typedef {SelectedFrame | { fn: number, frame: null, flames: null }} Selected
+ */
+/** @type {Selected | null} */
+let selection = null;
 
 function focusDetails() {
   if (state.side !== "") changeInPlace({ side: "" }, drawViews);
@@ -8,6 +13,7 @@ function focusDetails() {
 }
 
 // Selects a frame of a view.
+/** @type {(frame: Frame, flames: View) => void} */
 function showFrame(frame, flames) {
   selection = { fn: frame.fn, frame, flames };
   drawSelection();
@@ -15,6 +21,7 @@ function showFrame(frame, flames) {
 }
 
 // Selects a function, wherever it was called.
+/** @param {number} fn */
 function showFunction(fn) {
   selection = { fn, frame: null, flames: null };
   drawSelection();
@@ -37,34 +44,47 @@ function selectedGroup() {
 }
 
 // Whether the tree that a frame is in begins with callees.
-const isFromCallees = (flames) => flames === views.callers || flames !== views.callees && !flames?.isPartial && state.inverted !== "";
+/** @type {(flames: View | null) => boolean} */
+const isFromCallees = (flames) => flames === views.callers || !(flames instanceof Flames && flames.isUpright) && state.inverted !== "";
 
+/** @type {(selected: SelectedFrame) => [string, string][]} */
 function countsOf({ frame, flames }) {
-  const isSelf = frame.fn >= 0 && !isFromCallees(flames) && !flames.isPartial;
+  if (flames.root.isOfWaits) return [["waits", `${countText(frame, flames.root)}, ${rounded(frame.ticks / Math.max(waited.looks, 1))} tasks per look`]];
+  const isSelf = frame.fn >= 0 && !isFromCallees(flames) && !(frame instanceof ChartFrame);
   if (isComparison) {
     const own = frame.calls.reduce(([before, after], { sides }) => [before - sides[0], after - sides[1]], frame.sides);
-    return [["ticks", countText(frame, flames.root)], ...isSelf ? [["self", changeText(own)]] : []];
+    /** @type {[string, string][]} */
+    const counts = [["ticks", countText(frame, flames.root)], ["self", changeText(own)]];
+    return isSelf ? counts : counts.slice(0, 1);
   }
   const own = frame.calls.reduce((rest, called) => rest - called.ticks, frame.ticks);
+  /** @type {(count: number) => string} */
   const share = (count) => `${percent(count, sums.total)} of what is selected (${intervalText(count)})`;
-  if (flames.isPartial) {
+  if (frame instanceof ChartFrame) {
     const time = [frame.from, frame.to].map(shownTime).join(" to ");
     return [["time", `${time} (${duration((frame.to - frame.from) * data.width)})`], ["ticks", `${frame.ticks} in this time, of the way that most took`]];
   }
-  const shown = flames.root.ticks === sums.total ? [] : [["of these", `${percent(frame.ticks, flames.root.ticks)} of what is shown`]];
-  return [["total", `${ticksOf(frame.ticks)}, ${share(frame.ticks)}`], ...shown, ...isSelf ? [["self", `${ticksOf(own)}, ${share(own)}`]] : []];
+  /** @type {[string, string][]} */
+  const counts = [["total", `${ticksOf(frame.ticks)}, ${share(frame.ticks)}`]];
+  if (flames.root.ticks !== sums.total) counts.push(["of these", `${percent(frame.ticks, flames.root.ticks)} of what is shown`]);
+  if (isSelf) counts.push(["self", `${ticksOf(own)}, ${share(own)}`]);
+  return counts;
 }
 
+/** @type {(selected: Selected) => [string, string][]} */
 function factsOf(selected) {
   const { fn, frame } = selected;
-  const facts = frame ? countsOf(selected) : [];
+  const facts = selected.frame ? countsOf(selected) : [];
   if (frame && !isComparison) facts.push(["modes", modesText(frame)]);
   if (fn < 0) return facts;
   const [low, span] = [functions.low[fn], functions.span[fn]];
   const module = functions.module[fn];
   const kind = functions.kernel[fn] ? "kernel" : "user";
   facts.push(["function of", `${kind}${frame?.isInlined ? ", inlined" : ""}`]);
-  if (frame?.cut > 0) facts.push(["callers", `missing in ${frame.cut} of its ${ticksOf(frame.ticks)}: their stacks are cut short`]);
+  if (selected.frame && selected.frame.cut > 0) {
+    const all = countOf(selected.frame.ticks, selected.flames.root);
+    facts.push(["callers", `missing in ${selected.frame.cut} of its ${all}: their stacks are cut short`]);
+  }
   facts.push(["module", moduleName(fn)]);
   facts.push(["build id", modules.build[module]]);
   if (low !== "") facts.push(["addresses", span === "" ? `0x${low}` : `0x${low} to 0x${(BigInt(`0x${low}`) + BigInt(`0x${span}`)).toString(16)}`]);
@@ -72,15 +92,21 @@ function factsOf(selected) {
   return facts.filter(([, value]) => value);
 }
 
+/** @type {(selected: Selected) => HTMLElement[]} */
 function actionsOf(selected) {
   const { fn, frame, flames } = selected;
+  /** @type {HTMLElement[]} */
   const actions = [];
-  const add = (name, action) => actions.push(make("button", { type: "button", textContent: name, onclick: action }));
-  if (frame && flames.root !== frame && flames.enter) add("Zoom in", () => flames.enter(frame));
+  /** @type {AddAction} */
+  const add = (name, action, key) => { actions.push(actionButton(name, action, key)); };
+  if (frame && flames.root !== frame && flames instanceof Flames) add("Zoom in", () => flames.enter(frame));
   if (fn >= 0) {
     const key = keyOf(fn);
-    add("Only with it", () => change({ only: [...new Set([...state.only, key])], zoom: "" }));
-    add("Without it", () => change({ hide: [...new Set([...state.hide, key])], zoom: "" }));
+    // A module's frame was not recorded: filters know its functions.
+    if (!isOfModule(fn)) {
+      add("Only with it", () => change({ only: [...new Set([...state.only, key])], zoom: "" }));
+      add("Without it", () => hideFunction(fn), "d");
+    }
     add("Callers and callees", () => change({ tab: "function", about: key }));
     const name = moduleName(fn);
     if (name !== "") {
@@ -95,12 +121,41 @@ function actionsOf(selected) {
   return actions;
 }
 
+// A button that does `action`, as does its key if it has one.
+/** @typedef {(name: string, action: (event: any) => void, key?: string) => void} AddAction */
+/** @type {(textContent: string, action: (event: any) => void, key?: string) => HTMLElement} */
+function actionButton(textContent, action, key) {
+  const made = make("button", { type: "button", textContent, onclick: action });
+  if (key) {
+    made.title = `Key: ${key}`;
+    made.setAttribute("aria-keyshortcuts", key === key.toLowerCase() ? key : `Shift+${key}`);
+  }
+  return made;
+}
+
+// Leaves out the ticks with a function on their stack.
+/** @param {number} fn */
+function hideFunction(fn) {
+  if (!isOfModule(fn)) change({ hide: [...new Set([...state.hide, keyOf(fn)])], zoom: "" });
+}
+
+// The transforms by a function, with their own heading.
+/** @type {(selected: Selected) => HTMLElement[]} */
+function transformActions({ fn }) {
+  const kinds = fn >= 0 ? transformsOf(fn) : [];
+  if (kinds.length === 0) return [];
+  const buttons = kinds.map((kind) => actionButton(TRANSFORMS[kind].button, () => transform(kind, fn), TRANSFORMS[kind].key));
+  return [make("h3", { textContent: "Transform all stacks" }), make("p", { className: "actions" }, ...buttons)];
+}
+
 // What can be done with a process, a thread or a label.
+/** @type {(key: number, frame: Frame, add: AddAction) => void} */
 function addGroupActions(key, frame, add) {
   if (state.group === "thread") {
     if (threads.tid[key] !== null) add("Only this thread", () => includeThread(key));
     return;
   }
+  /** @type {[FilterKind, string, string]} */
   const [kind, name, value] = state.group === "process" ? ["pid", "process", processId(key)] : ["label", "label", frame.name];
   // There is no filter for what has no label.
   if (kind === "label" && !labelNames.includes(value)) return;
@@ -109,6 +164,7 @@ function addGroupActions(key, frame, add) {
 }
 
 // A bar with a part for each mode.
+/** @type {(counts: { modes: number[], ticks: number }) => HTMLElement} */
 function modeBar({ modes, ticks }) {
   const parts = MODES.map((mode, index) => {
     const part = make("i", { className: mode });
@@ -126,25 +182,32 @@ function drawDetails() {
     box.replaceChildren();
     return;
   }
-  const hadFocus = box.contains(document.activeElement) ? document.activeElement.textContent : null;
+  const hadFocus = box.contains(document.activeElement) ? document.activeElement?.textContent : null;
+  /** @type {(rows: [string | Node, string][]) => HTMLElement} */
   const listed = (rows) => make("dl", {}, ...rows.flatMap(([term, value]) => [make("dt", {}, term), make("dd", { textContent: value })]));
   if (!selection) {
     const all = { modes: sums.mode, ticks: sums.total };
-    const filterOf = (mode) => make("button", { type: "button", className: "link", textContent: mode, title: `Only ${mode}; with Alt all but that`, onclick: (event) => (event.altKey ? exclude : include)("mode", mode) });
-    const rows = MODES.map((mode, index) => [filterOf(mode), `${percent(sums.mode[index], sums.total)} (${ticksOf(sums.mode[index])})`]).filter((_, index) => sums.mode[index] > 0);
+    /** @type {(mode: string) => HTMLElement} */
+    const filterOf = (mode) => make("button", { type: "button", className: "link", textContent: mode, title: `Only ${mode}; with Alt all but that`,
+      onclick: (/** @type {any} */ event) => (event.altKey ? exclude : include)("mode", mode) });
+    /** @type {(mode: string, index: number) => [Node, string]} */
+    const rowOfMode = (mode, index) => [filterOf(mode), `${percent(sums.mode[index], sums.total)} (${ticksOf(sums.mode[index])})`];
+    const rows = MODES.map(rowOfMode).filter((_, index) => sums.mode[index] > 0);
     box.replaceChildren(make("h2", { textContent: "What is selected" }), ...isComparison ? [] : [modeBar(all), listed(rows)],
       make("p", { className: "note", textContent: "Choose a frame or a function to see more of it here." }));
     return;
   }
   const name = selection.frame ? selection.frame.name : functions.name[selection.fn];
   const actions = make("p", { className: "actions" }, ...actionsOf(selection));
-  box.replaceChildren(make("h2", { textContent: name }), ...selection.frame && !isComparison ? [modeBar(selection.frame)] : [], listed(factsOf(selection)), actions);
-  if (hadFocus !== null) {
+  const modes = selection.frame && !isComparison && !selection.flames.root.isOfWaits ? [modeBar(selection.frame)] : [];
+  box.replaceChildren(make("h2", { textContent: name }), ...modes, listed(factsOf(selection)), actions, ...transformActions(selection));
+  if (hadFocus) {
     [...box.querySelectorAll("button")].find((button) => button.textContent === hadFocus)?.focus();
   }
 }
 
 // Copies `text`, and says so on the `button`.
+/** @type {(text: string, button: HTMLElement) => Promise<void>} */
 async function copy(text, button) {
   const name = button.textContent;
   try {

@@ -1,24 +1,31 @@
-// The filters, which combine: one value of each kind, what is left out, and functions of stacks. Each is a chip.
+// The filters, which combine: one value of each kind, what is left out, and functions of stacks. Each is a chip, as transforms are.
 
+/** @typedef {"pid" | "tid" | "label" | "vcpu" | "mode" | "module"} FilterKind */
+/** @type {Record<FilterKind, string>} */
 const KINDS_OF_FILTERS = { pid: "process", tid: "thread", label: "label", vcpu: "vCPU", mode: "mode", module: "module" };
 
 // Only what has this value, or all but that.
+/** @type {(kind: FilterKind, value: string) => void} */
 const include = (kind, value) => change({ [kind]: value, ...kind === "pid" ? { tid: "" } : {}, not: state.not.filter((one) => one !== `${kind}:${value}`), zoom: "" });
+/** @type {(kind: FilterKind, value: string) => void} */
 const exclude = (kind, value) => change({ not: [...new Set([...state.not, `${kind}:${value}`])], ...state[kind] === value ? { [kind]: "" } : {}, zoom: "" });
+/** @type {(thread: number) => void} */
 const includeThread = (thread) => change({ pid: processId(processOf[thread]), tid: threadId(thread), zoom: "" });
+
+const filterKinds = /** @type {FilterKind[]} */ (Object.keys(KINDS_OF_FILTERS));
 
 function setUpFilters() {
   const listed = processes.pid.map((_, process) => process).filter((process) => sameProcess[process] === process);
   fill("pid", listed.map((process) => [processId(process), processName(process)]));
   fill("label", labelNames.map((label) => [label, label]));
-  element("label").parentElement.hidden = labelNames.length === 0;
+  element("label").closest("label")?.toggleAttribute("hidden", labelNames.length === 0);
   fill("vcpu", vcpus.map((vcpu) => [String(vcpu), `vCPU ${vcpu}`]));
   fill("mode", MODES.map((mode) => [mode, mode]));
-  const isWithout = nodesWith(functionsWhere((_, fn) => moduleName(fn) === ""));
+  const isWithout = nodesWith(recorded, functionsWhere((_, fn) => moduleName(fn) === ""));
   const isAnyWithout = cells.node.some((node) => isWithout[node] === 1);
   fill("module", modules.name.filter((name) => name !== "" || isAnyWithout).map((name) => name || NO_MODULE).map((name) => [name, name]));
-  for (const kind of Object.keys(KINDS_OF_FILTERS)) {
-    element(kind).addEventListener("change", (event) => include(kind, event.target.value));
+  for (const kind of filterKinds) {
+    element(kind).addEventListener("change", () => include(kind, element(kind).value));
   }
   // What is typed from one pause to the next is one step.
   let isTyped = false;
@@ -26,35 +33,36 @@ function setUpFilters() {
     if (text !== state.function) (isTyped ? changeInPlace : change)({ function: text, zoom: "" });
     isTyped = !isDone;
   });
-  element("regex").addEventListener("change", (event) => change({ regex: event.target.checked ? "1" : "", zoom: "" }));
+  element("regex").addEventListener("change", () => change({ regex: element("regex").checked ? "1" : "", zoom: "" }));
   element("clear").addEventListener("click", clearFilters);
   element("idling").hidden = !hasIdle;
-  element("idle").addEventListener("change", (event) => change({ idle: event.target.checked ? "1" : "", zoom: "" }));
+  element("idle").addEventListener("change", () => change({ idle: element("idle").checked ? "1" : "", zoom: "" }));
   element("undo").addEventListener("click", undo);
-  element("copycommand").addEventListener("click", (event) => copy(element("command").textContent, event.target));
+  element("copycommand").addEventListener("click", () => copy(element("command").textContent ?? "", element("copycommand")));
 }
 
 function clearFilters() {
   const cleared = Object.fromEntries(FILTERS.map((name) => [name, ""]));
-  change({ ...cleared, regex: "", only: [], hide: [], not: [], zoom: "" });
+  change({ ...cleared, regex: "", only: [], hide: [], not: [], transform: [], zoom: "" });
 }
 
 // Fills a list with the choices; the first one is all.
+/** @type {(id: string, choices: string[][]) => void} */
 function fill(id, choices) {
   const all = make("option", { value: "", textContent: "all" });
   element(id).replaceChildren(all, ...choices.map(([value, textContent]) => make("option", { value, textContent })));
 }
 
 function drawFilters() {
-  const own = threads.tid.map((tid, thread) => [thread, tid]).filter(([thread, tid]) =>
-    tid !== null && sameThread[thread] === thread && (state.pid === "" || processId(processOf[thread]) === state.pid));
-  fill("tid", own.slice(0, 2000).map(([thread]) => [threadId(thread), threadName(thread)]));
-  for (const kind of Object.keys(KINDS_OF_FILTERS)) element(kind).value = state[kind];
+  const own = threads.tid.map((_, thread) => thread).filter((thread) =>
+    threads.tid[thread] !== null && sameThread[thread] === thread && (state.pid === "" || processId(processOf[thread]) === state.pid));
+  fill("tid", own.slice(0, 2000).map((thread) => [threadId(thread), threadName(thread)]));
+  for (const kind of filterKinds) element(kind).value = state[kind];
   if (document.activeElement !== element("function")) element("function").value = state.function;
   element("regex").checked = state.regex !== "";
   element("idle").checked = state.idle !== "";
   const isWrong = state.function !== "" && matcher(state.function, state.regex !== "") === null;
-  element("function").setAttribute("aria-invalid", isWrong);
+  element("function").setAttribute("aria-invalid", String(isWrong));
   element("wrong").hidden = !isWrong;
   element("clear").disabled = !isFiltered();
   element("undo").disabled = steps() === 0;
@@ -64,11 +72,15 @@ function drawFilters() {
   element("add").textContent = applied.length > 0 ? `Filter (${applied.length})` : "Filter";
   const [stolen, lost] = sums.missed;
   element("total").textContent = isComparison ? `${ticksOf(sums.sides[0])} selected before, ${ticksOf(sums.sides[1])} after.` : `${ticksOf(sums.total)} selected, ${percent(sums.total, allTicks)} of all; besides ${stolen} stolen, ${lost} lost.`;
-  element("command").textContent = command();
+}
+
+function drawCommand() {
+  element("command").textContent = state.tab === "wait" ? waitsCommand() : command();
   element("command").title = element("command").textContent;
 }
 
 // What a value of a filter is called.
+/** @type {(kind: string, value: string) => string} */
 function shownValue(kind, value) {
   if (kind === "pid") {
     const process = processes.pid.findIndex((_, process) => sameProcess[process] === process && processId(process) === value);
@@ -79,6 +91,7 @@ function shownValue(kind, value) {
 }
 
 // A filter that can be removed, and where `turn` is given be turned round: only this, or all but that.
+/** @type {(text: string, remove: () => void, turn?: (() => void) | null) => HTMLElement} */
 function chip(text, remove, turn) {
   const body = turn ? make("button", { type: "button", textContent: text, title: "Turn round: only this, or all but this", onclick: turn }) : make("span", { textContent: text });
   return make("span", { className: "chip" }, body, make("button", { type: "button", textContent: "✕", "aria-label": `${text}: remove this filter`, onclick: remove }));
@@ -86,28 +99,30 @@ function chip(text, remove, turn) {
 
 function chips() {
   const made = [];
+  /** @type {(list: "only" | "hide" | "not" | "transform", key: string) => Partial<State>} */
   const without = (list, key) => ({ [list]: state[list].filter((other) => other !== key), zoom: "" });
   if (state.time !== "") {
     const [begin, end] = selectedBins();
     made.push(chip(`${shownTime(begin)} to ${shownTime(end)}`, () => change({ time: "", zoom: "" })));
   }
-  for (const [kind, name] of Object.entries(KINDS_OF_FILTERS)) {
+  for (const kind of filterKinds) {
     const value = state[kind];
     if (value === "") continue;
     const turn = kind === "tid" ? null : () => change({ [kind]: "", not: [...state.not, `${kind}:${value}`], zoom: "" });
-    made.push(chip(`${name} ${shownValue(kind, value)}`, () => change({ [kind]: "", zoom: "" }), turn));
+    made.push(chip(`${KINDS_OF_FILTERS[kind]} ${shownValue(kind, value)}`, () => change({ [kind]: "", zoom: "" }), turn));
   }
   if (state.function !== "") made.push(chip(`function ${state.function}`, () => change({ function: "", zoom: "" })));
   for (const one of state.not) {
-    const [kind, value] = [one.slice(0, one.indexOf(":")), one.slice(one.indexOf(":") + 1)];
+    const [kind, value] = /** @type {[FilterKind, string]} */ (kindAndValue(one));
     const turn = () => change({ ...without("not", one), [kind]: value });
     if (kind in KINDS_OF_FILTERS) made.push(chip(`not ${KINDS_OF_FILTERS[kind]} ${shownValue(kind, value)}`, () => change(without("not", one)), turn));
   }
-  for (const [list, other, word] of [["only", "hide", "only"], ["hide", "only", "without"]]) {
+  for (const [list, other, word] of /** @type {const} */ ([["only", "hide", "only"], ["hide", "only", "without"]])) {
     for (const key of state[list]) {
       made.push(chip(`${word} ${nameOfKey(key)}`, () => change(without(list, key)), () => change({ ...without(list, key), [other]: [...new Set([...state[other], key])] })));
     }
   }
+  for (const one of state.transform) made.push(chip(transformName(one), () => change(without("transform", one))));
   return made;
 }
 
@@ -115,6 +130,7 @@ function chips() {
 const ONLY_OF_BROWSERS = /\(\?<?[=!]|\\[1-9]|\\k</;
 
 // The modes and the vCPUs that the command has to select; none if these are all that there are. null: it can't.
+/** @type {(all: string[], given: string[], isChosen: (one: string) => boolean) => string[] | null} */
 function chosenOf(all, given, isChosen) {
   const chosen = (given.length > 0 ? given : all).filter(isChosen);
   if (chosen.length === 0) return null;
@@ -122,24 +138,34 @@ function chosenOf(all, given, isChosen) {
 }
 
 // The options of the filters that both commands have, and whether there are others.
+/** @type {(given: PageData["selection"], pids: (number | string)[]) => { options: string[], others: boolean }} */
 function optionsOfFilters(given, pids) {
+  /** @type {string[]} */
   const options = [];
-  const list = (option, values) => { if (values?.length > 0) options.push(`--${option}=${values.join(",")}`); };
+  /** @type {(option: string, values: (number | string)[] | null) => void} */
+  const list = (option, values) => { if (values && values.length > 0) options.push(`--${option}=${values.join(",")}`); };
   list("pid", pids);
   given.comms.forEach((comm) => options.push(`--comm ${quoted(comm)}`));
   const wanted = selectedModes();
-  const vcpu = chosenOf(vcpus.map(String), given.vcpus.map(String), (vcpu) => isSelectedVcpu(vcpu));
+  const vcpu = chosenOf(vcpus.map(String), given.vcpus.map(String), (vcpu) => isSelectedVcpu(Number(vcpu)));
   const mode = chosenOf(MODES, given.modes, (mode) => wanted.includes(mode));
   list("vcpu", vcpu);
   list("mode", mode);
   selectedLabels().forEach((label) => options.push(`--label ${quoted(label)}`));
-  const others = vcpu === null || mode === null || ["tid", "module"].some((name) => state[name] !== "")
-    || state.only.length > 0 || state.hide.length > 0 || ["pid", "label", "module"].some((kind) => leftOut(kind).length > 0);
-  return [options, others];
+  const others = vcpu === null || mode === null || state.tid !== "" || state.module !== ""
+    || [state.only, state.hide, state.transform].some((list) => list.length > 0) || ["pid", "label", "module"].some((kind) => leftOut(kind).length > 0);
+  return { options, others };
 }
 
 // Appends that there are filters which the command doesn't have.
+/** @type {(words: string[], others: boolean) => string} */
 const withNote = (words, others) => [...words, ...others ? ["   # without the other filters"] : []].join(" ");
+
+// The option that selects the same time, if it isn't all.
+function timeOption() {
+  const time = selectedBins().map(edgeTime).join(":");
+  return time === ":" ? [] : [`--time ${time}`];
+}
 
 // The command that prints the same numbers; filters that it doesn't have are left out, and said so.
 function command() {
@@ -147,12 +173,10 @@ function command() {
   if (isComparison) return comparisonCommand();
   const [recording, pid] = state.pid.includes(":") ? state.pid.split(":") : ["", state.pid];
   // A process is in one recording only.
-  const files = recording !== "" ? [data.files[recording - 1]] : data.files;
+  const files = recording !== "" ? [data.files[Number(recording) - 1]] : data.files;
   const words = ["kvmprof report", ...files.length > 0 ? files.map(quoted) : ["FILE"]];
-  const [begin, end] = selectedBins();
-  const time = `${edgeTime(begin)}:${edgeTime(end)}`;
-  if (time !== ":") words.push(`--time ${time}`);
-  const [options, others] = optionsOfFilters(given, pid !== "" ? [pid] : given.pids);
+  words.push(...timeOption());
+  const { options, others } = optionsOfFilters(given, pid !== "" ? [pid] : given.pids);
   words.push(...options);
   // The page has no difference between capital and small letters.
   const pattern = state.regex !== "" ? state.function : state.function.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&");
@@ -163,4 +187,5 @@ function command() {
 }
 
 // `text` as one word of a shell.
+/** @type {(text: string) => string} */
 const quoted = (text) => /^[\w./:=,-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;

@@ -5,12 +5,13 @@ const THINNEST = 1; // px of a frame that is drawn
 const MOST = 6000; // frames that are drawn
 const SHADES = 5; // of a mode's colour
 
+/** @type {(frame: Frame) => boolean} */
 const isInterrupt = (frame) => 2 * frame.modes[2] > frame.ticks;
 
 // The shade of each module: those with the most ticks, but for idle ones, differ from each other, and filters change none.
 const shades = (() => {
   const ticks = modules.name.map((name, module) => ({ module, ticks: 0 }));
-  const ofNode = Int32Array.from(nodes.fn, (fn) => fn < 0 ? -1 : functions.module[fn]);
+  const ofNode = Int32Array.from(recorded.fn, (fn) => fn < 0 ? -1 : functions.module[fn]);
   for (let cell = 0; cell < cells.length; cell++) {
     const module = ofNode[cells.node[cell]];
     if (module >= 0 && runs.mode[cells.run[cell]] !== MODES.indexOf("idle")) ticks[module].ticks += cells.ticks[cell];
@@ -23,6 +24,7 @@ const shades = (() => {
 })();
 
 // The class of a frame's colour.
+/** @type {(frame: Frame) => string} */
 function colourOf(frame) {
   if (isComparison) return changeClass(frame.sides);
   if (frame.fn < 0) return "group";
@@ -32,30 +34,55 @@ function colourOf(frame) {
 }
 
 // What a tooltip says of a frame.
+/** @type {(frame: Frame, root: Frame) => [string, ...string[]]} */
 function tipOf(frame, root) {
   const own = frame.calls.reduce((rest, called) => rest - called.ticks, frame.ticks);
-  const time = frame.node === undefined ? "" : `${shownTime(frame.from)} to ${shownTime(frame.to)}`;
-  return [frame.name, time, countText(frame, root), isComparison || frame.fn < 0 || frame.node !== undefined ? "" : `self ${ticksOf(own)}`,
+  const isOfChart = frame instanceof ChartFrame;
+  const time = isOfChart ? `${shownTime(frame.from)} to ${shownTime(frame.to)}` : "";
+  return [frame.name, time, countText(frame, root), isComparison || frame.fn < 0 || isOfChart ? "" : `self ${countOf(own, root)}`,
     frame.fn < 0 ? "" : [moduleName(frame.fn), frame.isInlined ? "inlined" : ""].filter(Boolean).join(", "),
     isComparison ? "" : modesText(frame),
     frame.fn < 0 ? "" : functions.lines[frame.fn].split(", ")[0],
-    frame.cut > 0 ? `callers of ${ticksOf(frame.cut)} missing` : ""];
+    frame.cut > 0 ? `callers of ${countOf(frame.cut, root)} missing` : ""];
 }
 
-const modesText = ({ modes, ticks }) => MODES.map((mode, index) => [mode, modes[index]]).filter(([, part]) => part > 0)
-  .map(([mode, part]) => `${mode} ${percent(part, ticks)}`).join(", ");
+/** @type {(frame: Frame) => string} */
+const modesText = ({ modes, ticks }) => MODES.map((mode, index) => ({ mode, part: modes[index] })).filter(({ part }) => part > 0)
+  .map(({ mode, part }) => `${mode} ${percent(part, ticks)}`).join(", ");
+
+/**
+ * @typedef {HTMLDivElement & { frame: Frame }} FrameElement
+ * @typedef {{ frame: Frame, left: number, share: number, isAbove: boolean }} Box
+ * @typedef {Flames | CallTree} View
+ */
 
 class Flames {
+  // Whether it begins with callers whatever the graph does.
+  isUpright = false;
+  current = "";
+  root = new Frame(null, "", -1, "");
+  zoomed = this.root;
+  hangs = true;
+  isHeld = false;
+  isCrowded = false;
+  /** @type {Frame[]} */
+  hits = [];
+  /** @type {Map<string, FrameElement>} */
+  elements = new Map();
+
   // Draws into `box`. `name` says what the tree is, `select` gets the frame that is selected, `enter` the one to look closer at.
+  /** @param {HTMLElement} box @param {string} name @param {(frame: Frame, view: View) => void} select @param {(frame: any) => void} enter */
   constructor(box, name, select, enter) {
-    Object.assign(this, { box, select, enter, current: "", root: null, isHeld: false, hits: [] });
+    this.box = box;
+    this.select = select;
+    this.enter = enter;
     box.setAttribute("role", "tree");
     box.setAttribute("aria-label", name);
     box.addEventListener("click", (event) => this.onClick(event));
     box.addEventListener("contextmenu", (event) => this.onMenu(event));
     box.addEventListener("keydown", (event) => this.onKey(event));
     box.addEventListener("focusin", (event) => this.onFocus(event));
-    box.addEventListener("pointermove", (event) => {
+    box.addEventListener("pointermove", (/** @type {any} */ event) => {
       if (event.target.frame && event.pointerType !== "touch") showTip(event, tipOf(event.target.frame, this.root));
       else hideTip();
     });
@@ -63,6 +90,7 @@ class Flames {
   }
 
   // Has `redraw` draw anew with the outermost frame where it is in the pane, so that no other frame comes under the pointer.
+  /** @param {() => void} redraw */
   hold(redraw) {
     this.isHeld = true;
     redraw();
@@ -70,13 +98,16 @@ class Flames {
   }
 
   // Draws the frames below `root`, all the width for `zoomed`, from the top down if it `hangs`. `isInverted`: callees first.
+  /** @type {(root: Frame, zoomed: Frame, shape: { hangs: boolean, isInverted: boolean }, isHit: Search) => void} */
   draw(root, zoomed, { hangs, isInverted }, isHit) {
     Object.assign(this, { root, zoomed, hangs });
     // Frames whose callers are missing are torn there.
     this.box.classList.toggle("torn-above", hangs !== isInverted);
     const hadFocus = this.box.contains(document.activeElement);
     const width = this.box.clientWidth || 1;
+    /** @type {Box[]} */
     const boxes = [];
+    /** @type {Frame[]} */
     const above = [];
     for (let frame = zoomed.parent; frame; frame = frame.parent) above.unshift(frame);
     above.forEach((frame) => boxes.push({ frame, left: 0, share: 1, isAbove: true }));
@@ -106,8 +137,9 @@ class Flames {
 
   // Gives the box the height of so many rows. The outermost row stays where it is in the pane: at the same distance from the edge that it is at. While it is held,
   // the box stays as high as that needs.
+  /** @type {(rows: number, fill: () => void) => void} */
   resize(rows, fill) {
-    const pane = this.box.parentElement;
+    const pane = this.box.parentElement ?? this.box;
     const [top, bottom] = [pane.scrollTop, pane.scrollHeight - pane.clientHeight - pane.scrollTop];
     const away = this.hangs ? top : bottom;
     const least = this.isHeld && away > 0 ? away + pane.clientHeight : 0;
@@ -117,8 +149,9 @@ class Flames {
     if (!this.hangs) pane.scrollTop = pane.scrollHeight - pane.clientHeight - bottom;
   }
 
+  /** @type {(box: Box, width: number, isHit: Search) => FrameElement} */
   element({ frame, left, share, isAbove }, width, isHit) {
-    const made = make("div", { className: `frame ${colourOf(frame)}`, role: "treeitem", tabIndex: -1 });
+    const made = Object.assign(make("div", { className: `frame ${colourOf(frame)}`, role: "treeitem", tabIndex: -1 }), { frame });
     if (share * width < 10) made.classList.add("thin");
     else made.textContent = frame.name;
     made.classList.toggle("above", isAbove);
@@ -127,26 +160,28 @@ class Flames {
       made.classList.add("hit");
       this.hits.push(frame);
     }
-    made.setAttribute("aria-level", frame.depth + 1);
-    made.setAttribute("aria-label", `${frame.name}: ${countText(frame, this.root)}${frame.cut > 0 ? `, callers of ${ticksOf(frame.cut)} missing` : ""}`);
+    made.setAttribute("aria-level", String(frame.depth + 1));
+    made.setAttribute("aria-label", `${frame.name}: ${countText(frame, this.root)}${frame.cut > 0 ? `, callers of ${countOf(frame.cut, this.root)} missing` : ""}`);
     made.style.left = `${100 * left}%`;
     made.style.width = `${100 * share}%`;
     made.style[this.hangs ? "top" : "bottom"] = `${frame.depth * HEIGHT}px`;
-    made.frame = frame;
     this.elements.set(frame.path, made);
     return made;
   }
 
   // Marks the frames of the function `fn`, -1 for none.
+  /** @param {number} fn */
   mark(fn) {
-    for (const made of this.box.children) made.classList.toggle("chosen", fn >= 0 && made.frame.fn === fn);
+    for (const made of this.elements.values()) made.classList.toggle("chosen", fn >= 0 && made.frame.fn === fn);
   }
 
   // Brings a frame into view.
+  /** @param {Frame} frame */
   reveal(frame) {
     this.elements.get(frame.path)?.scrollIntoView({ block: "nearest" });
   }
 
+  /** @param {any} event */
   onClick(event) {
     if (!event.target.frame) return;
     this.current = event.target.frame.path;
@@ -154,6 +189,7 @@ class Flames {
     this.enter(event.target.frame);
   }
 
+  /** @param {any} event */
   onMenu(event) {
     if (!event.target.frame) return;
     event.preventDefault();
@@ -161,12 +197,14 @@ class Flames {
     focusDetails();
   }
 
+  /** @param {any} event */
   onFocus(event) {
     if (!event.target.frame) return;
     this.move(event.target.frame);
     this.select(event.target.frame, this);
   }
 
+  /** @param {Frame} frame */
   move(frame) {
     this.elements.get(this.current)?.setAttribute("tabindex", "-1");
     this.current = frame.path;
@@ -174,20 +212,25 @@ class Flames {
   }
 
   // The frame beside `frame` that is drawn.
+  /** @type {(frame: Frame, step: number) => Frame | null} */
   beside(frame, step) {
     const calls = frame.parent ? frame.parent.calls : [];
     const next = calls[calls.indexOf(frame) + step];
     return next && this.elements.has(next.path) ? next : null;
   }
 
+  /** @param {any} event */
   onKey(event) {
+    /** @type {Frame | undefined} */
     const frame = event.target.frame;
     if (!frame || event.ctrlKey || event.altKey || event.metaKey) return;
     const inner = frame.calls.find((called) => this.elements.has(called.path));
     const [up, down] = this.hangs ? [frame.parent, inner] : [inner, frame.parent];
+    /** @type {Record<string, Frame | null | undefined>} */
     const ways = { ArrowUp: up, ArrowDown: down, ArrowLeft: this.beside(frame, -1), ArrowRight: this.beside(frame, 1), Home: this.root };
     if (event.key in ways) {
-      if (ways[event.key]) this.elements.get(ways[event.key].path)?.focus();
+      const next = ways[event.key];
+      if (next) this.elements.get(next.path)?.focus();
     } else if (event.key === "Enter" || event.key === " ") {
       this.enter(frame);
     } else if (event.key === "Escape" && this.zoomed.parent) {

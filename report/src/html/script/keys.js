@@ -1,7 +1,9 @@
 // Keys that work everywhere on the page; those of a view are its own.
 
+/** @type {(target: Element) => boolean} */
 const isTyping = (target) => target.matches("input:not([type=checkbox]), select, textarea");
 
+/** @type {Record<string, () => void>} */
 const KEYS = {
   "/": () => element("search").focus(),
   "?": () => element("help").togglePopover(),
@@ -12,12 +14,18 @@ const KEYS = {
   i: () => { if (hasIdle) change({ idle: state.idle === "" ? "1" : "", zoom: "" }); },
   s: () => toggleDetails(),
   z: () => undo(),
+  d: () => { if (selection && selection.fn >= 0) hideFunction(selection.fn); },
   h: () => { if (state.tab === "tree") views.tree.openHeaviest(); },
   Escape: () => { if (!document.querySelector(":popover-open")) change({ time: "", zoom: "" }); },
 };
 
+// Those of transforms, of the function that is selected.
+for (const [kind, { key }] of Object.entries(TRANSFORMS)) {
+  KEYS[key] = () => { if (selection && selection.fn >= 0 && transformsOf(selection.fn).includes(kind)) transform(kind, selection.fn); };
+}
+
 function setUpKeys() {
-  document.addEventListener("keydown", (event) => {
+  document.addEventListener("keydown", (/** @type {any} */ event) => {
     if (event.defaultPrevented || event.ctrlKey || event.altKey || event.metaKey || isTyping(event.target)) return;
     const tab = TABS[Number(event.key) - 1];
     if (tab) change({ tab });

@@ -9,9 +9,11 @@ const PARTS = [...MODES, ...MISSED];
 const wholes = (() => {
   const all = new Float64Array(data.bins);
   const byVcpu = new Map(vcpus.map((vcpu) => [vcpu, new Float64Array(data.bins)]));
+  /** @type {(bin: number, vcpu: number, ticks: number) => void} */
   const add = (bin, vcpu, ticks) => {
     all[bin] += ticks;
-    byVcpu.get(vcpu)[bin] += ticks;
+    const own = byVcpu.get(vcpu);
+    if (own) own[bin] += ticks;
   };
   for (let cell = 0; cell < cells.length; cell++) {
     const run = cells.run[cell];
@@ -21,22 +23,35 @@ const wholes = (() => {
   return { all, byVcpu };
 })();
 
+/**
+ * @typedef {"vcpu" | "process" | "thread"} LaneKind
+ * @typedef {{ kind: LaneKind, key: number, ticks: number, bins: (number[] | null)[], canOpen?: boolean, isOpen?: boolean }} LaneRow
+ * @typedef {{ name: string, row: LaneRow, whole: Float64Array, box: Element }} Lane
+ */
+
 // Ticks of lanes by key: of each bin those of each kind.
 class LaneSums {
+  /** @type {Map<number, LaneRow>} */
+  rows = new Map();
+
+  /** @param {LaneKind} kind */
   constructor(kind) {
     this.kind = kind;
-    this.rows = new Map();
   }
 
+  /** @type {(key: number) => LaneRow} */
   row(key) {
-    if (!this.rows.has(key)) this.rows.set(key, { kind: this.kind, key, ticks: 0, bins: Array.from({ length: data.bins }, () => null) });
-    return this.rows.get(key);
+    const row = this.rows.get(key) ?? { kind: this.kind, key, ticks: 0, bins: Array.from({ length: data.bins }, () => null) };
+    this.rows.set(key, row);
+    return row;
   }
 
+  /** @type {(key: number, bin: number, part: number, ticks: number) => void} */
   add(key, bin, part, ticks) {
     const row = this.row(key);
-    row.bins[bin] ??= [0, 0, 0, 0, 0, 0, 0];
-    row.bins[bin][part] += ticks;
+    const parts = row.bins[bin] ?? [0, 0, 0, 0, 0, 0, 0];
+    row.bins[bin] = parts;
+    parts[part] += ticks;
     row.ticks += ticks;
   }
 
@@ -47,8 +62,9 @@ class LaneSums {
 }
 
 // The lanes of what the filters but that of time select: vCPUs, then the busiest processes, each with its threads if it is open. Idle is no process.
+/** @type {(most: number) => { rows: LaneRow[], vcpus: number, processes: number }} */
 function laneRows(most) {
-  const [byVcpu, byProcess, byThread] = ["vcpu", "process", "thread"].map((kind) => new LaneSums(kind));
+  const [byVcpu, byProcess, byThread] = [new LaneSums("vcpu"), new LaneSums("process"), new LaneSums("thread")];
   const opened = new Set(state.open);
   vcpus.filter(isSelectedVcpu).forEach((vcpu) => byVcpu.row(vcpu));
   const threadsOf = new Map();
@@ -76,11 +92,15 @@ function laneRows(most) {
   return { rows, vcpus: allVcpus.length, processes: allProcesses.length };
 }
 
+/** @type {Record<LaneKind, (key: number) => string>} */
 const LANE_NAMES = { vcpu: (key) => `vCPU ${key}`, process: processName, thread: threadName };
-const wholeOf = (row) => row.kind === "vcpu" ? wholes.byVcpu.get(row.key) : wholes.all;
+/** @type {(row: LaneRow) => Float64Array} */
+const wholeOf = (row) => row.kind === "vcpu" ? wholes.byVcpu.get(row.key) ?? wholes.all : wholes.all;
+/** @type {(row: LaneRow, bin: number) => number} */
 const ticksIn = (row, bin) => (row.bins[bin] ?? []).reduce((sum, ticks) => sum + ticks, 0);
 
 // The share that a full lane of a process or thread stands for: the largest one. vCPUs fill their lanes.
+/** @type {(rows: LaneRow[]) => number} */
 function scaleOf(rows) {
   let scale = 0;
   for (const row of rows) {
@@ -91,6 +111,7 @@ function scaleOf(rows) {
 }
 
 // A lane: an area for each kind of ticks.
+/** @type {(row: LaneRow, scale: number) => Lane} */
 function drawLane(row, scale) {
   const [name, whole] = [LANE_NAMES[row.kind](row.key), wholeOf(row)];
   const box = document.createElementNS(SVG, "svg");
@@ -119,14 +140,16 @@ function drawLane(row, scale) {
 }
 
 // The name of a lane, which is a filter, with its share of the selected ticks; that of a process opens its threads.
+/** @type {(lane: Lane) => HTMLElement} */
 function laneName({ name, row }) {
   const ticks = sums[row.kind].rows.get(row.key)?.ticks ?? 0;
   const opener = row.canOpen ? make("button", { type: "button", className: "fold", textContent: row.isOpen ? "▾" : "▸", "aria-expanded": row.isOpen, "aria-label": `Threads of ${name}`,
     onclick: () => change({ open: row.isOpen ? state.open.filter((one) => one !== processId(row.key)) : [...state.open, processId(row.key)] }) }) : make("span", { className: "fold" });
-  const choose = make("button", { type: "button", className: "name", textContent: name, title: `${name}: only this; with Alt all but this`, onclick: (event) => chooseLane(row, event.altKey) });
+  const choose = make("button", { type: "button", className: "name", textContent: name, title: `${name}: only this; with Alt all but this`, onclick: (/** @type {MouseEvent} */ event) => chooseLane(row, event.altKey) });
   return make("div", { className: row.kind }, opener, choose, make("span", { className: "share", textContent: percent(ticks, sums.total) }));
 }
 
+/** @type {(row: LaneRow, isWithout: boolean) => void} */
 function chooseLane({ kind, key }, isWithout) {
   const choose = isWithout ? exclude : include;
   if (kind === "vcpu") choose("vcpu", String(key));

@@ -1,9 +1,14 @@
 // Puts it together.
 
-let sums = null;
+/** @type {AllSums} */
+let sums;
+/** @type {WaitSums} */
+let waited;
 
 function render() {
+  transformStacks();
   sums = sumUp();
+  if (hasWaits) waited = sumWaits();
   drawFilters();
   drawTimeline();
   drawViews();
@@ -14,7 +19,7 @@ function showState() {
   const before = state;
   state = readState();
   tables.limit = ROWS;
-  const isSame = [...FILTERS, "regex", "idle", "group", ...LISTS].every((name) => String(before[name]) === String(state[name]));
+  const isSame = /** @type {(keyof State)[]} */ ([...FILTERS, "regex", "idle", "group", ...LISTS]).every((name) => String(before[name]) === String(state[name]));
   if (!isSame) {
     render();
     return;
@@ -40,7 +45,7 @@ function noteLimits() {
 
 // What the recording is, and how much of its time is known: all about it is behind this.
 function setUpBar() {
-  const heading = document.querySelector("h1");
+  const heading = /** @type {HTMLElement} */ (document.querySelector("h1"));
   heading.title = heading.textContent;
   const rate = data.event === null ? "" : ` · ${data.event}`;
   element("what").textContent = `${duration(data.length)} · ${vcpus.length} ${vcpus.length === 1 ? "vCPU" : "vCPUs"}${rate}`;

@@ -1,6 +1,7 @@
 // What is selected and how it is shown. It stands in the address of the page, so that it can be kept and Back works.
 
-const TABLES = ["function", "module", "process", "thread", "vcpu"];
+// Waits are there in recordings with looks at tasks.
+const TABLES = ["function", "module", "process", "thread", "vcpu", ...data.waits ? ["wait"] : []];
 // A chart has one time, a comparison two.
 const TABS = ["flame", "tree", ...isComparison ? [] : ["chart"], ...TABLES, ...data.code.length > 0 ? ["code"] : []];
 const DEFAULTS = {
@@ -10,30 +11,36 @@ const DEFAULTS = {
   tab: "flame", view: "icicle", inverted: "", group: "process", order: "share", fold: "", search: "", about: "", zoom: "",
   span: "", intervals: "", side: "",
 };
+const NAMES = /** @type {(keyof typeof DEFAULTS)[]} */ (Object.keys(DEFAULTS));
 const CHOICES = {
   tab: TABS, view: ["icicle", "flame"], group: ["process", "thread", "merged", ...labelKeys.map((key) => `label ${key}`)],
   order: ["share", "time", "name"],
 };
-// Functions that stacks have to have, and may not have; what is left out, as KIND:VALUE; processes whose threads have lanes.
-const LISTS = ["only", "hide", "not", "open"];
+// Functions that stacks have to have, and may not have; what is left out, as KIND:VALUE; transforms, as KIND:VALUE, in their order; processes whose
+// threads have lanes.
+/** @type {("only" | "hide" | "not" | "transform" | "open")[]} */
+const LISTS = ["only", "hide", "not", "transform", "open"];
 
+/** @typedef {typeof DEFAULTS & { only: string[], hide: string[], not: string[], transform: string[], open: string[] }} State */
+/** @type {State} */
 let state = readState();
 
+/** @returns {State} */
 function readState() {
   const words = new URLSearchParams(location.hash.slice(1));
+  /** @type {any} */
   const read = Object.fromEntries(LISTS.map((name) => [name, words.getAll(name)]));
-  for (const [name, value] of Object.entries(DEFAULTS)) read[name] = words.get(name) ?? value;
-  for (const [name, choices] of Object.entries(CHOICES)) {
-    if (!choices.includes(read[name])) read[name] = DEFAULTS[name];
+  for (const name of NAMES) read[name] = words.get(name) ?? DEFAULTS[name];
+  for (const name of /** @type {(keyof typeof CHOICES)[]} */ (Object.keys(CHOICES))) {
+    if (!CHOICES[name].includes(read[name])) read[name] = DEFAULTS[name];
   }
   return read;
 }
 
+/** @type {(wanted: State) => string} */
 function hashOf(wanted) {
   const words = new URLSearchParams();
-  for (const [name, value] of Object.entries(DEFAULTS)) {
-    if (wanted[name] !== value) words.set(name, wanted[name]);
-  }
+  for (const name of NAMES) if (wanted[name] !== DEFAULTS[name]) words.set(name, wanted[name]);
   for (const name of LISTS) wanted[name].forEach((key) => words.append(name, key));
   return `#${words}`;
 }
@@ -42,6 +49,7 @@ function hashOf(wanted) {
 const steps = () => history.state?.steps ?? 0;
 
 // Changes the state, by a step that Back undoes. Browsers scroll to the begin of the page when they go to an empty hash themselves.
+/** @type {(changes: Partial<State>) => void} */
 function change(changes) {
   const hash = hashOf({ ...state, ...changes });
   if (hash === hashOf(state)) return;
@@ -50,6 +58,7 @@ function change(changes) {
 }
 
 // The same as a part of the present step, such as a text that is being typed. `show` draws what depends on it.
+/** @type {(changes: Partial<State>, show?: () => void) => void} */
 function changeInPlace(changes, show = showState) {
   const hash = hashOf({ ...state, ...changes });
   if (hash === hashOf(state)) return;
@@ -59,9 +68,11 @@ function changeInPlace(changes, show = showState) {
 }
 
 // The bins of a range of time, as the first one and the one behind the last: the nearest edges of bins, at least one bin.
+/** @type {(time: string) => Bins} */
 function binsOf(time) {
   if (!/^[\d.]*:[\d.]*$/.test(time)) return [0, data.bins];
   const [begin, end] = time.split(":");
+  /** @type {(text: string, open: number) => number} */
   const edge = (text, open) => {
     const found = text === "" ? open : Math.round((parseFloat(text) * 1e9 - data.begin) / data.width);
     return Number.isFinite(found) ? Math.min(Math.max(found, 0), data.bins) : open;
@@ -73,6 +84,7 @@ function binsOf(time) {
 const selectedBins = () => binsOf(state.time);
 
 // The range of time from one edge to another, for the state.
+/** @type {(first: number, end: number) => string} */
 function timeRange(first, end) {
   const [low, high] = [Math.min(first, end), Math.max(first, end)];
   if (low <= 0 && high >= data.bins) return "";
@@ -80,9 +92,11 @@ function timeRange(first, end) {
 }
 
 // The labels that the command has selected, and the page's own.
+/** @returns {string[]} */
 const selectedLabels = () => [...data.selection.labels ?? [], ...state.label !== "" ? [state.label] : []];
 
 // The values of a kind that are left out.
+/** @type {(kind: string) => string[]} */
 const leftOut = (kind) => state.not.filter((one) => one.startsWith(`${kind}:`)).map((one) => one.slice(kind.length + 1));
 
 // The modes that are selected.
@@ -93,5 +107,6 @@ function selectedModes() {
     : !without.includes(mode) && (mode !== "idle" || state.idle !== "" || !hasIdle));
 }
 
+/** @type {(keyof typeof DEFAULTS)[]} */
 const FILTERS = ["time", "pid", "tid", "label", "vcpu", "mode", "module", "function"];
-const isFiltered = () => FILTERS.some((name) => state[name] !== "") || ["only", "hide", "not"].some((name) => state[name].length > 0);
+const isFiltered = () => FILTERS.some((name) => state[name] !== "") || LISTS.some((name) => name !== "open" && state[name].length > 0);

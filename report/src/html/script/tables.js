@@ -1,11 +1,33 @@
 // The tables of what is selected.
 
 const ROWS = 100; // that are shown at first
+/** @type {{ limit: number, sort: Record<string, { column: number, isDescending: boolean }>, rows: any[], shown: number, kind: Kind | null }} */
 const tables = { limit: ROWS, sort: {}, rows: [], shown: 0, kind: null };
 
+/**
+ * @typedef {object} Column
+ * @property {string} name
+ * @property {(row: any) => any} value
+ * @property {boolean} [isNumber]
+ * @property {boolean} [isShare] Of `whole`, or of all ticks.
+ * @property {() => number} [whole]
+ * @property {(row: any) => string} [text] If it isn't just the value.
+ * @property {(row: any) => string} [title]
+ * @property {(row: any) => string} [interval]
+ * @typedef {object} Kind
+ * @property {() => any[]} rows
+ * @property {Column[]} columns
+ * @property {(row: any) => void} choose
+ * @property {(row: any) => boolean} isSelected
+ * @property {(row: any) => boolean} [isInert] Whether it can't be chosen.
+ */
+
+/** @type {(name: string, value: (row: any) => number) => Column} */
 const number = (name, value) => ({ name, value, isNumber: true });
+/** @type {(name: string, value: (row: any) => number) => Column} */
 const share = (name, value) => ({ name, isNumber: true, isShare: true, value,
   text: (row) => percent(value(row), sums.total), title: (row) => `95 % confidence, if ticks are independent of each other: ${intervalText(value(row))}`, interval: (row) => intervalText(value(row)) });
+/** @type {(count: number) => string} */
 const intervalText = (count) => `${interval(Math.min(count, sums.total), sums.total).map((end) => (100 * end).toFixed(1)).join(" to ")} %`;
 const modeColumns = MODES.map((mode, index) => number(mode, (row) => row.modes[index]));
 const usual = isComparison ? changeColumns("", (row) => row.sides, "change")
@@ -14,6 +36,7 @@ const calls = isComparison ? [...changeColumns("self ", (row) => row.ownSides, "
   number("total", (row) => row.total), share("total share", (row) => row.total)];
 
 // Each table: its rows, its columns, the first of which names the row, what choosing a row does, and whether a row is of what is selected.
+/** @type {Record<string, Kind>} */
 const KINDS = {
   function: {
     rows: () => sumFunctions(sums.stacks, (fn) => fn),
@@ -24,13 +47,13 @@ const KINDS = {
       changeInPlace({ about: keyOf(row.key) }, () => drawSandwich(searched()));
       showFunction(row.key);
     },
-    isSelected: (row) => row.key === selection.fn,
+    isSelected: (row) => row.key === selection?.fn,
   },
   module: {
     rows: () => sumFunctions(sums.stacks, moduleName),
     columns: [{ name: "module", value: (row) => row.key || NO_MODULE }, ...calls],
     choose: (row) => include("module", row.key || NO_MODULE),
-    isSelected: (row) => selection.fn >= 0 && row.key === moduleName(selection.fn),
+    isSelected: (row) => selection !== null && selection.fn >= 0 && row.key === moduleName(selection.fn),
   },
   process: {
     rows: () => sums.process.sorted(),
@@ -56,8 +79,11 @@ const KINDS = {
   },
 };
 
+/** @type {() => HTMLTableElement} */
+const tableElement = () => /** @type {any} */ (element("table"));
+
 function setUpTables() {
-  element("intervals").addEventListener("change", (event) => change({ intervals: event.target.checked ? "1" : "" }));
+  element("intervals").addEventListener("change", () => change({ intervals: element("intervals").checked ? "1" : "" }));
   element("more").addEventListener("click", () => {
     tables.limit *= 10;
     drawTables();
@@ -69,11 +95,15 @@ function drawTables() {
   const sort = tables.sort[state.tab] ?? { column: 1, isDescending: true };
   const column = kind.columns[sort.column];
   const isHit = searched();
+  /** @type {(a: any, b: any) => number} */
   const compare = (a, b) => column.isNumber ? column.value(a) - column.value(b) : column.value(a).localeCompare(column.value(b));
   let rows = kind.rows();
   if (isComparison) compareRows(rows);
   if (state.tab === "function" && isHit) rows = rows.filter((row) => isHit(functions.name[row.key]));
-  const order = sort.isDescending ? (a, b) => compare(b, a) : compare;
+  if (state.tab === "wait" && isHit) rows = rows.filter((row) => row.fn >= 0 && isHit(functions.name[row.fn]));
+  /** @type {(a: any, b: any) => number} */
+  const order = (a, b) => sort.isDescending ? compare(b, a) : compare(a, b);
+  /** @type {(a: any, b: any) => number} */
   const byTotal = (a, b) => (b.total ?? 0) - (a.total ?? 0);
   rows.sort((a, b) => order(a, b) || byTotal(a, b));
   const shown = rows.slice(0, tables.limit);
@@ -88,11 +118,12 @@ function drawTables() {
 
 // Marks the row of what is selected, which is added at the end if it isn't among the rows that are shown.
 function markRow() {
-  const body = element("table").tBodies[0];
-  if (!body || !TABLES.includes(state.tab)) return;
-  while (body.rows.length > tables.shown) body.lastChild.remove();
-  const index = selection ? tables.rows.findIndex(tables.kind.isSelected) : -1;
-  if (index >= tables.shown) body.append(rowOf(tables.kind, tables.rows[index]));
+  const [body] = tableElement().tBodies;
+  const { kind } = tables;
+  if (!body || !kind || !TABLES.includes(state.tab)) return;
+  while (body.rows.length > tables.shown) body.lastChild?.remove();
+  const index = selection ? tables.rows.findIndex(kind.isSelected) : -1;
+  if (index >= tables.shown) body.append(rowOf(kind, tables.rows[index]));
   const selected = body.rows[Math.min(index, tables.shown)];
   for (const row of body.rows) {
     row.classList.toggle("chosen", row === selected);
@@ -103,14 +134,15 @@ function markRow() {
 
 // Scrolls the table to the marked row.
 function showRow() {
-  const selected = element("table").querySelector("tr.chosen");
+  const selected = /** @type {HTMLElement | null} */ (element("table").querySelector("tr.chosen"));
   if (!selected) return;
   const box = element("rows");
   // The head of the table stands still above the rows.
-  const top = selected.offsetTop - element("table").tHead.offsetHeight;
+  const top = selected.offsetTop - (tableElement().tHead?.offsetHeight ?? 0);
   if (top < box.scrollTop || selected.offsetTop + selected.offsetHeight > box.scrollTop + box.clientHeight) box.scrollTop = top;
 }
 
+/** @type {(column: Column, index: number, sort: { column: number, isDescending: boolean }) => HTMLElement} */
 function headOf(column, index, sort) {
   const head = make("th", { scope: "col", className: column.isNumber ? "n" : "" });
   const isSorted = index === sort.column;
@@ -118,24 +150,27 @@ function headOf(column, index, sort) {
   const onclick = () => {
     tables.sort[state.tab] = { column: index, isDescending: isSorted ? !sort.isDescending : column.isNumber === true };
     drawTables();
-    element("table").tHead.rows[0].cells[index].firstChild.focus();
+    tableElement().tHead?.rows[0].cells[index].querySelector("button")?.focus();
   };
   head.append(make("button", { type: "button", textContent: column.name, onclick }));
   return head;
 }
 
+/** @type {(kind: Kind, row: any) => HTMLElement} */
 function rowOf(kind, row) {
   const cellsOfRow = kind.columns.map((column, index) => {
     const text = column.text ? column.text(row) : String(column.value(row));
     if (index === 0) {
+      if (kind.isInert?.(row)) return make("th", { scope: "row", className: "name", textContent: text });
       return make("th", { scope: "row", className: "name" }, make("button", { type: "button", textContent: text, onclick: () => kind.choose(row) }));
     }
-    const isWide = state.intervals !== "" && column.interval;
-    const cell = make("td", { className: column.isNumber ? "n" : "", textContent: isWide ? `${text}, ${column.interval(row)}` : text });
+    const interval = state.intervals !== "" && column.interval ? `, ${column.interval(row)}` : "";
+    const cell = make("td", { className: column.isNumber ? "n" : "", textContent: `${text}${interval}` });
     if (column.title) cell.title = column.title(row);
     if (column.isShare) {
       cell.classList.add("bar");
-      cell.style.setProperty("--share", sums.total > 0 ? `${100 * column.value(row) / sums.total}%` : "0%");
+      const whole = column.whole ? column.whole() : sums.total;
+      cell.style.setProperty("--share", whole > 0 ? `${100 * column.value(row) / whole}%` : "0%");
     }
     return cell;
   });

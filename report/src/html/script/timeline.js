@@ -4,6 +4,7 @@ const FEWEST = 8; // bins that are shown
 const EDGE = 6; // px around an edge of the selected time, where it can be moved
 const LABEL = 90; // px that a time of the axis takes at least
 
+/** @type {{ boxes: Lane[], at: { lane: number, bin: number }, isRead: boolean, most: number, anchor: number | null }} */
 const lanes = { boxes: [], at: { lane: 0, bin: 0 }, isRead: false, most: LANES, anchor: null };
 
 // The bins that are shown.
@@ -24,6 +25,7 @@ function setUpTimeline() {
   new ResizeObserver(() => drawSpan()).observe(box);
 }
 
+/** @type {(first: number, end: number) => void} */
 function showSpan(first, end) {
   const width = Math.min(Math.max(Math.round(end - first), Math.min(FEWEST, data.bins)), data.bins);
   const from = Math.min(Math.max(Math.round(first), 0), data.bins - width);
@@ -34,6 +36,7 @@ function showSpan(first, end) {
 }
 
 // Shows more or less time around a place, which stays where it is.
+/** @type {(place: number, factor: number) => void} */
 function zoomAt(place, factor) {
   const [from, to] = shownBins();
   const wider = Math.max((to - from) * factor, FEWEST);
@@ -41,6 +44,7 @@ function zoomAt(place, factor) {
   showSpan(place - part * wider, place - part * wider + wider);
 }
 
+/** @param {number} part */
 function moveBy(part) {
   const [from, to] = shownBins();
   const step = Math.sign(part) * Math.max(Math.round(Math.abs(part) * (to - from)), 1);
@@ -48,10 +52,13 @@ function moveBy(part) {
 }
 
 // Arrow keys move from bin to bin and from lane to lane; with Shift they select.
+/** @param {KeyboardEvent} event */
 function onLaneKey(event) {
   const { lane, bin } = lanes.at;
+  /** @type {Record<string, [number, number]>} */
   const ways = { ArrowLeft: [lane, bin - 1], ArrowRight: [lane, bin + 1], ArrowUp: [lane - 1, bin], ArrowDown: [lane + 1, bin],
     Home: [lane, 0], End: [lane, data.bins - 1] };
+  /** @type {Record<string, number>} */
   const zooms = { "+": 0.5, "=": 0.5, "-": 2 };
   if (event.ctrlKey || event.altKey || event.metaKey) return;
   if (event.key in zooms) zoomAt(bin, zooms[event.key]);
@@ -68,25 +75,31 @@ function onLaneKey(event) {
 }
 
 // The place of the pointer, in bins.
+/** @type {(event: MouseEvent) => number} */
 function placeOf(event) {
   const area = element("area").getBoundingClientRect();
   const [from, to] = shownBins();
   return from + Math.min(Math.max((event.clientX - area.left) / (area.width || 1), 0), 1) * (to - from);
 }
 
+/** @param {HTMLElement} box */
 function setUpDragging(box) {
+  /** @type {number | null} */
   let from = null;
   let began = 0;
+  /** @type {(event: PointerEvent) => Bins} */
   const range = (event) => {
-    const edges = [from, placeOf(event)].sort((a, b) => a - b);
+    const edges = [from ?? 0, placeOf(event)].sort((a, b) => a - b);
     const first = Math.min(Math.round(edges[0]), data.bins - 1);
     return [first, Math.max(Math.round(edges[1]), first + 1)];
   };
   // The other edge of the selected time, if the pointer is at one.
+  /** @type {(event: PointerEvent) => number | null} */
   const otherEdge = (event) => {
     if (state.time === "") return null;
     const [first, end] = selectedBins();
     const [left, right] = shownBins();
+    /** @param {number} edge */
     const distance = (edge) => Math.abs(placeOf(event) - edge) * box.clientWidth / (right - left);
     return distance(first) <= EDGE ? end : distance(end) <= EDGE ? first : null;
   };
@@ -122,6 +135,7 @@ function setUpDragging(box) {
 }
 
 // Marks the bins that are being selected.
+/** @type {(begin: number, end: number) => void} */
 function markRange(begin, end) {
   const mark = element("mark");
   const [from, to] = shownBins();
@@ -132,9 +146,11 @@ function markRange(begin, end) {
 }
 
 // What the lanes are, and what a full one stands for.
+/** @type {(scale: number, shown: Record<LaneKind, number>, found: { vcpus: number, processes: number }) => string} */
 function scaleText(scale, shown, found) {
-  const more = [[shown.vcpu, found.vcpus, "first", "vCPUs"], [shown.process, found.processes, "busiest", "processes"]]
-    .filter(([some, all]) => some < all).map(([some, all, which, kind]) => ` The ${which} ${some} of ${all} ${kind}.`);
+  /** @type {[number, number, string, string][]} */
+  const counts = [[shown.vcpu, found.vcpus, "first", "vCPUs"], [shown.process, found.processes, "busiest", "processes"]];
+  const more = counts.filter(([some, all]) => some < all).map(([some, all, which, kind]) => ` The ${which} ${some} of ${all} ${kind}.`);
   return `A full lane of a vCPU is all of its ticks, that of a process or thread ${percent(scale, 1)} of all vCPUs' ticks.${more.join("")}`;
 }
 
@@ -145,7 +161,7 @@ function drawTimeline() {
   found.rows.forEach(({ kind }) => { shown[kind]++; });
   element("scale").textContent = scaleText(scale, shown, found);
   lanes.boxes = found.rows.map((row) => drawLane(row, scale));
-  const active = element("names").contains(document.activeElement) ? [...element("names").querySelectorAll("button")].indexOf(document.activeElement) : -1;
+  const active = [...element("names").querySelectorAll("button")].findIndex((button) => button === document.activeElement);
   element("names").replaceChildren(...lanes.boxes.map(laneName));
   const hidden = found.processes - shown.process;
   if (hidden > 0) {
@@ -171,6 +187,7 @@ function drawSpan() {
   for (const pattern of element("svg").querySelectorAll("pattern")) pattern.setAttribute("patternTransform", stretch);
   const [begin, length] = [data.begin + from * data.width, (to - from) * data.width];
   const step = roundStep(length / Math.max(Math.floor(width / LABEL), 1));
+  /** @type {<Made extends HTMLElement>(time: number, made: Made) => Made} */
   const at = (time, made) => {
     made.style.left = `${100 * (time - begin) / length}%`;
     return made;
@@ -188,19 +205,23 @@ function drawSpan() {
 }
 
 // The next longer of 1, 2 and 5 times a power of ten.
+/** @type {(least: number) => number} */
 function roundStep(least) {
   const power = 10 ** Math.floor(Math.log10(Math.max(least, 1)));
-  return [1, 2, 5, 10].map((times) => times * power).find((step) => step >= least);
+  return [1, 2, 5, 10].map((times) => times * power).find((step) => step >= least) ?? least;
 }
 
 // The number of the lane under the pointer.
+/** @type {(event: MouseEvent) => number} */
 function laneAt(event) {
   const box = element("lanesbox").getBoundingClientRect();
   return Math.floor((event.clientY - box.top) / (box.height || 1) * lanes.boxes.length);
 }
 
 // Says what a lane has in a bin: the nearest ones that there are. Pointers have it beside them.
+/** @type {(index: number, place: number, event?: PointerEvent) => void} */
 function showValues(index, place, event) {
+  /** @type {(value: number, count: number) => number} */
   const within = (value, count) => Math.min(Math.max(value, 0), count - 1);
   const bin = within(place, data.bins);
   lanes.at = { lane: within(index, lanes.boxes.length), bin };
@@ -210,8 +231,8 @@ function showValues(index, place, event) {
     element("values").textContent = "";
     return;
   }
-  const parts = (lane.row.bins[bin] ?? []).map((ticks, part) => [PARTS[part], ticks]).filter(([, ticks]) => ticks > 0);
-  const values = parts.map(([part, ticks]) => `${part} ${ticks} (${percent(ticks, lane.whole[bin])})`);
+  const parts = (lane.row.bins[bin] ?? []).map((ticks, part) => ({ part: PARTS[part], ticks })).filter(({ ticks }) => ticks > 0);
+  const values = parts.map(({ part, ticks }) => `${part} ${ticks} (${percent(ticks, lane.whole[bin])})`);
   const when = `${shownTime(bin)} to ${shownTime(bin + 1)}`;
   element("values").textContent = `${lane.name}, ${when}: ${values.join(", ") || "nothing"}`;
   if (event && event.pointerType !== "touch") showTip(event, [lane.name, when, ...values.length > 0 ? values : ["nothing"]]);

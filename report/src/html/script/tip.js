@@ -1,6 +1,7 @@
 // A tooltip at the pointer. What it says is also in the details, in labels and in the status bar: pointers alone see it.
 
 // Shows lines of text near the pointer, the first one as a title. It never leaves the window.
+/** @type {(event: MouseEvent, lines: [string, ...string[]]) => void} */
 function showTip({ clientX, clientY }, [title, ...lines]) {
   const tip = element("tip");
   tip.replaceChildren(make("strong", { textContent: title }), ...lines.filter(Boolean).map((line) => make("span", { textContent: line })));

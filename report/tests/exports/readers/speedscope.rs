@@ -12,7 +12,8 @@ use crate::exports::recording::{info, recording, ticks};
 use crate::exports::totals::numbers;
 use crate::shared::browser::Browser;
 
-use super::{PERIOD, ROUNDS, exported, first, node, npm_readers, run};
+use super::{PERIOD, ROUNDS, exported, first, run};
+use crate::shared::used::{node, npm_readers};
 
 /// The last heading of the table of functions.
 const HEADING: &str = "Symbol Name";

@@ -40,7 +40,8 @@ kvmprof_tests::in_each_kernel! {
     running_tasks_are_on_a_vcpu
 }
 
-fn run(series: &str) -> Finished {
+/// Recordings with looks: `guest.kvmprof` of the whole time, `late.kvmprof` once all wait, and `pipe.kvmprof` of one process.
+pub fn run(series: &str) -> Finished {
     once(&format!("tasks-{series}"), || {
         let waits = guest_program("waits.c", WAITS, &[]);
         let words = if series == "6.12" { "pti=on" } else { "" };

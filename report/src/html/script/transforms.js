@@ -1,0 +1,192 @@
+// Transforms of stacks, as the Firefox Profiler has them: which frames are shown of those that were recorded. Each changes what the one before it has
+// made. Filters go by what was recorded.
+
+// A tree of calls that is made of another one, node by node: callers come before what they call.
+class Rewriting {
+  parent = [-1];
+  fn = [-1];
+  flags = [0];
+  /** @type {Map<number, number>} */
+  numbers = new Map();
+
+  /** @param {Calls} tree */
+  constructor(tree) {
+    this.tree = tree;
+    this.to = new Int32Array(tree.length); // where each node of the other tree is in this one; -1: nowhere
+    this.passed = new Uint8Array(tree.length).fill(2); // what a node's place leaves of the flags of those that it calls, and adds to them
+  }
+
+  // Where the caller of a node is.
+  /** @param {number} node */
+  caller(node) {
+    return this.to[this.tree.parent[node]];
+  }
+
+  // The flags of a node, whose caller may have vanished: what was inlined into that is no part of what is there now.
+  /** @param {number} node */
+  flagsOf(node) {
+    const [own, passed] = [this.tree.flags[node], this.passed[this.tree.parent[node]]];
+    return (own | passed) & 1 | own & passed & 2;
+  }
+
+  // A node is a call of `fn` by `parent`.
+  /** @type {(node: number, parent: number, fn: number, flags: number) => void} */
+  add(node, parent, fn, flags) {
+    const key = (parent * functions.name.length + fn) * 4 + flags;
+    let number = this.numbers.get(key);
+    if (number === undefined) {
+      number = this.parent.length;
+      this.numbers.set(key, number);
+      this.parent.push(parent);
+      this.fn.push(fn);
+      this.flags.push(flags);
+    }
+    this.to[node] = number;
+  }
+
+  /** @param {number} node */
+  keep(node) {
+    this.add(node, this.caller(node), this.tree.fn[node], this.flagsOf(node));
+  }
+
+  // What the node calls is called by its caller.
+  /** @param {number} node */
+  vanish(node) {
+    this.passed[node] = this.flagsOf(node);
+    this.to[node] = this.caller(node);
+  }
+
+  // The stack isn't there, unless it begins with what the node calls.
+  /** @param {number} node */
+  drop(node) {
+    this.passed[node] = 0;
+    this.to[node] = -1;
+  }
+
+  /** @returns {Calls} */
+  get made() {
+    return { parent: Int32Array.from(this.parent), fn: Int32Array.from(this.fn), flags: Uint8Array.from(this.flags), length: this.parent.length };
+  }
+}
+
+// The outermost node of a function on each stack, 0 if there is none.
+/** @type {(tree: Calls, fn: number) => Int32Array} */
+function outermostOf(tree, fn) {
+  const outermost = new Int32Array(tree.length);
+  for (let node = 1; node < tree.length; node++) outermost[node] = outermost[tree.parent[node]] || (tree.fn[node] === fn ? node : 0);
+  return outermost;
+}
+
+// Whether a function is on a stack more than once.
+/** @type {(tree: Calls, fn: number) => boolean} */
+function isRecursive(tree, fn) {
+  const outermost = outermostOf(tree, fn);
+  return tree.fn.some((one, node) => one === fn && outermost[node] !== node);
+}
+
+// Each transform: what it does with a function or a module, what it is called on a button and on a chip, and its key, where the Firefox Profiler's is free.
+/** @typedef {{ button: string, chip: string, key: string, apply: (made: Rewriting, value: number) => (node: number) => void }} Transform */
+/** @type {Record<string, Transform>} */
+const TRANSFORMS = {
+  focus: {
+    button: "Focus on it", chip: "focus on", key: "F",
+    // Its callers aren't there, nor are stacks without it.
+    apply: (made, fn) => {
+      made.drop(0);
+      return (node) => {
+        if (made.tree.fn[node] !== fn && made.caller(node) < 0) made.drop(node);
+        else made.add(node, Math.max(made.caller(node), 0), made.tree.fn[node], made.flagsOf(node));
+      };
+    },
+  },
+  merge: {
+    button: "Merge it", chip: "merged", key: "m",
+    // Its callers call what it calls, and its own ticks are theirs.
+    apply: (made, fn) => (node) => made.tree.fn[node] === fn ? made.vanish(node) : made.keep(node),
+  },
+  leaf: {
+    button: "Collapse its callees", chip: "without callees:", key: "c",
+    // The ticks of what it calls are its own.
+    apply: (made, fn) => (node) => {
+      const caller = made.caller(node);
+      if (caller > 0 && made.fn[caller] === fn) made.to[node] = caller;
+      else made.keep(node);
+    },
+  },
+  recursion: {
+    button: "Collapse its recursion", chip: "without recursion:", key: "r",
+    // What is between its outermost call and the innermost one isn't on these stacks.
+    apply: (made, fn) => {
+      const outermost = outermostOf(made.tree, fn);
+      return (node) => {
+        if (made.tree.fn[node] === fn && outermost[node] !== node) made.to[node] = made.to[outermost[node]];
+        else made.keep(node);
+      };
+    },
+  },
+  module: {
+    button: "Collapse its module", chip: "collapsed", key: "C",
+    // Its functions that call each other are one.
+    apply: (made, module) => (node) => {
+      if (functions.module[made.tree.fn[node]] !== module) {
+        made.keep(node);
+        return;
+      }
+      const [caller, fn] = [made.caller(node), moduleFunctions.of(module)];
+      if (caller > 0 && made.fn[caller] === fn) made.to[node] = caller;
+      else made.add(node, caller, fn, made.flagsOf(node) & 1);
+      made.passed[node] = 0;
+    },
+  },
+};
+
+/** @type {(one: string) => [string, string]} */
+const kindAndValue = (one) => [one.slice(0, one.indexOf(":")), one.slice(one.indexOf(":") + 1)];
+
+/** @type {(one: string) => string} */
+function transformName(one) {
+  const [kind, value] = kindAndValue(one);
+  return `${TRANSFORMS[kind]?.chip ?? kind} ${kind === "module" ? value : nameOfKey(value)}`;
+}
+
+// What the transforms `wanted` make of a tree, and where each of its nodes is there.
+/** @type {(tree: Calls, wanted: string[]) => [Calls, Int32Array]} */
+function transformed(tree, wanted) {
+  const place = Int32Array.from({ length: tree.length }, (_, node) => node);
+  for (const one of wanted) {
+    const [kind, value] = kindAndValue(one);
+    if (!Object.hasOwn(TRANSFORMS, kind)) continue;
+    const made = new Rewriting(tree);
+    const step = TRANSFORMS[kind].apply(made, kind === "module" ? modules.name.indexOf(value) : functionOfKey(value) ?? -1);
+    for (let node = 1; node < tree.length; node++) step(node);
+    tree = made.made;
+    for (let node = 0; node < place.length; node++) if (place[node] >= 0) place[node] = made.to[place[node]];
+  }
+  return [tree, place];
+}
+
+// The stacks that are shown, where those that were recorded are among them, and of each the node behind which its callers are missing, 0 if they are all there.
+let [nodes, shownAs] = transformed(recorded, []);
+let cutAt = new Int32Array(nodes.length);
+let isTransformedBy = "";
+
+function transformStacks() {
+  const wanted = JSON.stringify(state.transform);
+  if (wanted === isTransformedBy) return;
+  [nodes, shownAs] = transformed(recorded, state.transform);
+  cutAt = new Int32Array(nodes.length);
+  for (let node = 1; node < nodes.length; node++) cutAt[node] = nodes.flags[node] & 1 ? node : cutAt[nodes.parent[node]];
+  isTransformedBy = wanted;
+}
+
+// Transforms the stacks by a function, or by its module.
+/** @type {(kind: string, fn: number) => void} */
+function transform(kind, fn) {
+  const value = kind === "module" ? moduleName(fn) : keyOf(fn);
+  change({ transform: [...state.transform.filter((one) => one !== `${kind}:${value}`), `${kind}:${value}`], zoom: "" });
+}
+
+// The transforms that change anything for a function.
+/** @type {(fn: number) => string[]} */
+const transformsOf = (fn) => Object.keys(TRANSFORMS).filter((kind) => kind === "module" ? moduleName(fn) !== "" && !isOfModule(fn)
+  : kind !== "recursion" || isRecursive(nodes, fn));

@@ -1,0 +1,123 @@
+// Tests of the page's script without a browser: transforms, filters and totals.
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { MODES, dataOf, load } from './loaded.mjs'
+
+const hashOf = words => `#${new URLSearchParams(words)}`
+
+// All stacks that are shown, as they are written in tables, with their ticks.
+const shown = script => JSON.parse(script(`JSON.stringify(sums.stacks.map(({ node, ticks }) => {
+  const frames = []
+  for (let at = node; at > 0; at = nodes.parent[at]) frames.unshift(['', '~', '-', '~-'][nodes.flags[at]] + functions.name[nodes.fn[at]])
+  return frames.join(' ') + ' ' + ticks
+}).sort())`))
+
+const STACKS = [
+  ['main@app eval@app eval@app read@libc', 4],
+  ['main@app eval@app parse@app eval@app', 2],
+  ['main@app read@libc copy@libc enter@[kernel]', 3],
+  ['main@app eval@app', 1]
+].map(([stack, ticks]) => ({ stack, ticks }))
+
+for (const [name, transforms, expected] of [
+  ['none', [], ['main eval 1', 'main eval eval read 4', 'main eval parse eval 2', 'main read copy enter 3']],
+  ['merge: callers inherit ticks', ['merge:eval|app|u'], ['main 1', 'main parse 2', 'main read 4', 'main read copy enter 3']],
+  ['merge: nothing is left', ['merge:main|app|u', 'merge:eval|app|u'], [' 1', 'parse 2', 'read 4', 'read copy enter 3']],
+  ['focus: callers and other stacks are gone', ['focus:eval|app|u'], ['eval 1', 'eval eval read 4', 'eval parse eval 2']],
+  ['callees are a part', ['leaf:eval|app|u'], ['main eval 7', 'main read copy enter 3']],
+  ['recursion: the outermost call is left', ['recursion:eval|app|u'], ['main eval 3', 'main eval read 4', 'main read copy enter 3']],
+  ['module: neighbours are one frame', ['module:libc'], ['main eval 1', 'main eval eval libc 4', 'main eval parse eval 2', 'main libc enter 3']],
+  ['module: what it calls through others stays', ['module:app'], ['app 3', 'app read 4', 'app read copy enter 3']],
+  ['one after the other', ['module:libc', 'focus:libc|libc|u'], ['libc 4', 'libc enter 3']],
+  ['one that the first one has removed', ['merge:eval|app|u', 'focus:eval|app|u'], []],
+  ['functions that there are none of', ['merge:other|app|u', 'leaf:other|app|u', 'recursion:x|y|k', 'module:other', 'no such:main|app|u', 'merge'], ['main eval 1', 'main eval eval read 4', 'main eval parse eval 2', 'main read copy enter 3']],
+  ['a focus that there is none of', ['focus:other|app|u'], []]
+]) {
+  test(`Transform, ${name}`, () => {
+    const script = load(dataOf(STACKS), hashOf(transforms.map(one => ['transform', one])))
+    assert.deepEqual(shown(script), expected)
+    assert.equal(script('sums.total'), expected.reduce((sum, stack) => sum + Number(stack.split(' ').at(-1)), 0))
+  })
+}
+
+test('Transform, what is missing or inlined stays so, or goes with what it was inlined into', () => {
+  const data = dataOf([{ stack: '~outer@app call@app -inner@app -most@app', ticks: 2 }])
+  for (const [transform, expected] of [
+    ['merge:outer|app|u', '~call -inner -most 2'], ['merge:call|app|u', '~outer inner -most 2'],
+    ['merge:inner|app|u', '~outer call -most 2'], ['focus:inner|app|u', 'inner -most 2'], ['module:app', '~app 2']
+  ]) assert.deepEqual(shown(load(data, hashOf({ transform }))), [expected], transform)
+})
+
+test('Transform, all trees and tables have all ticks', () => {
+  for (const transform of ['merge:main|app|u', 'merge:eval|app|u', 'leaf:main|app|u', 'recursion:eval|app|u', 'module:libc']) {
+    const script = load(dataOf(STACKS), hashOf({ transform }))
+    for (const tree of ['callTree', 'invertedTree']) assert.equal(script(`${tree}(sums).ticks`), 10, `${transform} ${tree}`)
+    const own = script('sumFunctions(sums.stacks, fn => fn).reduce((sum, row) => sum + row.own, 0)')
+    // Those of the outermost function are nobody's when it is merged.
+    const merged = script('sums.stacks.reduce((sum, { node, ticks }) => sum + (node === 0 ? ticks : 0), 0)')
+    assert.equal(own + merged, 10, transform)
+  }
+})
+
+const TICKS = [
+  { stack: 'main@app read@libc', pid: 7, mode: 'user', bin: 0, vcpu: 0, ticks: 5 },
+  { stack: 'main@app read@libc copy@[kernel]', pid: 7, mode: 'kernel', bin: 1, vcpu: 1, ticks: 3 },
+  { stack: 'main@app walk@app', pid: 8, mode: 'user', bin: 2, vcpu: 1, ticks: 2 },
+  { stack: 'halt@[kernel]', pid: 0, mode: 'idle', bin: 3, vcpu: 0, ticks: 9 }
+]
+
+for (const [words, total] of [
+  [{}, 10], [{ idle: '1' }, 19], [{ mode: 'idle' }, 9], [{ not: 'mode:user', idle: '1' }, 12], [{ pid: '7' }, 8], [{ not: 'pid:7' }, 2],
+  [{ vcpu: '1' }, 5], [{ module: 'libc' }, 8], [{ not: 'module:libc' }, 2], [{ function: 'READ' }, 8], [{ function: '^re', regex: '1' }, 8],
+  [{ function: '(', regex: '1' }, 10], [{ only: 'walk|app|u' }, 2], [{ hide: 'walk|app|u' }, 8], [{ time: '1:' }, 5], [{ time: ':2' }, 8],
+  [{ time: '1:2', pid: '8' }, 0], [{ time: 'x' }, 10], [{ hide: 'walk|app|u', transform: 'merge:walk|app|u' }, 8]
+]) {
+  test(`Filter, ${JSON.stringify(words)}`, () => {
+    const script = load(dataOf(TICKS), hashOf(words))
+    assert.equal(script('sums.total'), total)
+    for (const rows of ['process', 'thread', 'vcpu']) assert.equal(script(`sums.${rows}.sorted().reduce((sum, row) => sum + row.ticks, 0)`), total, rows)
+    assert.equal(script('sums.mode.reduce((sum, ticks) => sum + ticks, 0)'), total)
+  })
+}
+
+// Ten looks, one in each half of a bin.
+const LOOKS = [0, 0, 1, 1, 2, 2, 3, 3, 3, 3]
+const WAITS = [
+  { pid: 7, state: 1, stack: 'enter@[kernel] read@[kernel] pipe@[kernel]', runs: [[0, 4], [6, 8]], longest: 5e9 },
+  { pid: 7, state: 2, stack: 'enter@[kernel] read@[kernel] disk@[ext4]', runs: [[4, 6]] },
+  { pid: 9, state: 1, stack: 'start@[kernel] pipe@[kernel]', runs: [[0, 10]], longest: 9e9 },
+  { pid: 9, state: 0, stack: '', runs: [[3, 4]] }
+]
+
+for (const [words, expected] of [
+  [{}, ['R (unknown) 1 1', 'D disk 2 1', 'S pipe 16 2']], [{ pid: '7' }, ['D disk 2 1', 'S pipe 6 1']], [{ not: 'pid:7' }, ['R (unknown) 1 1', 'S pipe 10 1']],
+  [{ time: '2:3' }, ['D disk 2 1', 'S pipe 2 1']], [{ time: ':2', pid: '9' }, ['R (unknown) 1 1', 'S pipe 4 1']], [{ module: '[ext4]' }, ['D disk 2 1']],
+  [{ function: 'read' }, ['D disk 2 1', 'S pipe 6 1']], [{ hide: 'read|[kernel]|k' }, ['R (unknown) 1 1', 'S pipe 10 1']], [{ vcpu: '5', mode: 'idle', label: 'no=label' }, ['R (unknown) 1 1', 'D disk 2 1', 'S pipe 16 2']],
+  [{ transform: 'merge:pipe|[kernel]|k', pid: '7' }, ['D disk 2 1', 'S read 6 1']], [{ transform: 'focus:read|[kernel]|k' }, ['D disk 2 1', 'S pipe 6 1']]
+]) {
+  test(`Waits, ${JSON.stringify(words)}`, () => {
+    const script = load(dataOf(TICKS, WAITS, LOOKS), hashOf(words))
+    const rows = JSON.parse(script('JSON.stringify([...waited.rows.values()].map(({ fn, state, seen, tasks }) => [data.waits.states[state].at(-2), functions.name[fn] ?? "(unknown)", seen, tasks.size].join(" ")))'))
+    const order = (a, b) => a.split(' ')[1].localeCompare(b.split(' ')[1])
+    assert.deepEqual(rows.sort(order), expected.sort(order))
+    const total = expected.reduce((sum, row) => sum + Number(row.split(' ')[2]), 0)
+    assert.equal(script('waited.total'), total)
+    assert.equal(script('waitTree(waited).ticks'), total)
+  })
+}
+
+test('Waits, looks of a time, and processes that only wait', () => {
+  const script = load(dataOf(TICKS, WAITS, LOOKS), hashOf({ time: '3:' }))
+  assert.equal(script('waited.looks'), 4)
+  assert.equal(script('processName(processOf[waiters[1]])'), 'w9 9')
+  assert.deepEqual(JSON.parse(script('JSON.stringify(waitTree(waited).calls.map(frame => [frame.name, frame.calls.map(state => state.name)]))')), [['w9 9', ['sleeping (S)']], ['p7 7', ['sleeping (S)']]])
+})
+
+test('Totals, by function each tick counts once', () => {
+  const rows = JSON.parse(load(dataOf(STACKS))('JSON.stringify(sumFunctions(sums.stacks, fn => fn).map(({ key, own, total }) => [functions.name[key], own, total]))'))
+  assert.deepEqual(rows.sort(), [['copy', 0, 3], ['enter', 3, 3], ['eval', 3, 7], ['main', 0, 10], ['parse', 0, 2], ['read', 4, 7]])
+})
+
+test('Totals, by mode', () => {
+  assert.deepEqual(JSON.parse(load(dataOf(TICKS), '#idle=1')('JSON.stringify(sums.mode)')), MODES.map(mode => ({ user: 7, kernel: 3, interrupt: 0, idle: 9 })[mode]))
+})
