@@ -225,8 +225,7 @@ impl DebugFile {
 
 /// The tables of Go's runtime in `file`.
 fn go_lines(file: &File, elf: &Parsed<'_>) -> Option<GoLines> {
-    let mut sections = go::SECTIONS.into_iter();
-    sections.find(|name| elf.section_by_name(name).is_some())?;
+    elf.section_by_name(go::MARK)?;
     GoLines::read(&host_copy::read_whole(file).ok()?)
 }
 

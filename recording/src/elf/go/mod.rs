@@ -15,11 +15,13 @@ use module::Module;
 
 /// The names of the section that is the table: in programs that may run at any address the second one. Where C's linker links these, it makes it a
 /// part of the third one.
-pub const SECTIONS: [&str; 3] = [".gopclntab", ".data.rel.ro.gopclntab", ".data.rel.ro"];
+const SECTIONS: [&str; 3] = [".gopclntab", ".data.rel.ro.gopclntab", ".data.rel.ro"];
+/// The name of a section that all programs of Go from 1.13 on have.
+pub const MARK: &str = ".go.buildinfo";
 /// What the table's header has behind its first number: instructions of one byte or more, pointers of 8 bytes.
 const KIND: [u8; 4] = [0, 0, 1, 8];
 /// Maximum number of places of a section that are looked at.
-const MAX_PLACES: usize = 16;
+const MAX_PLACES: usize = 4;
 /// Maximum number of places in a function at which the size of its frame changes.
 const MAX_CHANGES: usize = 256;
 /// `funcFlag_TOPFRAME`, `funcFlag_SPWRITE`.

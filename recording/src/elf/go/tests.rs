@@ -114,7 +114,8 @@ fn program(symbols: &[&str], options: &[&str]) -> Vec<u8> {
         .iter()
         .map(|symbol| format!("-Wa,--defsym,{symbol}"));
     let mut compiler = Command::new("cc");
-    compiler.arg("-nostdlib").args(options).args(symbols);
+    compiler.args(["-nostdlib", "-s"]);
+    compiler.args(options).args(symbols);
     let status = compiler.arg(&source).arg("-o").arg(&program).status();
     assert!(status.unwrap().success());
     std::fs::read(program).unwrap()
