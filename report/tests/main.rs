@@ -8,6 +8,7 @@ mod damage;
 mod diff;
 mod exports;
 mod firefox;
+mod go;
 mod host_files;
 mod html;
 mod html_chromium;

@@ -4,9 +4,13 @@ use kvmprof_introspection::{
     Btf, BuildFiles, GuestKnowledge, UnwindTable, join_btf, notes, unpack_archive, unpack_kernel,
 };
 use kvmprof_recording::elf;
+use kvmprof_recording::elf::go::{GoLines, GoTable, MAX_INLINED};
 
 /// What an archive may unpack to, in bytes.
 const UNPACKED: u64 = 1 << 20;
+/// The number of Go's functions that are looked at, and of places in each.
+const FUNCTIONS: usize = 16;
+const PLACES: u64 = 64;
 
 /// Reads the bytes as each of them.
 pub fn run(data: &[u8]) {
@@ -20,6 +24,16 @@ pub fn run(data: &[u8]) {
                 .functions
                 .is_sorted_by_key(|function| function.address)
         );
+    }
+    if let Some(lines) = GoLines::read(data) {
+        let functions = GoTable::find(data).unwrap().functions();
+        for function in functions.take(FUNCTIONS) {
+            for address in function.begin..function.end.min(function.begin.saturating_add(PLACES)) {
+                let frames = lines.frames(address);
+                assert!(frames.iter().all(|frame| !frame.name.is_empty()));
+                assert!(frames.len() <= MAX_INLINED);
+            }
+        }
     }
     notes(data, b"GNU");
     notes(data, b"kvmprof");
@@ -62,7 +76,7 @@ fn types(data: &[u8]) {
     }
 }
 
-/// Types; programs and archives are made by `fuzz/seeds`.
+/// Types; programs, Go's too, and archives are made by `fuzz/seeds`.
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let mut builder = kvmprof_introspection_fixtures::btf::Builder::new();
     let inner = builder.structure("", &[("pid", 0, 0), ("comm", 0, 64)]);

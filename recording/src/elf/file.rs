@@ -2,12 +2,13 @@
 
 use object::Endianness;
 use object::elf::{
-    DT_GNU_HASH, DT_HASH, DT_STRSZ, DT_STRTAB, DT_SYMTAB, DynamicTag, EM_386, EM_X86_64, PF_X,
-    PT_DYNAMIC, PT_GNU_EH_FRAME, PT_LOAD, SHF_EXECINSTR, SHT_DYNSYM, SHT_NOBITS, SectionType,
+    DT_GNU_HASH, DT_HASH, DT_RELA, DT_RELASZ, DT_STRSZ, DT_STRTAB, DT_SYMTAB, DynamicTag, EM_386,
+    EM_X86_64, PF_W, PF_X, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_LOAD, R_X86_64_RELATIVE, SHF_EXECINSTR,
+    SHT_DYNSYM, SHT_NOBITS, SectionType,
 };
 use object::read::StringTable;
 use object::read::elf::{
-    Dyn, FileHeader, GnuHashTable, ProgramHeader, SectionHeader, SectionTable,
+    Dyn, FileHeader, GnuHashTable, ProgramHeader, Rela, SectionHeader, SectionTable,
 };
 
 use super::BinaryError;
@@ -17,6 +18,8 @@ use crate::file::Segment;
 const MAX_SEGMENTS: usize = 256;
 /// Maximum length of a build id, in bytes.
 const MAX_BUILD_ID: usize = 64;
+/// Maximum number of a table's relocations that are read.
+const MAX_RELOCATIONS: usize = 1 << 20;
 
 /// A file's header, of 32 or 64 bits.
 pub trait Header: FileHeader<Endian = Endianness> {}
@@ -162,6 +165,43 @@ impl<'a, H: Header> Elf<'a, H> {
         let entries = dynamic.next()?.dynamic(self.endian, self.bytes).ok()??;
         let entry = entries.iter().find(|entry| entry.tag(self.endian) == tag)?;
         Some(entry.val(self.endian))
+    }
+
+    /// The dynamic linker's relocations in the table that begins at the address in entry `begin` of the dynamic section, and takes as many
+    /// bytes as entry `length` says; empty if there is none.
+    pub fn relocations(&self, begin: DynamicTag, length: DynamicTag) -> &'a [H::Rela] {
+        let found = (self.dynamic(begin).zip(self.dynamic(length))).and_then(|(begin, length)| {
+            let bytes = self.bytes_at(begin)?;
+            let bytes = bytes.get(..usize::try_from(length).ok()?)?;
+            let count = (bytes.len() / size_of::<H::Rela>()).min(MAX_RELOCATIONS);
+            let (relocations, _) = object::pod::slice_from_bytes(bytes, count).ok()?;
+            Some(relocations)
+        });
+        found.unwrap_or_default()
+    }
+
+    /// The file's addresses that the dynamic linker writes into words, once it has moved them: the words' addresses, and what they say then. Those
+    /// that the file has in the words themselves (`DT_RELR`) aren't among them.
+    pub fn relative(&self) -> impl Iterator<Item = (u64, u64)> + use<'a, H> {
+        let endian = self.endian;
+        let relocations = self.relocations(DT_RELA, DT_RELASZ).iter();
+        let relative = relocations
+            .filter(move |relocation| relocation.r_type(endian, false) == R_X86_64_RELATIVE);
+        relative.map(move |relocation| {
+            let value: i64 = relocation.r_addend(endian).into();
+            (relocation.r_offset(endian).into(), value.cast_unsigned())
+        })
+    }
+
+    /// The address and the bytes in the file of each segment that the program writes to.
+    pub fn writable_segments(&self) -> Vec<(u64, &'a [u8])> {
+        let writable = self.programs.iter().filter(|program| {
+            program.p_type(self.endian) == PT_LOAD && program.p_flags(self.endian).contains(PF_W)
+        });
+        let addresses = writable.map(|program| self.segment(program).address);
+        addresses
+            .filter_map(|address| Some((address, self.bytes_at(address)?)))
+            .collect()
     }
 
     /// The file's bytes from virtual address `address` to the end of its segment.

@@ -6,7 +6,6 @@ use object::elf::{DT_JMPREL, DT_PLTRELSZ, DT_RELA, DT_RELASZ, EM_X86_64};
 use object::read::elf::{Rela, Sym};
 
 use super::file::{Elf, Header};
-use super::symbols::MAX_FUNCTIONS;
 use crate::file::BinaryFunction;
 
 /// The sections with stubs, and the bytes of one.
@@ -62,7 +61,7 @@ fn slots<'a, H: Header>(elf: &Elf<'a, H>) -> HashMap<u64, &'a [u8]> {
         return slots;
     };
     for (begin, length) in [(DT_JMPREL, DT_PLTRELSZ), (DT_RELA, DT_RELASZ)] {
-        for relocation in relocations(elf, elf.dynamic(begin), elf.dynamic(length)) {
+        for relocation in elf.relocations(begin, length) {
             let symbol = relocation.symbol(elf.endian, false);
             let name = symbol
                 .and_then(|index| table.symbols.get(index.0))
@@ -74,19 +73,4 @@ fn slots<'a, H: Header>(elf: &Elf<'a, H>) -> HashMap<u64, &'a [u8]> {
         }
     }
     slots
-}
-
-fn relocations<'a, H: Header>(
-    elf: &Elf<'a, H>,
-    begin: Option<u64>,
-    length: Option<u64>,
-) -> &'a [H::Rela] {
-    let found = begin.zip(length).and_then(|(begin, length)| {
-        let bytes = elf.bytes_at(begin)?;
-        let bytes = bytes.get(..usize::try_from(length).ok()?)?;
-        let count = (bytes.len() / size_of::<H::Rela>()).min(MAX_FUNCTIONS);
-        let (relocations, _) = object::pod::slice_from_bytes(bytes, count).ok()?;
-        Some(relocations)
-    });
-    found.unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Debug information (DWARF): functions, inlined ones too, and source lines.
+//! Debug information (DWARF; without it, the tables of Go's runtime): functions, inlined ones too, and source lines.
 
 use std::fs::File;
 use std::io;
@@ -12,11 +12,13 @@ use object::read::elf::ProgramHeader;
 use object::read::{CompressedData, CompressedFileRange, ReadCache};
 use object::{Endianness, Object, ObjectSection, SectionFlags, elf};
 
+use kvmprof_recording::elf::go::{self, GoLines};
 use kvmprof_recording::elf::{SymbolSections, hex};
 use kvmprof_recording::file::Segment;
 
 use super::demangle::demangle;
 use super::functions::FunctionTable;
+use super::host_copy;
 use super::scopes::UnitScopes;
 use super::split::SplitFiles;
 
@@ -61,6 +63,8 @@ pub struct DebugFile {
     /// False if it has more of them than are read.
     pub is_whole: bool,
     context: Option<addr2line::Context<Slice>>,
+    /// Of a program of Go without DWARF.
+    go: Option<GoLines>,
     split: Option<SplitFiles>,
     scopes: UnitScopes,
     begin: Option<u64>,
@@ -70,7 +74,7 @@ impl std::fmt::Debug for DebugFile {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut fields = formatter.debug_struct("DebugFile");
         fields.field("build_id", &self.build_id);
-        fields.field("has_lines", &self.context.is_some());
+        fields.field("has_dwarf", &self.context.is_some());
         fields.finish_non_exhaustive()
     }
 }
@@ -92,13 +96,14 @@ impl DebugFile {
             let elf = Parsed::parse(&cache).map_err(invalid)?;
             dwarf.load_sup(|id| section(&file, &elf, id.name()))?;
         }
-        let has_lines = elf.section_by_name(".debug_info").is_some();
-        let context = has_lines.then(|| addr2line::Context::from_dwarf(dwarf));
+        let has_dwarf = elf.section_by_name(".debug_info").is_some();
+        let context = has_dwarf.then(|| addr2line::Context::from_dwarf(dwarf));
         let mut table = Self {
             build_id: hex(elf.build_id().ok().flatten().unwrap_or_default()),
             functions: FunctionTable::default(),
             is_whole: true,
             context: context.and_then(Result::ok),
+            go: (!has_dwarf).then(|| go_lines(file, &elf)).flatten(),
             split: None,
             scopes: UnitScopes::default(),
             begin: None,
@@ -146,15 +151,23 @@ impl DebugFile {
         self.begin
     }
 
-    /// Whether it has more than a symbol table.
-    pub fn has_lines(&self) -> bool {
+    /// Whether it has DWARF.
+    pub fn has_dwarf(&self) -> bool {
         self.context.is_some()
+    }
+
+    /// Whether it has anything.
+    pub fn is_useful(&self) -> bool {
+        self.has_dwarf() || self.go.is_some() || !self.functions.is_empty()
     }
 
     /// The functions at `address`, innermost first. Missing and invalid information is left out.
     pub fn frames(&self, address: u64) -> Vec<DebugFrame> {
         let Some(context) = &self.context else {
-            return Vec::new();
+            return self
+                .go
+                .as_ref()
+                .map_or_else(Vec::new, |go| go_frames(go, address));
         };
         let Ok(mut frames) = self.looked_up(context.find_frames(address)) else {
             return Vec::new();
@@ -208,6 +221,28 @@ impl DebugFile {
             };
         }
     }
+}
+
+/// The tables of Go's runtime in `file`.
+fn go_lines(file: &File, elf: &Parsed<'_>) -> Option<GoLines> {
+    elf.section_by_name(go::MARK)?;
+    GoLines::read(&host_copy::read_whole(file).ok()?)
+}
+
+fn go_frames(go: &GoLines, address: u64) -> Vec<DebugFrame> {
+    let frames = go.frames(address);
+    let outermost = frames.len().saturating_sub(1);
+    let frames = frames.into_iter().enumerate();
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    let frames = frames.map(|(index, frame)| DebugFrame {
+        // A symbol says more than the table of the function that has others inlined.
+        name: (index < outermost).then(|| text(frame.name)),
+        source: frame.source.map(|(file, line)| SourceLine {
+            file: text(file).into(),
+            line,
+        }),
+    });
+    frames.collect()
 }
 
 /// Whether a unit in `language` has namespaces.

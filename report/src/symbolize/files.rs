@@ -180,13 +180,13 @@ impl Search<'_> {
             let file = self.sources.sysroot.as_ref()?.file(&path).ok()?;
             self.with_build_id(&path, &self.path_on_host(&path), &file, id)
         });
-        let mut symbols_alone = None;
+        let mut without_dwarf = None;
         let mut is_enough = |debug: DebugFile| {
-            if debug.has_lines() {
+            if debug.has_dwarf() {
                 return Some(debug);
             }
-            if symbols_alone.is_none() && !debug.functions.is_empty() {
-                symbols_alone = Some(debug);
+            if without_dwarf.is_none() && debug.is_useful() {
+                without_dwarf = Some(debug);
             }
             None
         };
@@ -202,7 +202,7 @@ impl Search<'_> {
                 })
             })
             .or_else(|| self.debug_file_elsewhere(id).and_then(&mut is_enough))
-            .or(symbols_alone)
+            .or(without_dwarf)
     }
 
     /// The debug file that isn't in the sysroot.

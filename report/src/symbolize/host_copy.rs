@@ -84,7 +84,11 @@ fn build_id(file: &File) -> io::Result<String> {
     Ok(hex(id.unwrap_or_default()))
 }
 
-fn read_whole(file: &File) -> io::Result<Vec<u8>> {
+/// The contents of `file`, from its start.
+///
+/// # Errors
+/// It can't be read, or is too large.
+pub fn read_whole(file: &File) -> io::Result<Vec<u8>> {
     if file.metadata()?.len() > MAX_FILE {
         return Err(invalid("the file is too large"));
     }
