@@ -64,6 +64,49 @@ pub struct Member {
     pub bytes: u8,
 }
 
+/// The members of `kvm_exit` that programs read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExitMembers {
+    /// The reason, as the processor has given it.
+    pub reason: Member,
+    /// By which reasons are named (`KVM_ISA_*`).
+    pub isa: Member,
+    /// The guest's program counter.
+    pub rip: Member,
+    /// The vCPU's number. Kernels before 5.10 don't have it.
+    pub vcpu: Member,
+}
+
+/// The tracepoint `kvm_exit`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExitTracepoint {
+    /// The tracepoint itself.
+    pub tracepoint: Tracepoint,
+    /// The members of its record.
+    pub members: ExitMembers,
+}
+
+impl ExitTracepoint {
+    /// Reads what tracefs has of it.
+    ///
+    /// # Errors
+    /// As for [`Tracepoint::read`]; or its record lacks a member.
+    pub fn read() -> Result<Self, TracepointError> {
+        let tracepoint = Tracepoint::read("kvm_exit")?;
+        let member = |name| tracepoint.member(name);
+        let members = ExitMembers {
+            reason: member("exit_reason")?,
+            isa: member("isa")?,
+            rip: member("guest_rip")?,
+            vcpu: member("vcpu_id")?,
+        };
+        Ok(Self {
+            tracepoint,
+            members,
+        })
+    }
+}
+
 impl Tracepoint {
     /// Reads what tracefs has of KVM's tracepoint `name`.
     ///

@@ -19,6 +19,7 @@ pub use counts::{
     AccessKind, Counts, Exits, Histogram, Lost, OfAccess, OfFunction, OfProcess, OfReason,
     OfThread, OfWait,
 };
+pub(crate) use reason_names::ExitNames;
 pub use reason_names::ReasonNames;
 
 use kvmprof_introspection::ProcessPlaces;
@@ -29,10 +30,10 @@ use crate::kernel_memory::bpf::{self, Instruction, Trigger};
 use crate::sampling::SamplingError;
 use crate::sampling::error::refused;
 use crate::sampling::time_namespace;
-use crate::tracepoint::{Member, Tracepoint, TracepointError};
+use crate::tracepoint::{ExitTracepoint, Member, Tracepoint, TracepointError};
 use crate::{AttachError, HostKernel, Machine, memory};
 use processes::ProcessReads;
-use program::{AccessMembers, ExitMembers, Plan};
+use program::{AccessMembers, Plan};
 use waits::{MoveMembers, SwitchMembers};
 
 /// Maximum number of threads of vCPUs whose exits are counted.
@@ -75,7 +76,7 @@ pub struct ExitCounter {
     maps: Maps,
     /// `None` if the guest's processes aren't known.
     processes: Option<ProcessReads>,
-    exit: Tracepoint,
+    exit: ExitTracepoint,
     missing: Vec<&'static str>,
     /// This process's CLOCK_MONOTONIC minus the host's, in ns modulo 2^64.
     time_offset: u64,
@@ -144,7 +145,7 @@ impl ExitCounter {
         machine: &Machine,
         places: &[(u32, ProcessPlaces)],
     ) -> Result<Self, ExitsError> {
-        let exit = Tracepoint::read("kvm_exit")?;
+        let exit = ExitTracepoint::read()?;
         let entry = Tracepoint::read("kvm_entry")?;
         let mm = kernel.process(machine.pid).ok_or(ExitsError::Ended)?.mm;
         let processes = match places {
@@ -178,15 +179,12 @@ impl ExitCounter {
             })?;
         }
         // Last: an exit is counted at the entry that follows.
-        let exit = counter.exit.clone();
-        let members = ExitMembers {
-            reason: exit.member("exit_reason")?,
-            isa: exit.member("isa")?,
-            rip: exit.member("guest_rip")?,
-            vcpu: exit.member("vcpu_id")?,
-        };
+        let ExitTracepoint {
+            tracepoint,
+            members,
+        } = counter.exit.clone();
         let at_exit = program::at_exit(plan, members, counter.processes.as_ref());
-        counter.load(&exit, &at_exit)?;
+        counter.load(&tracepoint, &at_exit)?;
         Ok(counter)
     }
 
@@ -254,7 +252,7 @@ impl ExitCounter {
 
     /// The names of reasons, as the host's kernel has them.
     pub fn reason_names(&self, isa: u64) -> ReasonNames {
-        ReasonNames::of(&self.exit, isa)
+        ReasonNames::of(&self.exit.tracepoint, isa)
     }
 
     /// What has been counted so far. vCPUs that run meanwhile go on counting: numbers of different maps may be some exits apart.
@@ -403,6 +401,7 @@ const ACCESSES: [AccessTracepoint; 5] = [
 mod tests {
     use super::*;
     use crate::sampling::testing;
+    use crate::tracepoint::ExitMembers;
 
     /// The host's kernel itself checks every instruction.
     #[test]

@@ -13,23 +13,20 @@ use crate::kernel_memory::program::{
     MOVE_REGISTER, STORE_64,
 };
 use crate::sampling::assembly::{
-    ADD_IMMEDIATE, ADD_REGISTER, AND_IMMEDIATE, CONTEXT, HELPER_KTIME_GET_NS, JUMP,
-    JUMP_IF_ABOVE_IMMEDIATE, JUMP_IF_NOT, JUMP_IF_NOT_ABOVE, JUMP_IF_NOT_BELOW, JUMP_IF_NOT_EQUAL,
-    JUMP_IF_ZERO, Program, SHIFT_LEFT, SHIFT_RIGHT, STACK, STORE_IMMEDIATE_64, SUBTRACT_REGISTER,
+    ADD_IMMEDIATE, ADD_REGISTER, AND_IMMEDIATE, CONTEXT, HELPER_CURRENT_IDS, HELPER_KTIME_GET_NS,
+    JUMP, JUMP_IF_ABOVE_IMMEDIATE, JUMP_IF_NOT, JUMP_IF_NOT_ABOVE, JUMP_IF_NOT_BELOW,
+    JUMP_IF_NOT_EQUAL, JUMP_IF_ZERO, LOAD_32, Program, SHIFT_LEFT, SHIFT_RIGHT, STACK,
+    STORE_IMMEDIATE_64, SUBTRACT_REGISTER,
 };
-use crate::tracepoint::Member;
+use crate::tracepoint::{ExitMembers, Member};
 
 /// Numbers of helpers (`include/uapi/linux/bpf.h`).
 const HELPER_LOOKUP: i32 = 1;
 const HELPER_UPDATE: i32 = 2;
-const HELPER_CURRENT_IDS: i32 = 14;
 /// A flag of an update: the entry must be new.
 const NO_EXIST: i32 = 1;
 
 /// Opcodes.
-const LOAD_8: u8 = 0x71;
-const LOAD_16: u8 = 0x69;
-const LOAD_32: u8 = 0x61;
 const STORE_32: u8 = 0x63;
 const ATOMIC_64: u8 = 0xdb;
 const SHIFT_RIGHT_BY_REGISTER: u8 = 0x7f;
@@ -60,16 +57,6 @@ pub struct Plan {
     pub processes: Option<i32>,
     pub processors: i32,
     pub waits: i32,
-}
-
-/// The members of `kvm_exit` that are read.
-#[derive(Clone, Copy, Debug)]
-pub struct ExitMembers {
-    pub reason: Member,
-    pub isa: Member,
-    pub rip: Member,
-    /// Kernels before 5.10 don't have it.
-    pub vcpu: Member,
 }
 
 /// The members of a tracepoint that is passed for an access.
@@ -153,14 +140,7 @@ impl Counter {
 
     /// Sets `destination` to a number of the tracepoint's record.
     pub fn load_member(&mut self, destination: u8, member: Member) {
-        let code = match member.bytes {
-            1 => LOAD_8,
-            2 => LOAD_16,
-            4 => LOAD_32,
-            _ => LOAD_64,
-        };
-        self.program
-            .add(code, destination, CONTEXT, member.offset, 0);
+        self.program.load_member(destination, member);
     }
 
     /// Puts the address of the entry with the key on the stack into register 0: 0 if there is none.

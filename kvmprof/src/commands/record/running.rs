@@ -75,7 +75,7 @@ impl RecordingOptions {
         let to_output = is_standard(output);
         let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
         let until = until.map(ConsoleEnd::open).transpose()?;
-        let connection = self.target.connect(console)?;
+        let connection = self.target.connect(self.event.is_some(), console)?;
         let recorder = connection.open(device::RECORDER, 0)?;
         let file = (!to_output).then(|| NewFile::create_recording(output));
         let file = file.transpose().with_context(|| writing(output))?;

@@ -1,5 +1,5 @@
-# Exits of a guest, counted by kvmprof and by the host's perf between two moments at which no vCPU runs; then those of a guest that makes as many different
-# ones as it can, after those of known processes beside others that want the processors. It is one of kvmprof's own: programs of QEMU's guests may use no port in emulation (SIGSEGV).
+# Exits of a guest, counted by kvmprof and by the host's perf between two moments at which no vCPU runs; then those of known processes beside others that want
+# the processors, samples of each exit, and a guest that makes as many different ones as it can. It is one of kvmprof's own: programs of QEMU's guests may use no port in emulation (SIGSEGV).
 
 # stand_still: returns when no thread of the VMM runs any more.
 stand_still() {
@@ -82,6 +82,18 @@ counted
 kill -CONT $machine
 kill $hogs
 echo "$machine $hogs" >"$LAB_OUT/known.pids"
+
+# Each exit is a sample. The file has its name once there are some.
+kvmprof record "$machine" --event kvm-exits:1 --output "$LAB_OUT/sampled.kvmprof" >"$LAB_OUT/sampled.said" 2>&1 3>&- &
+recording=$!
+until [ -s "$LAB_OUT/sampled.kvmprof" ]; do
+    [ -e "/proc/$recording/exe" ] || fail 85 "kvmprof record ended: $(cat "$LAB_OUT/sampled.said")"
+    usleep 50000
+done
+tell sampled
+says 'sampled ports'
+kill -TERM $recording
+wait $recording || fail 84 "kvmprof record failed: $(cat "$LAB_OUT/sampled.said")"
 
 count_exits many
 tell many

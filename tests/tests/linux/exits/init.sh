@@ -7,6 +7,8 @@ while read -r word; do
         ;;
     # By processes whose numbers of exits are known.
     again) ports 1200 && ports 700 && sleep 1 && echo again worked ;;
+    # By one after the other: the first one's file has been read by then.
+    sampled) ports 400 && sleep 1 && ports 1100 && echo sampled ports ;;
     many) ports && echo many ports ;;
     over) poweroff -f ;;
     esac

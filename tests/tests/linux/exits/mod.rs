@@ -1,9 +1,11 @@
-//! `kvmprof exits` of a guest, side by side with the host's `perf kvm stat`: both count from one moment at which no vCPU runs to another. Waits for processors are
+//! `kvmprof exits` of a guest, and samples of its exits, side by side with the host's `perf kvm stat`: both count from one moment at which no vCPU runs to another. Waits for processors are
 //! compared with what the host's scheduler counts. The host is Debian's, with SVM.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use kvmprof_recording::{Sample, StackEnd};
+use kvmprof_tests::host_stacks;
 use kvmprof_tests::linux::{Finished, Program, Scenario, debian, guest_init, guest_program, once};
 use serde_json::Value;
 
@@ -16,6 +18,8 @@ const PORT: u64 = 0x2345;
 const WRITES: u64 = 5000;
 /// How often each of two processes writes there, in turn.
 const OF_PROCESSES: [u64; 2] = [1200, 700];
+/// How often a process writes there while each exit is a sample, in all.
+const SAMPLED: u64 = 1500;
 /// The number of ports, and of instructions, that the same program then writes to and has.
 const MANY: u64 = 20_000;
 /// Maximum difference of times: perf notes an exit and an entry at another moment than kvmprof.
@@ -25,9 +29,11 @@ kvmprof_tests::in_each_kernel! {
     a_guest_that_makes_many_different_exits_fills_no_map_beyond_its_bound
     counting_ends_with_the_guest
     counts_are_those_of_perf
+    each_exit_is_a_sample_with_its_reason
     exits_of_all_processes_are_all_exits
     exits_of_processes_are_those_that_the_guest_counts
     port_writes_are_those_that_the_guest_counts
+    samples_of_exits_have_stacks
     tables_have_what_documents_have
     waits_are_those_that_the_scheduler_counts
     waits_have_what_ran_meanwhile
@@ -273,6 +279,85 @@ fn waits_have_what_ran_meanwhile(run: &Finished) {
     assert!(known <= waited + waited / 100 && known * 4 >= waited * 3);
     // The driver's own programs take the rest.
     assert!(of_hogs * 10 >= waited && of_vcpus * 20 >= waited);
+}
+
+/// A sample of an exit: the reason, the sample and its frames.
+type ExitSample = (String, Sample, Vec<u64>);
+
+/// The samples of the recording, by kvmprof attach, and the number of exits without one.
+fn sampled(run: &Finished) -> (Vec<ExitSample>, u64) {
+    let (contents, samples) = run.recording("sampled.kvmprof");
+    let event = contents.info.event.map(|event| event.to_string());
+    assert_eq!(event.as_deref(), Some("kvm-exits:1"));
+    let account = contents.account;
+    println!("{account:?}");
+    assert_eq!((account.idle, account.stolen), (0, 0));
+    let reasons = host_stacks(&samples, &contents).into_iter().map(|frames| {
+        let [(reason, module)] = &frames[..] else {
+            panic!("{frames:?}")
+        };
+        assert_eq!(module, "[host:exit]");
+        reason.clone()
+    });
+    let reasons: Vec<String> = reasons.collect();
+    assert_eq!(reasons.len(), samples.len(), "each has a reason");
+    let samples = reasons.into_iter().zip(samples);
+    let samples = samples.map(|(reason, (sample, frames))| (reason, sample, frames));
+    (samples.collect(), account.lost)
+}
+
+/// Those of the program's writes.
+fn sampled_writes(samples: &[ExitSample]) -> Vec<&ExitSample> {
+    let text = program().text;
+    let writes = samples
+        .iter()
+        .filter(|(reason, sample, _)| reason == "io" && text.contains(&sample.pc));
+    writes.collect()
+}
+
+fn each_exit_is_a_sample_with_its_reason(run: &Finished) {
+    let (samples, lost) = sampled(run);
+    let writes = sampled_writes(&samples);
+    println!(
+        "{} exits, {} of the program's writes; {lost} lost",
+        samples.len(),
+        writes.len()
+    );
+    let count = writes.len() as u64;
+    assert!(count > 0 && count <= SAMPLED && count + lost >= SAMPLED);
+    for (_, sample, _) in writes {
+        assert!(sample.comm.starts_with(b"ports\0"), "{sample:?}");
+    }
+}
+
+fn samples_of_exits_have_stacks(run: &Finished) {
+    let (samples, _) = sampled(run);
+    let writes = sampled_writes(&samples);
+    let text = program().text;
+    let is_whole = |sample: &&&ExitSample| {
+        let (_, sample, frames) = sample;
+        let user = &frames[..usize::from(sample.stack.user)];
+        sample.stack.user_end == StackEnd::Complete
+            && user.len() >= 3
+            && user.iter().all(|frame| text.contains(frame))
+    };
+    let whole = writes.iter().filter(is_whole).count();
+    let halts = samples.iter().filter(|(reason, ..)| reason == "hlt");
+    let ends: Vec<StackEnd> = halts
+        .map(|(_, sample, _)| sample.stack.kernel_end)
+        .collect();
+    let ended = ends
+        .iter()
+        .filter(|end| **end == StackEnd::Complete)
+        .count();
+    println!(
+        "{whole} of {} stacks of writes are whole, {ended} of {} of halts",
+        writes.len(),
+        ends.len()
+    );
+    // The program's file is read while it writes for the first time.
+    assert!(whole * 2 > writes.len());
+    assert!(!ends.is_empty() && ended * 100 >= ends.len() * 95);
 }
 
 fn a_guest_that_makes_many_different_exits_fills_no_map_beyond_its_bound(run: &Finished) {
