@@ -1,4 +1,4 @@
-//! Tracepoints of the host's KVM, and of its scheduler, as tracefs describes them (Linux `Documentation/trace/events.rst`).
+//! Tracepoints of the host's KVM, its scheduler and its interrupts, as tracefs describes them (Linux `Documentation/trace/events.rst`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -45,7 +45,7 @@ pub enum TracepointError {
     },
 }
 
-/// A tracepoint of KVM, or of the scheduler.
+/// A tracepoint of KVM, or of another part of the host's kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tracepoint {
     name: &'static str,
@@ -116,9 +116,9 @@ impl Tracepoint {
         Self::read_of("kvm", name)
     }
 
-    /// The same of the scheduler's tracepoint `name`; `None` if this host lets kvmprof read no such one.
-    pub fn of_scheduler(name: &'static str) -> Option<Self> {
-        Self::read_of("sched", name).ok()
+    /// The same of the tracepoint `name` of another `group` of the host's kernel; `None` if this host lets kvmprof read no such one.
+    pub fn of_host(group: &'static str, name: &'static str) -> Option<Self> {
+        Self::read_of(group, name).ok()
     }
 
     fn read_of(group: &str, name: &'static str) -> Result<Self, TracepointError> {

@@ -27,7 +27,7 @@ const HELPER_UPDATE: i32 = 2;
 const NO_EXIST: i32 = 1;
 
 /// Opcodes.
-const STORE_32: u8 = 0x63;
+pub const STORE_32: u8 = 0x63;
 const ATOMIC_64: u8 = 0xdb;
 const SHIFT_RIGHT_BY_REGISTER: u8 = 0x7f;
 
@@ -57,6 +57,7 @@ pub struct Plan {
     pub processes: Option<i32>,
     pub processors: i32,
     pub waits: i32,
+    pub interrupts: i32,
 }
 
 /// The members of a tracepoint that is passed for an access.
@@ -89,7 +90,7 @@ impl Counter {
     }
 
     /// Begins a program, which ends if its thread isn't one of the VMM.
-    fn new(plan: Plan) -> Self {
+    pub fn new(plan: Plan) -> Self {
         let mut counter = Self::of_all_threads(plan);
         let program = &mut counter.program;
         program.call(HELPER_GET_CURRENT_TASK);
@@ -193,7 +194,22 @@ impl Counter {
         self.program.add(ATOMIC_64, ENTRY, register, member, 0);
     }
 
-    /// Counts the exit in an entry.
+    /// Sets [`DURATION`] to the time that has passed since the one at `member` of the thread's entry, which becomes 0. Ends if it is 0 already.
+    pub fn take_time(&mut self, member: i16) {
+        self.program.add(LOAD_64, 1, THREAD, member, 0);
+        self.end_if_zero(1);
+        let p = &mut self.program;
+        p.call(HELPER_KTIME_GET_NS);
+        p.registers(MOVE_REGISTER, DURATION, 0);
+        p.add(LOAD_64, 1, THREAD, member, 0);
+        let is_later = p.jump(JUMP_IF_NOT_BELOW, DURATION, 1, 0);
+        p.registers(MOVE_REGISTER, DURATION, 1);
+        p.land(is_later);
+        p.registers(SUBTRACT_REGISTER, DURATION, 1);
+        p.add(STORE_IMMEDIATE_64, THREAD, 0, member, 0);
+    }
+
+    /// Counts what has taken this time in an entry.
     pub fn count(&mut self, count: i16, total: i16) {
         self.program.immediate(MOVE_IMMEDIATE, 1, 1);
         self.add_atomically(count, 1);
@@ -319,16 +335,7 @@ pub fn at_entry(plan: Plan) -> Vec<Instruction> {
     counter.look_up(plan.threads);
     counter.program.registers(MOVE_REGISTER, THREAD, 0);
     counter.end_if_zero(THREAD);
-    counter.program.add(LOAD_64, 1, THREAD, TIME, 0);
-    counter.end_if_zero(1);
-    counter.program.call(HELPER_KTIME_GET_NS);
-    counter.program.registers(MOVE_REGISTER, DURATION, 0);
-    counter.program.add(LOAD_64, 1, THREAD, TIME, 0);
-    let early = counter.program.jump(JUMP_IF_NOT_BELOW, DURATION, 1, 0);
-    counter.program.registers(MOVE_REGISTER, DURATION, 1);
-    counter.program.land(early);
-    counter.program.registers(SUBTRACT_REGISTER, DURATION, 1);
-    (counter.program).add(STORE_IMMEDIATE_64, THREAD, 0, TIME, 0);
+    counter.take_time(TIME);
     // Keys are shorter than this, or as long.
     for at in (0..KEY_BYTES).step_by(8) {
         (counter.program).add(STORE_IMMEDIATE_64, STACK, 0, KEY + at, 0);

@@ -27,6 +27,26 @@ counted() {
     wait $counting || fail 91 "kvmprof exits failed: $(cat "$LAB_OUT/$counted.said")"
 }
 
+# perf_records NAME ARGUMENT...: starts a perf that records the VMM's threads until enough, and waits until it does.
+perf_records() {
+    what=$1
+    shift
+    mkfifo "/run/$what.enough"
+    /usr/bin/perf "$@" -p $machine -- /bin/sh -c "echo >/run/$what.ready; read -r word </run/$what.enough" \
+        >"$LAB_OUT/$what.said" 2>&1 3>&- &
+    perf=$!
+    until [ -e "/run/$what.ready" ]; do
+        [ -e "/proc/$perf/exe" ] || fail 89 "perf ended: $(cat "$LAB_OUT/$what.said")"
+        usleep 50000
+    done
+}
+
+# enough NAME PROCESS: ends it.
+enough() {
+    echo enough >"/run/$1.enough"
+    wait $2 || fail 88 "perf failed: $(cat "$LAB_OUT/$1.said")"
+}
+
 # scheduled NAME: notes what the scheduler has counted of the vCPUs' threads: the times for which they ran and waited, and the number of turns.
 scheduled() {
     for thread in /proc/$machine/task/*; do
@@ -41,27 +61,28 @@ umount /sys/kernel/tracing /sys/kernel/debug/tracing 2>/dev/null
 kvmprof exits "$machine" --seconds 1 2>"$LAB_OUT/unmounted.said" 3>&-
 echo $? >"$LAB_OUT/unmounted.status"
 mount -t tracefs tracefs /sys/kernel/tracing || fail 90 "there is no tracefs"
-mkfifo /run/enough
 
 stand_still
 count_exits both
-/usr/bin/perf kvm -o /run/perf.data stat record -p $machine -- \
-    /bin/sh -c 'echo >/run/perf.ready; read -r word </run/enough' >"$LAB_OUT/perf.said" 2>&1 3>&- &
-perf=$!
-until [ -e /run/perf.ready ]; do
-    [ -e "/proc/$perf/exe" ] || fail 89 "perf ended: $(cat "$LAB_OUT/perf.said")"
-    usleep 50000
+perf_records exits kvm -o /run/perf.data stat record
+exits=$perf
+for interrupt in irq:irq_handler irq:softirq irq_vectors:local_timer irq_vectors:reschedule irq_vectors:call_function irq_vectors:call_function_single; do
+    events="$events${events:+,}${interrupt}_entry,${interrupt}_exit"
 done
+perf_records interrupts record -o /run/interrupts.data -m 1024 -e "$events"
+interrupts=$perf
 kill -CONT $machine
 tell work
 says worked
 stand_still
 counted
-echo enough >/run/enough
-wait $perf || fail 88 "perf failed: $(cat "$LAB_OUT/perf.said")"
+enough exits $exits
+enough interrupts $interrupts
 kill -CONT $machine
+/usr/bin/perf script -i /run/interrupts.data --ns -F tid,time,event,trace >"$LAB_OUT/interrupts.perf" 2>"$LAB_OUT/interrupts.said" 3>&- ||
+    fail 83 "perf has no interrupts: $(cat "$LAB_OUT/interrupts.said")"
 /usr/bin/perf kvm -i /run/perf.data stat report >"$LAB_OUT/perf.report" 2>&1 3>&- ||
-    fail 87 "perf reports nothing: $(cat "$LAB_OUT/perf.said")"
+    fail 87 "perf reports nothing: $(cat "$LAB_OUT/exits.said")"
 alive 'perf has reported'
 
 # Of a guest that runs its kernel and its processes are known. Others want the processors, too.

@@ -1,6 +1,8 @@
 //! `kvmprof exits` of a guest, and samples of its exits, side by side with the host's `perf kvm stat`: both count from one moment at which no vCPU runs to another. Waits for processors are
 //! compared with what the host's scheduler counts. The host is Debian's, with SVM.
 
+mod interrupts;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -32,6 +34,7 @@ kvmprof_tests::in_each_kernel! {
     each_exit_is_a_sample_with_its_reason
     exits_of_all_processes_are_all_exits
     exits_of_processes_are_those_that_the_guest_counts
+    interrupts_are_those_of_perf
     port_writes_are_those_that_the_guest_counts
     samples_of_exits_have_stacks
     tables_have_what_documents_have
@@ -117,6 +120,10 @@ fn counts_are_those_of_perf(run: &Finished) {
     assert_eq!(document["lost"]["reasons"], 0);
     // Each is in an exit, since neither runs.
     assert!(number(&document, "unfinished") <= 2);
+}
+
+fn interrupts_are_those_of_perf(run: &Finished) {
+    interrupts::check(run);
 }
 
 fn port_writes_are_those_that_the_guest_counts(run: &Finished) {
