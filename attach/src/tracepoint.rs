@@ -1,4 +1,4 @@
-//! Tracepoints of the host's KVM, and of its scheduler, as tracefs describes them (Linux `Documentation/trace/events.rst`).
+//! Tracepoints of the host's KVM, its scheduler and its interrupts, as tracefs describes them (Linux `Documentation/trace/events.rst`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -45,7 +45,7 @@ pub enum TracepointError {
     },
 }
 
-/// A tracepoint of KVM, or of the scheduler.
+/// A tracepoint of KVM, or of another part of the host's kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tracepoint {
     name: &'static str,
@@ -64,6 +64,49 @@ pub struct Member {
     pub bytes: u8,
 }
 
+/// The members of `kvm_exit` that programs read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExitMembers {
+    /// The reason, as the processor has given it.
+    pub reason: Member,
+    /// By which reasons are named (`KVM_ISA_*`).
+    pub isa: Member,
+    /// The guest's program counter.
+    pub rip: Member,
+    /// The vCPU's number. Kernels before 5.10 don't have it.
+    pub vcpu: Member,
+}
+
+/// The tracepoint `kvm_exit`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExitTracepoint {
+    /// The tracepoint itself.
+    pub tracepoint: Tracepoint,
+    /// The members of its record.
+    pub members: ExitMembers,
+}
+
+impl ExitTracepoint {
+    /// Reads what tracefs has of it.
+    ///
+    /// # Errors
+    /// As for [`Tracepoint::read`]; or its record lacks a member.
+    pub fn read() -> Result<Self, TracepointError> {
+        let tracepoint = Tracepoint::read("kvm_exit")?;
+        let member = |name| tracepoint.member(name);
+        let members = ExitMembers {
+            reason: member("exit_reason")?,
+            isa: member("isa")?,
+            rip: member("guest_rip")?,
+            vcpu: member("vcpu_id")?,
+        };
+        Ok(Self {
+            tracepoint,
+            members,
+        })
+    }
+}
+
 impl Tracepoint {
     /// Reads what tracefs has of KVM's tracepoint `name`.
     ///
@@ -73,9 +116,9 @@ impl Tracepoint {
         Self::read_of("kvm", name)
     }
 
-    /// The same of the scheduler's tracepoint `name`; `None` if this host lets kvmprof read no such one.
-    pub fn of_scheduler(name: &'static str) -> Option<Self> {
-        Self::read_of("sched", name).ok()
+    /// The same of the tracepoint `name` of another `group` of the host's kernel; `None` if this host lets kvmprof read no such one.
+    pub fn of_host(group: &'static str, name: &'static str) -> Option<Self> {
+        Self::read_of(group, name).ok()
     }
 
     fn read_of(group: &str, name: &'static str) -> Result<Self, TracepointError> {

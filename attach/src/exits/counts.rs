@@ -222,6 +222,52 @@ pub struct OfWait {
     pub turns: Exits,
 }
 
+/// What the host's kernel does on a processor beside the thread that has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum InterruptKind {
+    /// The handler of a device's interrupt.
+    Device = 1,
+    /// What an interrupt has left for later, as far as it is done at the interrupt's end.
+    Softirq,
+    /// The interrupt of the processor's timer.
+    Timer,
+    /// The interrupt by which another processor has this one choose another thread.
+    Reschedule,
+    /// Interrupts by which another processor has this one do something: all of them, or this one alone.
+    Call,
+    /// Of this processor alone.
+    SingleCall,
+}
+
+impl InterruptKind {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 6] = [
+        Self::Device,
+        Self::Softirq,
+        Self::Timer,
+        Self::Reschedule,
+        Self::Call,
+        Self::SingleCall,
+    ];
+
+    pub(super) fn of(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind as u32 == number)
+    }
+}
+
+/// How often and how long a vCPU's thread had a processor, but an interrupt or a softirq ran there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OfInterrupt {
+    /// The vCPU's thread.
+    pub thread: u32,
+    /// What ran.
+    pub kind: InterruptKind,
+    /// Which one: of a device the number in `/proc/interrupts`, of a softirq that of the kernel, else 0.
+    pub number: u32,
+    /// How often and how long.
+    pub time: Exits,
+}
+
 /// What has been counted since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -239,6 +285,8 @@ pub struct Counts {
     pub threads: Vec<OfThread>,
     /// What ran while they waited. It is less than they waited: what isn't over yet isn't in it, nor what was lost.
     pub waits: Vec<OfWait>,
+    /// What interrupted them while they had a processor.
+    pub interrupts: Vec<OfInterrupt>,
     /// The number of vCPUs that are in an exit now. It isn't counted before they enter the guest again.
     pub unfinished: u64,
     /// What didn't fit into a map.
@@ -316,6 +364,15 @@ impl Counts {
                     ..*now
                 },
             ),
+            interrupts: since(
+                &self.interrupts,
+                &earlier.interrupts,
+                |one| (one.thread, one.kind, one.number),
+                |now, then| OfInterrupt {
+                    time: now.time.since(then.time),
+                    ..*now
+                },
+            ),
             lost: self.lost.since(earlier.lost),
             left_kvm: self.left_kvm.saturating_sub(earlier.left_kvm),
             ..*self
@@ -355,6 +412,8 @@ pub struct Lost {
     pub waits: u64,
     /// Waits of which only the time is known, since too many vCPUs waited for the same processor.
     pub slots: u64,
+    /// Interrupts, since there are too many different ones.
+    pub interrupts: u64,
 }
 
 impl Lost {
@@ -367,75 +426,10 @@ impl Lost {
             processes: self.processes.saturating_sub(earlier.processes),
             waits: self.waits.saturating_sub(earlier.waits),
             slots: self.slots.saturating_sub(earlier.slots),
+            interrupts: self.interrupts.saturating_sub(earlier.interrupts),
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn classes_follow_each_other() {
-        let begins: Vec<u64> = (0..20).map(Histogram::begin).collect();
-        let first = [
-            0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 20, 22,
-        ];
-        assert_eq!(begins, first);
-        assert_eq!(Histogram::begin(Histogram::CLASSES), 1 << Histogram::MOST);
-    }
-
-    #[test]
-    fn percentiles_are_those_of_the_classes() {
-        let mut histogram = Histogram::default();
-        assert_eq!(histogram.percentile(50), None);
-        histogram.0[5] = 98;
-        histogram.0[16] = 1;
-        histogram.0[19] = 1;
-        assert_eq!(histogram.percentile(50), Some(5));
-        assert_eq!(histogram.percentile(99), Some(17));
-        assert_eq!(histogram.percentile(100), Some(23));
-        let mut twice = histogram.clone();
-        twice.add(&histogram);
-        assert_eq!(twice.since(&histogram), histogram);
-    }
-
-    fn of_reason(count: u64, longest: u64, class: usize) -> OfReason {
-        let mut histogram = Histogram::default();
-        histogram.0[class] = count;
-        OfReason {
-            reason: 7,
-            vcpu: 1,
-            exits: Exits {
-                count,
-                time: count * 10,
-            },
-            longest,
-            histogram,
-            ..OfReason::default()
-        }
-    }
-
-    #[test]
-    fn a_part_of_the_time_has_what_is_new() {
-        let earlier = Counts {
-            reasons: vec![of_reason(3, 90, 10)],
-            ..Counts::default()
-        };
-        let mut now = earlier.clone();
-        let other = OfReason {
-            vcpu: 2,
-            ..of_reason(1, 8, 8)
-        };
-        now.reasons = vec![of_reason(5, 90, 10), other.clone()];
-        now.lost.functions = 4;
-        now.unfinished = 1;
-        let new = now.since(&earlier);
-        // No exit of this part was the longest one.
-        assert_eq!(new.reasons, [of_reason(2, 10, 10), other]);
-        assert_eq!((new.lost.functions, new.unfinished), (4, 1));
-        now.reasons[0].longest = 91;
-        assert_eq!(now.since(&earlier).reasons[0].longest, 91);
-        assert_eq!(now.since(&Counts::default()), now);
-    }
-}
+mod tests;

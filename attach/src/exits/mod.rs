@@ -1,24 +1,27 @@
 //! Counts the exits of one guest's vCPUs in the host's kernel: small eBPF programs at tracepoints of KVM add up numbers and times by reason, access and
-//! instruction in maps of a fixed size. Programs at tracepoints of the scheduler add up for how long the vCPUs wait for a processor, and what runs there. Nothing is
-//! handed to user space until somebody reads the maps.
+//! instruction in maps of a fixed size. Programs at tracepoints of the scheduler add up for how long the vCPUs wait for a processor, and what runs there, and those at
+//! tracepoints of interrupts for how long these have the processor of a vCPU. Nothing is handed to user space until somebody reads the maps.
 //!
 //! What gets there is what the processor, KVM and the scheduler know, and the id and the name of the guest's process out of guest memory, if their places are known.
 
 mod counts;
+mod interrupts;
 mod processes;
 mod program;
 mod reason_names;
 mod record;
 mod waits;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 pub use counts::{
-    AccessKind, Counts, Exits, Histogram, Lost, OfAccess, OfFunction, OfProcess, OfReason,
-    OfThread, OfWait,
+    AccessKind, Counts, Exits, Histogram, InterruptKind, Lost, OfAccess, OfFunction, OfInterrupt,
+    OfProcess, OfReason, OfThread, OfWait,
 };
+pub(crate) use reason_names::ExitNames;
 pub use reason_names::ReasonNames;
 
 use kvmprof_introspection::ProcessPlaces;
@@ -29,10 +32,10 @@ use crate::kernel_memory::bpf::{self, Instruction, Trigger};
 use crate::sampling::SamplingError;
 use crate::sampling::error::refused;
 use crate::sampling::time_namespace;
-use crate::tracepoint::{Member, Tracepoint, TracepointError};
+use crate::tracepoint::{ExitTracepoint, Member, Tracepoint, TracepointError};
 use crate::{AttachError, HostKernel, Machine, memory};
 use processes::ProcessReads;
-use program::{AccessMembers, ExitMembers, Plan};
+use program::{AccessMembers, Plan};
 use waits::{MoveMembers, SwitchMembers};
 
 /// Maximum number of threads of vCPUs whose exits are counted.
@@ -47,8 +50,9 @@ const MAX_FUNCTIONS: u32 = 16384;
 
 /// Maximum number of pairs of a reason and a process.
 const MAX_PROCESSES: u32 = 8192;
-/// Maximum number of pairs of a vCPU's thread and another thread.
+/// Maximum number of pairs of a vCPU's thread and another thread, and of one and an interrupt.
 const MAX_WAITS: u32 = 8192;
+const MAX_INTERRUPTS: u32 = 8192;
 
 /// Why exits can't be counted.
 #[derive(Debug, thiserror::Error)]
@@ -75,8 +79,9 @@ pub struct ExitCounter {
     maps: Maps,
     /// `None` if the guest's processes aren't known.
     processes: Option<ProcessReads>,
-    exit: Tracepoint,
+    exit: ExitTracepoint,
     missing: Vec<&'static str>,
+    softirqs: BTreeMap<u32, String>,
     /// This process's CLOCK_MONOTONIC minus the host's, in ns modulo 2^64.
     time_offset: u64,
 }
@@ -93,6 +98,7 @@ struct Maps {
     processes: OwnedFd,
     processors: OwnedFd,
     waits: OwnedFd,
+    interrupts: OwnedFd,
 }
 
 impl Maps {
@@ -111,6 +117,7 @@ impl Maps {
             processes: bpf::create_hash(record::REASON_KEY, record::NAMED_BYTES, MAX_PROCESSES)?,
             processors: bpf::create_array(waits::PROCESSOR_BYTES, processors())?,
             waits: bpf::create_hash(record::PLACE_KEY, record::NAMED_BYTES, MAX_WAITS)?,
+            interrupts: places(MAX_INTERRUPTS)?,
         })
     }
 
@@ -129,6 +136,7 @@ impl Maps {
             processes: reads.map(|_| self.processes.as_raw_fd()),
             processors: self.processors.as_raw_fd(),
             waits: self.waits.as_raw_fd(),
+            interrupts: self.interrupts.as_raw_fd(),
         }
     }
 }
@@ -144,7 +152,7 @@ impl ExitCounter {
         machine: &Machine,
         places: &[(u32, ProcessPlaces)],
     ) -> Result<Self, ExitsError> {
-        let exit = Tracepoint::read("kvm_exit")?;
+        let exit = ExitTracepoint::read()?;
         let entry = Tracepoint::read("kvm_entry")?;
         let mm = kernel.process(machine.pid).ok_or(ExitsError::Ended)?.mm;
         let processes = match places {
@@ -163,9 +171,11 @@ impl ExitCounter {
             processes,
             exit,
             missing: Vec::new(),
+            softirqs: BTreeMap::new(),
             time_offset: time_namespace::monotonic_offset(),
         };
         counter.load_waits(plan)?;
+        counter.load_interrupts(plan)?;
         counter.load(&entry, &program::at_entry(plan))?;
         let left = optional(Tracepoint::read("kvm_userspace_exit"));
         counter.load_optional("kvm_userspace_exit", left, |_| {
@@ -178,22 +188,19 @@ impl ExitCounter {
             })?;
         }
         // Last: an exit is counted at the entry that follows.
-        let exit = counter.exit.clone();
-        let members = ExitMembers {
-            reason: exit.member("exit_reason")?,
-            isa: exit.member("isa")?,
-            rip: exit.member("guest_rip")?,
-            vcpu: exit.member("vcpu_id")?,
-        };
+        let ExitTracepoint {
+            tracepoint,
+            members,
+        } = counter.exit.clone();
         let at_exit = program::at_exit(plan, members, counter.processes.as_ref());
-        counter.load(&exit, &at_exit)?;
+        counter.load(&tracepoint, &at_exit)?;
         Ok(counter)
     }
 
     /// Loads the programs at tracepoints of the scheduler.
     fn load_waits(&mut self, plan: Plan) -> Result<(), ExitsError> {
         let mut load = |name, instructions: &dyn Fn(&Tracepoint) -> Result<_, _>| {
-            let at = Ok(Tracepoint::of_scheduler(name));
+            let at = Ok(Tracepoint::of_host("sched", name));
             self.load_optional(name, at, instructions)
         };
         load("sched_switch", &|at| {
@@ -252,9 +259,14 @@ impl ExitCounter {
         &self.missing
     }
 
+    /// The names of softirqs by their numbers, as the host's kernel has them.
+    pub fn softirq_names(&self) -> &BTreeMap<u32, String> {
+        &self.softirqs
+    }
+
     /// The names of reasons, as the host's kernel has them.
     pub fn reason_names(&self, isa: u64) -> ReasonNames {
-        ReasonNames::of(&self.exit, isa)
+        ReasonNames::of(&self.exit.tracepoint, isa)
     }
 
     /// What has been counted so far. vCPUs that run meanwhile go on counting: numbers of different maps may be some exits apart.
@@ -283,6 +295,7 @@ impl ExitCounter {
             .wrapping_sub(self.time_offset);
         let accesses = places(&maps.accesses, MAX_ACCESSES)?;
         let functions = places(&maps.functions, MAX_FUNCTIONS)?;
+        let interrupts = places(&maps.interrupts, MAX_INTERRUPTS)?;
         let named = |map, key, most| bpf::entries(map, key, record::NAMED_BYTES, most);
         let processes = named(&maps.processes, record::REASON_KEY, MAX_PROCESSES)?;
         let waits = named(&maps.waits, record::PLACE_KEY, MAX_WAITS)?;
@@ -304,6 +317,7 @@ impl ExitCounter {
                 .filter_map(|thread| record::thread(thread, now))
                 .collect(),
             waits: waits.iter().filter_map(record::wait).collect(),
+            interrupts: interrupts.iter().filter_map(record::interrupt).collect(),
             unfinished: in_exit.count() as u64,
             lost: Lost {
                 threads: total(record::LOST_THREADS),
@@ -313,6 +327,7 @@ impl ExitCounter {
                 processes: total(record::LOST_PROCESSES),
                 waits: total(record::LOST_WAITS),
                 slots: total(record::LOST_SLOTS),
+                interrupts: total(record::LOST_INTERRUPTS),
             },
             left_kvm: total(record::LEFT_KVM),
         })
@@ -400,73 +415,4 @@ const ACCESSES: [AccessTracepoint; 5] = [
 ];
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sampling::testing;
-
-    /// The host's kernel itself checks every instruction.
-    #[test]
-    fn the_kernel_accepts_the_programs() {
-        let maps = Maps::new(3).unwrap();
-        let reads = ProcessReads::new(&testing::slots(), &[(2, testing::places())]);
-        let reads = reads.unwrap();
-        let reads = reads.as_ref();
-        let plan = |reads| maps.plan(0x100, 0xffff_8880_0000_1000, reads);
-        let (without, plan) = (plan(None), plan(reads));
-        assert!(without.processes.is_none() && plan.processes.is_some());
-        let member = |offset, bytes| Member { offset, bytes };
-        let members = ExitMembers {
-            reason: member(8, 4),
-            isa: member(24, 4),
-            rip: member(16, 8),
-            vcpu: member(56, 4),
-        };
-        let access = AccessMembers {
-            place: member(12, 2),
-            write: Some((member(8, 1), 2)),
-            read_kind: AccessKind::MmioRead,
-        };
-        let of_one_kind = AccessMembers {
-            write: None,
-            ..access
-        };
-        let switch = SwitchMembers {
-            state: member(32, 8),
-            next: member(56, 4),
-        };
-        let moved = MoveMembers {
-            thread: member(24, 4),
-            processor: member(32, 4),
-        };
-        for (what, program) in [
-            ("exit", program::at_exit(plan, members, reads)),
-            (
-                "exit of any process",
-                program::at_exit(without, members, None),
-            ),
-            ("entry", program::at_entry(plan)),
-            ("entry of any process", program::at_entry(without)),
-            ("userspace exit", program::at_userspace_exit(plan)),
-            ("access", program::at_access(plan, access)),
-            ("access of one kind", program::at_access(plan, of_one_kind)),
-            ("switch", waits::at_switch(plan, switch)),
-            ("wake-up", waits::at_wakeup(plan, moved)),
-            ("migration", waits::at_migration(plan, moved)),
-        ] {
-            let loaded = bpf::load_for(Trigger::Tracepoint, &program);
-            assert!(loaded.is_ok(), "{what}: {loaded:?}");
-        }
-    }
-
-    #[test]
-    fn entries_of_a_map_are_read() {
-        let maps = Maps::new(1).unwrap();
-        let entries = bpf::entries(
-            &maps.threads,
-            record::THREAD_KEY,
-            record::THREAD_BYTES,
-            MAX_THREADS,
-        );
-        assert_eq!(entries.unwrap(), []);
-    }
-}
+mod tests;

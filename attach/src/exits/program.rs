@@ -13,24 +13,21 @@ use crate::kernel_memory::program::{
     MOVE_REGISTER, STORE_64,
 };
 use crate::sampling::assembly::{
-    ADD_IMMEDIATE, ADD_REGISTER, AND_IMMEDIATE, CONTEXT, HELPER_KTIME_GET_NS, JUMP,
-    JUMP_IF_ABOVE_IMMEDIATE, JUMP_IF_NOT, JUMP_IF_NOT_ABOVE, JUMP_IF_NOT_BELOW, JUMP_IF_NOT_EQUAL,
-    JUMP_IF_ZERO, Program, SHIFT_LEFT, SHIFT_RIGHT, STACK, STORE_IMMEDIATE_64, SUBTRACT_REGISTER,
+    ADD_IMMEDIATE, ADD_REGISTER, AND_IMMEDIATE, CONTEXT, HELPER_CURRENT_IDS, HELPER_KTIME_GET_NS,
+    JUMP, JUMP_IF_ABOVE_IMMEDIATE, JUMP_IF_NOT, JUMP_IF_NOT_ABOVE, JUMP_IF_NOT_BELOW,
+    JUMP_IF_NOT_EQUAL, JUMP_IF_ZERO, LOAD_32, Program, SHIFT_LEFT, SHIFT_RIGHT, STACK,
+    STORE_IMMEDIATE_64, SUBTRACT_REGISTER,
 };
-use crate::tracepoint::Member;
+use crate::tracepoint::{ExitMembers, Member};
 
 /// Numbers of helpers (`include/uapi/linux/bpf.h`).
 const HELPER_LOOKUP: i32 = 1;
 const HELPER_UPDATE: i32 = 2;
-const HELPER_CURRENT_IDS: i32 = 14;
 /// A flag of an update: the entry must be new.
 const NO_EXIST: i32 = 1;
 
 /// Opcodes.
-const LOAD_8: u8 = 0x71;
-const LOAD_16: u8 = 0x69;
-const LOAD_32: u8 = 0x61;
-const STORE_32: u8 = 0x63;
+pub const STORE_32: u8 = 0x63;
 const ATOMIC_64: u8 = 0xdb;
 const SHIFT_RIGHT_BY_REGISTER: u8 = 0x7f;
 
@@ -60,16 +57,7 @@ pub struct Plan {
     pub processes: Option<i32>,
     pub processors: i32,
     pub waits: i32,
-}
-
-/// The members of `kvm_exit` that are read.
-#[derive(Clone, Copy, Debug)]
-pub struct ExitMembers {
-    pub reason: Member,
-    pub isa: Member,
-    pub rip: Member,
-    /// Kernels before 5.10 don't have it.
-    pub vcpu: Member,
+    pub interrupts: i32,
 }
 
 /// The members of a tracepoint that is passed for an access.
@@ -102,7 +90,7 @@ impl Counter {
     }
 
     /// Begins a program, which ends if its thread isn't one of the VMM.
-    fn new(plan: Plan) -> Self {
+    pub fn new(plan: Plan) -> Self {
         let mut counter = Self::of_all_threads(plan);
         let program = &mut counter.program;
         program.call(HELPER_GET_CURRENT_TASK);
@@ -153,14 +141,7 @@ impl Counter {
 
     /// Sets `destination` to a number of the tracepoint's record.
     pub fn load_member(&mut self, destination: u8, member: Member) {
-        let code = match member.bytes {
-            1 => LOAD_8,
-            2 => LOAD_16,
-            4 => LOAD_32,
-            _ => LOAD_64,
-        };
-        self.program
-            .add(code, destination, CONTEXT, member.offset, 0);
+        self.program.load_member(destination, member);
     }
 
     /// Puts the address of the entry with the key on the stack into register 0: 0 if there is none.
@@ -213,7 +194,22 @@ impl Counter {
         self.program.add(ATOMIC_64, ENTRY, register, member, 0);
     }
 
-    /// Counts the exit in an entry.
+    /// Sets [`DURATION`] to the time that has passed since the one at `member` of the thread's entry, which becomes 0. Ends if it is 0 already.
+    pub fn take_time(&mut self, member: i16) {
+        self.program.add(LOAD_64, 1, THREAD, member, 0);
+        self.end_if_zero(1);
+        let p = &mut self.program;
+        p.call(HELPER_KTIME_GET_NS);
+        p.registers(MOVE_REGISTER, DURATION, 0);
+        p.add(LOAD_64, 1, THREAD, member, 0);
+        let is_later = p.jump(JUMP_IF_NOT_BELOW, DURATION, 1, 0);
+        p.registers(MOVE_REGISTER, DURATION, 1);
+        p.land(is_later);
+        p.registers(SUBTRACT_REGISTER, DURATION, 1);
+        p.add(STORE_IMMEDIATE_64, THREAD, 0, member, 0);
+    }
+
+    /// Counts what has taken this time in an entry.
     pub fn count(&mut self, count: i16, total: i16) {
         self.program.immediate(MOVE_IMMEDIATE, 1, 1);
         self.add_atomically(count, 1);
@@ -339,16 +335,7 @@ pub fn at_entry(plan: Plan) -> Vec<Instruction> {
     counter.look_up(plan.threads);
     counter.program.registers(MOVE_REGISTER, THREAD, 0);
     counter.end_if_zero(THREAD);
-    counter.program.add(LOAD_64, 1, THREAD, TIME, 0);
-    counter.end_if_zero(1);
-    counter.program.call(HELPER_KTIME_GET_NS);
-    counter.program.registers(MOVE_REGISTER, DURATION, 0);
-    counter.program.add(LOAD_64, 1, THREAD, TIME, 0);
-    let early = counter.program.jump(JUMP_IF_NOT_BELOW, DURATION, 1, 0);
-    counter.program.registers(MOVE_REGISTER, DURATION, 1);
-    counter.program.land(early);
-    counter.program.registers(SUBTRACT_REGISTER, DURATION, 1);
-    (counter.program).add(STORE_IMMEDIATE_64, THREAD, 0, TIME, 0);
+    counter.take_time(TIME);
     // Keys are shorter than this, or as long.
     for at in (0..KEY_BYTES).step_by(8) {
         (counter.program).add(STORE_IMMEDIATE_64, STACK, 0, KEY + at, 0);

@@ -10,6 +10,7 @@ const SVM_NAMES: &str = "__print_symbolic(REC->exit_reason,";
 /// The bits of VT-x's reasons that are flags. The others number them.
 const VMX_FLAGS: u32 = 0xffff_0000;
 const ISA_VMX: u64 = 1;
+const ISA_SVM: u64 = 2;
 
 /// The names of reasons.
 #[derive(Clone, Debug, Default)]
@@ -46,6 +47,31 @@ impl ReasonNames {
     pub fn is_halt(&self, reason: u32) -> bool {
         let name = self.names.get(&(reason & !self.flags));
         name.is_some_and(|name| HALTS.contains(&name.to_ascii_lowercase().as_str()))
+    }
+}
+
+/// The names of reasons with both instruction sets.
+#[derive(Clone, Debug, Default)]
+pub struct ExitNames {
+    vmx: ReasonNames,
+    svm: ReasonNames,
+}
+
+impl ExitNames {
+    /// Those that the description of `kvm_exit` has.
+    pub fn of(exit: &Tracepoint) -> Self {
+        Self {
+            vmx: ReasonNames::of(exit, ISA_VMX),
+            svm: ReasonNames::of(exit, ISA_SVM),
+        }
+    }
+
+    /// The name of a reason, as [`ReasonNames::name`] has it.
+    pub fn name(&self, reason: u32, isa: u32) -> String {
+        match u64::from(isa) {
+            ISA_VMX => self.vmx.name(reason),
+            _ => self.svm.name(reason),
+        }
     }
 }
 

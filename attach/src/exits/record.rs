@@ -3,7 +3,8 @@
 use kvmprof_introspection::bytes::{array_at, u32_at, u64_at};
 
 use super::counts::{
-    AccessKind, Exits, Histogram, OfAccess, OfFunction, OfProcess, OfReason, OfThread, OfWait,
+    AccessKind, Exits, Histogram, InterruptKind, OfAccess, OfFunction, OfInterrupt, OfProcess,
+    OfReason, OfThread, OfWait,
 };
 
 /// A vCPU's thread: the exit that it handles, and its waits for a processor. The key is the thread's id. Times are in ns of CLOCK_MONOTONIC.
@@ -33,11 +34,16 @@ pub const CPU: i16 = 88;
 /// The time of all waits that are over, in ns, and their number.
 pub const WAITED: i16 = 96;
 pub const WAITS: i16 = 104;
+/// Since when an interrupt, and since when a softirq has its processor, and by how much time of interrupts the softirq was interrupted; 0 for no such one.
+pub const INTERRUPT: i16 = 112;
+pub const SOFTIRQ: i16 = 120;
+pub const INTERRUPTED: i16 = 128;
 /// The size of a thread's entry.
-pub const THREAD_BYTES: usize = 112;
+pub const THREAD_BYTES: usize = 136;
 
 /// The size of keys: of a thread; of a reason, with the vCPU, or the process; of an access or a function, with the reason, and the kind or the process; of a wait, with
-/// the thread that waits, and the other's thread and process. All but threads that wait, accesses and functions have 4 bytes.
+/// the thread that waits, and the other's thread and process; of an interrupt, with the thread that it interrupts, the kind and the number. All but threads that wait,
+/// accesses, functions and numbers of interrupts have 4 bytes.
 pub const THREAD_KEY: usize = 8;
 pub const REASON_KEY: usize = 8;
 pub const PLACE_KEY: usize = 16;
@@ -45,7 +51,7 @@ pub const PLACE_KEY: usize = 16;
 /// Exits: their number, and their time in ns.
 pub const COUNT: i16 = 0;
 pub const TOTAL: i16 = 8;
-/// The size of the entry of an access or a function.
+/// The size of the entry of an access, a function or an interrupt.
 pub const PLACE_BYTES: usize = 16;
 /// Of a process or a wait, besides: its name.
 pub const NAME: i16 = 16;
@@ -69,12 +75,13 @@ pub const LOST_ACCESSES: i16 = 24;
 pub const LOST_FUNCTIONS: i16 = 32;
 /// How often KVM has handed something to the VMM.
 pub const LEFT_KVM: i16 = 40;
-/// As above, of processes and of waits, and how often too many vCPUs waited for one processor.
+/// As above, of processes and of waits, how often too many vCPUs waited for one processor, and of interrupts.
 pub const LOST_PROCESSES: i16 = 48;
 pub const LOST_WAITS: i16 = 56;
 pub const LOST_SLOTS: i16 = 64;
+pub const LOST_INTERRUPTS: i16 = 72;
 /// The size of the totals.
-pub const TOTALS_BYTES: usize = 72;
+pub const TOTALS_BYTES: usize = 80;
 
 /// An entry of a map: the key, and the value.
 pub type Entry = (Vec<u8>, Vec<u8>);
@@ -153,5 +160,14 @@ pub fn wait((key, value): &Entry) -> Option<OfWait> {
         other_process: u32_at(key, 12)?,
         name: array_at(value, 16)?,
         turns: exits(value)?,
+    })
+}
+
+pub fn interrupt((key, value): &Entry) -> Option<OfInterrupt> {
+    Some(OfInterrupt {
+        thread: u32_at(key, 0)?,
+        kind: InterruptKind::of(u32_at(key, 4)?)?,
+        number: u32_at(key, 8)?,
+        time: exits(value)?,
     })
 }

@@ -11,14 +11,14 @@ use super::record::{
 use crate::kernel_memory::bpf::Instruction;
 use crate::kernel_memory::program::{LOAD_64, MOVE_IMMEDIATE, MOVE_REGISTER, STORE_64};
 use crate::sampling::assembly::{
-    ADD_IMMEDIATE, AND_IMMEDIATE, HELPER_KTIME_GET_NS, JUMP, JUMP_IF_NOT, JUMP_IF_NOT_BELOW,
-    JUMP_IF_NOT_EQUAL, JUMP_IF_ZERO, STACK, STORE_IMMEDIATE_64, SUBTRACT_REGISTER,
+    ADD_IMMEDIATE, AND_IMMEDIATE, HELPER_CURRENT_IDS, HELPER_KTIME_GET_NS, JUMP, JUMP_IF_NOT,
+    JUMP_IF_NOT_BELOW, JUMP_IF_NOT_EQUAL, JUMP_IF_ZERO, STACK, STORE_IMMEDIATE_64,
+    SUBTRACT_REGISTER,
 };
 use crate::tracepoint::{Member, Tracepoint, TracepointError};
 
 /// Numbers of helpers (`include/uapi/linux/bpf.h`).
 const HELPER_CURRENT_CPU: i32 = 8;
-const HELPER_CURRENT_IDS: i32 = 14;
 const HELPER_CURRENT_COMM: i32 = 16;
 
 /// The number of vCPUs that can wait for the same processor with the time of each known by what ran. A processor's entry has a thread's id, or 0, and a time, for each.

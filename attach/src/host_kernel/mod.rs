@@ -213,6 +213,16 @@ impl HostKernel {
         self.memory.read_u32(count)
     }
 
+    /// The number of the vCPU at `vcpu`, and the id of the thread that ran it last, as all of the host has it. `None` if the vCPU hasn't run yet.
+    pub(crate) fn index_and_thread_of(&self, vcpu: u64) -> Option<(u32, u32)> {
+        let layout = &self.layout;
+        let index = (self.memory).read_u32(vcpu.checked_add(layout.kvm.vcpu_id)?)?;
+        let pid = (self.memory).read_pointer(vcpu.checked_add(layout.kvm.vcpu_pid)?)?;
+        let entry = self.number_entry(pid, 0)?;
+        let thread = (self.memory).read_u32(entry.checked_add(layout.task.number)?)?;
+        Some((index, thread))
+    }
+
     /// The id of the thread that ran the vCPU at `vcpu` last. `None` if the vCPU hasn't run yet.
     pub(crate) fn thread_of(&self, vcpu: u64) -> Option<i32> {
         let pid = vcpu.checked_add(self.layout.kvm.vcpu_pid)?;

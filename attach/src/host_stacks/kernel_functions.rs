@@ -14,7 +14,7 @@ const KERNEL_BEGIN: u64 = 1 << 63;
 const LONGEST: u64 = 64 << 10;
 
 /// The functions, by address.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct KernelFunctions {
     /// The address of each function, and the range of its line in the text.
     functions: Vec<(u64, Range<u32>)>,

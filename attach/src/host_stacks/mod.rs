@@ -18,6 +18,9 @@ use kvmprof_recording::{HOST_FRAMES, StackEnd};
 use kernel_functions::KernelFunctions;
 use program::{OpenProgram, Program};
 
+use crate::exits::ExitNames;
+use crate::tracepoint::Tracepoint;
+
 /// Maximum number of functions that get numbers. Functions that are seen later count as unknown.
 const MAX_FUNCTIONS: usize = 1 << 14;
 /// Maximum number of addresses for which the function and the code are cached.
@@ -45,11 +48,12 @@ pub enum HostStacksError {
     },
 }
 
-/// The functions of the host's kernel and of one VMM, and the unwind tables of the VMM. Threads can share it.
+/// The functions of the host's kernel and of one VMM, the unwind tables of the VMM, and the names of exits, as far as they are known. Threads can share it.
 #[derive(Debug)]
 pub struct HostStacks {
     kernel: KernelFunctions,
     program: Program,
+    exits: ExitNames,
     seen: Mutex<FunctionTable>,
 }
 
@@ -76,26 +80,35 @@ pub struct NewHostFunctions {
     pub known: u64,
 }
 
-/// What [`HostStacks`] are made of: the functions of the host's kernel, and the VMM's files, which are open and not read yet.
-#[derive(Debug)]
+/// What [`HostStacks`] are made of: the functions of the host's kernel, and the VMM's files, which are open and not read yet; by default none of either.
+#[derive(Debug, Default)]
 pub struct OpenHostStacks {
     kernel: KernelFunctions,
     program: OpenProgram,
+    exits: ExitNames,
 }
 
 impl OpenHostStacks {
+    /// The same, with the names of exits, as the tracepoint `exit` has them: `kvm_exit`.
+    #[must_use]
+    pub fn with_exits(self, exit: &Tracepoint) -> Self {
+        Self {
+            exits: ExitNames::of(exit),
+            ..self
+        }
+    }
+
     /// Reads the files, which takes no rights any more. They are untrusted.
     pub fn read(self) -> HostStacks {
         let stacks = HostStacks {
             kernel: self.kernel,
             program: self.program.read(),
+            exits: self.exits,
             seen: Mutex::default(),
         };
-        let mut seen = stacks.seen();
-        for name in ["[unknown]\t[host]", "[cut_short]\t[host]"] {
-            seen.number_of(name.to_owned());
+        if stacks.has_functions() {
+            stacks.seen().number_others();
         }
-        drop(seen);
         stacks
     }
 }
@@ -112,7 +125,11 @@ impl HostStacks {
         }
         let program =
             OpenProgram::open(pid).map_err(|source| HostStacksError::Mappings { pid, source })?;
-        Ok(OpenHostStacks { kernel, program })
+        Ok(OpenHostStacks {
+            kernel,
+            program,
+            exits: ExitNames::default(),
+        })
     }
 
     /// Does both for process `pid`.
@@ -121,6 +138,20 @@ impl HostStacks {
     /// As for [`Self::open`].
     pub fn read(pid: i32) -> Result<Self, HostStacksError> {
         Self::open(pid).map(OpenHostStacks::read)
+    }
+
+    /// Whether the functions of the host's kernel are known, without which there are no stacks.
+    pub fn has_functions(&self) -> bool {
+        !self.kernel.is_empty()
+    }
+
+    /// The frame for an exit with the processor's `reason`, as the instruction set `isa` (`KVM_ISA_*`) has it: a number from [`HOST_FRAMES`] on, of a function with
+    /// the reason's name in the module `[host:exit]`.
+    pub fn exit(&self, reason: u32, isa: u32) -> u64 {
+        let name = named(&self.exits.name(reason, isa), "exit");
+        let mut seen = self.seen();
+        seen.number_others();
+        HOST_FRAMES + seen.number_of(name)
     }
 
     fn seen(&self) -> MutexGuard<'_, FunctionTable> {
@@ -204,6 +235,16 @@ impl FunctionTable {
         }
         self.by_address.insert(address, number);
         HOST_FRAMES + number
+    }
+
+    /// Gives the first numbers to what stands for no function, unless it has them.
+    fn number_others(&mut self) {
+        if !self.by_name.is_empty() {
+            return;
+        }
+        for name in ["[unknown]\t[host]", "[cut_short]\t[host]"] {
+            self.number_of(name.to_owned());
+        }
     }
 
     /// The number of the function that is called `NAME\tMODULE`.
@@ -310,6 +351,23 @@ mod tests {
         let names = names(&stacks, &own_stack(&stacks, &[], 8));
         assert!(names[0].contains("own_stack"), "{names:?}");
         assert_eq!(names.last().unwrap(), "[cut_short]\t[host]");
+    }
+
+    /// Samples of exits have the reasons' names without the host's functions.
+    #[test]
+    fn exits_have_names_without_the_hosts_functions() {
+        let stacks = OpenHostStacks::default().read();
+        assert!(!stacks.has_functions() && stacks.functions_after(0).is_none());
+        let frames = [
+            stacks.exit(0x7b, 2),
+            stacks.exit(12, 1),
+            stacks.exit(0x7b, 2),
+        ];
+        assert_eq!(frames, [HOST_FRAMES + 2, HOST_FRAMES + 3, HOST_FRAMES + 2]);
+        assert_eq!(
+            names(&stacks, &frames[..2]),
+            ["0x7b\t[host:exit]", "0xc\t[host:exit]"]
+        );
     }
 
     #[test]

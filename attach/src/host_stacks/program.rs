@@ -62,7 +62,7 @@ struct Line<'a> {
 }
 
 /// The executable files that a process has mapped, open and not read yet.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct OpenProgram {
     /// The mappings, each with the number of its file.
     mappings: Vec<(u64, u64, u64, usize)>,

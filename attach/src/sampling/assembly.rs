@@ -5,9 +5,11 @@ use crate::kernel_memory::bpf::Instruction;
 use crate::kernel_memory::program::{
     CALL, HELPER_PROBE_READ_KERNEL, LOAD_64, LOAD_IMMEDIATE_64, MOVE_IMMEDIATE, MOVE_REGISTER, op,
 };
+use crate::tracepoint::Member;
 
 /// Numbers of helpers (`include/uapi/linux/bpf.h`).
 pub const HELPER_KTIME_GET_NS: i32 = 5;
+pub const HELPER_CURRENT_IDS: i32 = 14;
 pub const HELPER_PERF_EVENT_OUTPUT: i32 = 25;
 pub const HELPER_PROBE_READ_USER: i32 = 112;
 /// The source registers by which a 64-bit load takes a map by its descriptor, or the address of the map's value.
@@ -15,6 +17,9 @@ pub const PSEUDO_MAP: u8 = 1;
 const PSEUDO_MAP_VALUE: u8 = 2;
 
 /// Opcodes.
+const LOAD_8: u8 = 0x71;
+const LOAD_16: u8 = 0x69;
+pub const LOAD_32: u8 = 0x61;
 pub const STORE_IMMEDIATE_64: u8 = 0x7a;
 pub const ADD_IMMEDIATE: u8 = 0x07;
 pub const ADD_REGISTER: u8 = 0x0f;
@@ -77,6 +82,17 @@ impl Program {
         let [low, high] = [[a, b, c, d], [e, f, g, h]].map(i32::from_le_bytes);
         self.add(LOAD_IMMEDIATE_64, register, 0, 0, low);
         self.add(0, 0, 0, 0, high);
+    }
+
+    /// Sets `destination` to a number of the record of the tracepoint that runs the program.
+    pub fn load_member(&mut self, destination: u8, member: Member) {
+        let code = match member.bytes {
+            1 => LOAD_8,
+            2 => LOAD_16,
+            4 => LOAD_32,
+            _ => LOAD_64,
+        };
+        self.add(code, destination, CONTEXT, member.offset, 0);
     }
 
     /// Loads the map with this descriptor into `register`.

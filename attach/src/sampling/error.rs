@@ -20,6 +20,9 @@ pub enum SamplingError {
     /// The verifier doesn't accept the program.
     #[error("The host's kernel refuses the eBPF program that takes samples ({0})")]
     Verifier(String),
+    /// Exits can't be sampled.
+    #[error("Exits of the guest can't be sampled on this host")]
+    NoExits,
     /// The VMM has closed the vCPU.
     #[error("A vCPU of the guest has gone")]
     NoVcpu,

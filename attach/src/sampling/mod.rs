@@ -1,7 +1,7 @@
-//! Samples of vCPUs that the host's kernel takes. A small eBPF program runs on each clock event of the vCPU's thread, and puts
+//! Samples of vCPUs that the host's kernel takes. A small eBPF program runs on each clock event of the vCPU's thread, or at one of every N of its exits, and puts
 //! one record for each tick into the ring of another event.
 //!
-//! The program runs in the clock's interrupt, so the vCPU stands still meanwhile, and `current` is its thread. The program reads
+//! The program runs in the clock's interrupt, or where KVM has saved the guest's registers at an exit, so the vCPU stands still meanwhile, and `current` is its thread. The program reads
 //! the registers that KVM keeps in memory. It reads the running process and thread from guest memory, through the VMM's mapping. Their
 //! addresses were found before, and are constants of the program.
 
@@ -27,9 +27,10 @@ use kvmprof_recording::StackParts;
 
 use crate::host_kernel::vcpu_layout::{State, VcpuLayout, vmcb};
 use crate::kernel_memory::bpf;
+use crate::tracepoint::ExitTracepoint;
 use crate::{AttachedMemory, HostKernel, HostStacks, Slots};
 use assembly::Range;
-use program::{Plan, Read, Source};
+use program::{Plan, Read, SampledExits, Source};
 use stacks::{LinuxStacks, Stacks};
 
 /// Maximum number of parts of guest memory in which tasks are searched. A guest has one below 4 GiB, one above, and its kernel's
@@ -58,6 +59,8 @@ pub struct SamplingHost {
     time_offset: u64,
     /// Whether samples have host stacks.
     takes_host_stacks: bool,
+    /// Where exits are sampled; `None` if they can't be.
+    exits: Option<ExitTracepoint>,
 }
 
 /// The form of the records, for a reader of records that another process has the kernel take.
@@ -77,6 +80,8 @@ pub struct SamplingProgram {
     /// The map in whose value the program builds a record.
     record: OwnedFd,
     host_record: Option<OwnedFd>,
+    /// The map in whose value the program counts exits.
+    exits: Option<OwnedFd>,
 }
 
 impl SamplingHost {
@@ -113,7 +118,23 @@ impl SamplingHost {
             kvm,
             time_offset: time_namespace::monotonic_offset(),
             takes_host_stacks: false,
+            exits: None,
         })
+    }
+
+    /// Samples exits, too, if KVM passes this tracepoint.
+    #[must_use]
+    pub fn with_exits(self, exits: Option<ExitTracepoint>) -> Self {
+        Self { exits, ..self }
+    }
+
+    /// Perf's number of the tracepoint of exits.
+    ///
+    /// # Errors
+    /// Exits aren't sampled.
+    pub fn exit_tracepoint(&self) -> Result<u64, SamplingError> {
+        let exits = self.exits.as_ref().ok_or(SamplingError::NoExits)?;
+        Ok(exits.tracepoint.id)
     }
 
     /// If so, a record of the host's stack precedes each sample with stacks whose tick didn't interrupt the guest.
@@ -135,7 +156,8 @@ impl SamplingHost {
     }
 
     /// Loads the program for the vCPU behind `descriptor` of the guest's VMM, which has guest memory at `slots`. The program writes to
-    /// `output`, an event of type `PERF_COUNT_SW_BPF_OUTPUT` on the vCPU's thread. Records have the values of `places`, in the same
+    /// `output`, an event of type `PERF_COUNT_SW_BPF_OUTPUT` on the vCPU's thread. It is for a perf event, or, with a number `exits`, for the tracepoint of exits:
+    /// then it samples one of so many, without the host's stack, which is always the same there. Records have the values of `places`, in the same
     /// order, or only registers if `places` is `None`. They have these parts of `stacks`, of guests other than Linux the stack that is
     /// in use, if the host's kernel has the stack pointer in memory.
     ///
@@ -147,10 +169,12 @@ impl SamplingHost {
         descriptor: i32,
         places: Option<&ProcessPlaces>,
         stacks: StackParts,
+        exits: Option<u64>,
         output: BorrowedFd<'_>,
     ) -> Result<SamplingProgram, SamplingError> {
         let vcpu = self.vcpu(descriptor)?;
-        let takes_host_stacks = self.takes_host_stacks && stacks != StackParts::default();
+        let has_stacks = stacks != StackParts::default();
+        let takes_host_stacks = self.takes_host_stacks && has_stacks && exits.is_none();
         let outputs = bpf::create_event_array().map_err(error::refused)?;
         bpf::set_event(&outputs, output).map_err(error::refused)?;
         let linux = places.filter(|places| places.is_linux).map(|places| {
@@ -170,6 +194,7 @@ impl SamplingHost {
             reads: places.map_or_else(Vec::new, |places| reads(places, slots)),
             stacks: self.stacks(vcpu, stacks, linux, slots),
             host_record: None,
+            exits: None,
             time_offset: self.time_offset,
         };
         let record = bpf::create_map(plan.room()).map_err(error::refused)?;
@@ -178,15 +203,38 @@ impl SamplingHost {
             .then(|| bpf::create_map(host::MAX_HOST_RECORD_BYTES).map_err(error::refused))
             .transpose()?;
         plan.host_record = host_record.as_ref().map(AsRawFd::as_raw_fd);
-        let program = bpf::load_for(
-            bpf::Trigger::PerfEvent,
-            &program::instructions(&self.layout, &plan),
-        )?;
+        let count = exits
+            .map(|_| bpf::create_map(size_of::<u64>()).map_err(error::refused))
+            .transpose()?;
+        if let (Some(period), Some(count)) = (exits, &count) {
+            plan.exits = Some(self.sampled_exits(vcpu, period, count)?);
+        }
+        let program = bpf::load_for(plan.trigger(), &program::instructions(&self.layout, &plan))?;
         Ok(SamplingProgram {
             program,
             outputs,
             record,
             host_record,
+            exits: count,
+        })
+    }
+
+    /// One of `period` exits of the `struct kvm_vcpu` at `vcpu`, which a program counts in the map `count`.
+    fn sampled_exits(
+        &self,
+        vcpu: u64,
+        period: u64,
+        count: &OwnedFd,
+    ) -> Result<SampledExits, SamplingError> {
+        let exits = self.exits.as_ref().ok_or(SamplingError::NoExits)?;
+        let found = self.kernel.index_and_thread_of(vcpu);
+        let (index, thread) = found.ok_or(SamplingError::NoVcpu)?;
+        Ok(SampledExits {
+            thread,
+            vcpu: index,
+            period,
+            count: count.as_raw_fd(),
+            members: exits.members,
         })
     }
 
@@ -248,17 +296,17 @@ impl RecordForm {
         })
     }
 
-    /// The same records, and if there are `stacks` those of the stacks of the guest's VMM, with these as their reader.
+    /// The same records, and if `stacks` has the host's functions those of the stacks of the guest's VMM, with these as their reader.
     #[must_use]
     pub fn with_host_stacks(self, stacks: Option<Arc<HostStacks>>) -> Self {
         Self {
-            takes_host_stacks: stacks.is_some(),
+            takes_host_stacks: stacks.as_ref().is_some_and(|stacks| stacks.has_functions()),
             host_stacks: stacks,
             ..self
         }
     }
 
-    /// The reader for records of the host's stacks; `None` if there are no such records.
+    /// The reader for records of the host's stacks, and the names of exits; `None` if there is neither.
     pub fn host_stacks(&self) -> Option<&HostStacks> {
         self.host_stacks.as_deref()
     }
@@ -299,7 +347,8 @@ impl SamplingProgram {
     /// The files that have to stay open while the program is used.
     pub fn into_files(self) -> Vec<OwnedFd> {
         let files = [self.program, self.outputs, self.record];
-        files.into_iter().chain(self.host_record).collect()
+        let optional = self.host_record.into_iter().chain(self.exits);
+        files.into_iter().chain(optional).collect()
     }
 }
 

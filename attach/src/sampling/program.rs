@@ -1,21 +1,23 @@
 //! The eBPF program that takes a sample.
 
 use super::assembly::{
-    ADD_IMMEDIATE, ADD_REGISTER, CONTEXT, FLAG_SET, HELPER_KTIME_GET_NS, HELPER_PERF_EVENT_OUTPUT,
-    HELPER_PROBE_READ_USER, JUMP_IF_NOT, JUMP_IF_ZERO, OR_IMMEDIATE, Program, RECORD, Range,
-    TARGET, offset16,
+    ADD_IMMEDIATE, ADD_REGISTER, CONTEXT, FLAG_SET, HELPER_CURRENT_IDS, HELPER_KTIME_GET_NS,
+    HELPER_PERF_EVENT_OUTPUT, HELPER_PROBE_READ_USER, JUMP, JUMP_IF_NOT, JUMP_IF_NOT_BELOW,
+    JUMP_IF_ZERO, OR_IMMEDIATE, OR_REGISTER, Program, RECORD, Range, SHIFT_LEFT, SHIFT_RIGHT,
+    STORE_IMMEDIATE_64, TARGET, offset16,
 };
 use super::record::{
-    AVAILABLE, CODE, CODE_BASE, COPIES, CPL, CR3, FIRST_VALUE, FLAGS, GENERAL, GENERAL_BYTES,
-    MP_STATE, NESTED, OWN, PRIVILEGE, RECORD_BYTES, RIP, STACK_BYTES, STACKS, TASK, TIME, VALUE,
-    VALUES,
+    AVAILABLE, CODE, CODE_BASE, COPIES, CPL, CR3, EXIT as GUEST_EXIT, FIRST_VALUE, FLAGS, GENERAL,
+    GENERAL_BYTES, MP_STATE, NESTED, OWN, PRIVILEGE, RECORD_BYTES, RIP, STACK_BYTES, STACKS, TASK,
+    TIME, VALUE, VALUES,
 };
 use super::stacks::Stacks;
 use crate::host_kernel::vcpu_layout::{State, VcpuLayout, vmcb};
-use crate::kernel_memory::bpf::Instruction;
+use crate::kernel_memory::bpf::{Instruction, Trigger};
 use crate::kernel_memory::program::{
-    EXIT, HELPER_PROBE_READ_KERNEL, MOVE_IMMEDIATE, MOVE_REGISTER, STORE_64,
+    EXIT, HELPER_PROBE_READ_KERNEL, LOAD_64, MOVE_IMMEDIATE, MOVE_REGISTER, STORE_64,
 };
+use crate::tracepoint::ExitMembers;
 
 /// What a program reads, and where it writes records.
 #[derive(Debug)]
@@ -34,6 +36,8 @@ pub struct Plan {
     pub stacks: Option<Stacks>,
     /// The descriptor of the map whose value has room for a record of the host's stack; `None` for programs without such records.
     pub host_record: Option<i32>,
+    /// The exits at which records are written; `None` for a program of a clock.
+    pub exits: Option<SampledExits>,
     /// The number of ns that the program adds to the host's CLOCK_MONOTONIC, modulo 2^64.
     pub time_offset: u64,
 }
@@ -43,6 +47,28 @@ impl Plan {
     pub fn room(&self) -> usize {
         self.stacks.as_ref().map_or(RECORD_BYTES, Stacks::room)
     }
+
+    /// What runs the program.
+    pub fn trigger(&self) -> Trigger {
+        match self.exits {
+            None => Trigger::PerfEvent,
+            Some(_) => Trigger::Tracepoint,
+        }
+    }
+}
+
+/// Which exits of a vCPU a program at the tracepoint `kvm_exit` samples.
+#[derive(Clone, Copy, Debug)]
+pub struct SampledExits {
+    /// The vCPU's thread, by the id that all of the host has it by.
+    pub thread: u32,
+    /// The vCPU's number.
+    pub vcpu: u32,
+    /// The last one of so many.
+    pub period: u64,
+    /// The descriptor of the map whose value is the number of exits since the last sample.
+    pub count: i32,
+    pub members: ExitMembers,
 }
 
 /// A pointer of the guest's, and the memory that it can point to.
@@ -139,6 +165,37 @@ impl Program {
         }
     }
 
+    /// Counts an exit, unless it is another vCPU's. The returned jumps are taken if it isn't sampled.
+    fn count_exit(&mut self, exits: &SampledExits) -> [usize; 3] {
+        let number = |number: u32| i32::try_from(number).unwrap_or_default();
+        // The id of the process is in the upper half.
+        self.call(HELPER_CURRENT_IDS);
+        self.immediate(SHIFT_LEFT, 0, 32);
+        self.immediate(SHIFT_RIGHT, 0, 32);
+        let is_others = self.jump(JUMP_IF_NOT, 0, 0, number(exits.thread));
+        self.load_member(1, exits.members.vcpu);
+        let is_another = self.jump(JUMP_IF_NOT, 1, 0, number(exits.vcpu));
+        self.load_value(2, exits.count);
+        self.add(LOAD_64, 1, 2, 0, 0);
+        self.immediate(ADD_IMMEDIATE, 1, 1);
+        self.add(STORE_64, 2, 1, 0, 0);
+        self.load_immediate(3, exits.period);
+        let is_due = self.jump(JUMP_IF_NOT_BELOW, 1, 3, 0);
+        let is_early = self.jump(JUMP, 0, 0, 0);
+        self.land(is_due);
+        self.add(STORE_IMMEDIATE_64, 2, 0, 0, 0);
+        [is_others, is_another, is_early]
+    }
+
+    /// Puts the exit's reason into the record.
+    fn reason(&mut self, members: ExitMembers) {
+        self.load_member(1, members.isa);
+        self.immediate(SHIFT_LEFT, 1, 32);
+        self.load_member(2, members.reason);
+        self.registers(OR_REGISTER, 1, 2);
+        self.add(STORE_64, RECORD, 1, offset16(GUEST_EXIT), 0);
+    }
+
     /// Reads the registers that only the VMCB has. The pointer to the VMCB is at `pointer`.
     fn vmcb(&mut self, pointer: u64, plan: &Plan) {
         self.read_kernel(FLAGS, 8, pointer);
@@ -159,10 +216,13 @@ impl Program {
     }
 }
 
-/// The instructions that write a record. The program's result is 0, so that the event itself writes nothing.
+/// The instructions that write a record. The result of a clock's program is 0, so that the event itself writes nothing. That of one at a tracepoint is 1: with 0 the
+/// kernel would keep the tracepoint's record from everybody's events (`trace_call_bpf`, `kernel/trace/bpf_trace.c`).
 pub fn instructions(layout: &VcpuLayout, plan: &Plan) -> Vec<Instruction> {
     let mut program = Program::default();
     program.registers(MOVE_REGISTER, CONTEXT, 1);
+    let exits = plan.exits.as_ref();
+    let unsampled = exits.map(|exits| program.count_exit(exits));
     if let Some(host_record) = plan.host_record {
         program.host_stack(host_record, plan.outputs);
     }
@@ -171,6 +231,9 @@ pub fn instructions(layout: &VcpuLayout, plan: &Plan) -> Vec<Instruction> {
     program.zero((0..RECORD_BYTES).step_by(8));
     if plan.stacks.is_some() {
         program.zero((COPIES..STACK_BYTES).step_by(8));
+    }
+    if let Some(exits) = exits {
+        program.reason(exits.members);
     }
     program.call(HELPER_KTIME_GET_NS);
     if plan.time_offset != 0 {
@@ -205,7 +268,8 @@ pub fn instructions(layout: &VcpuLayout, plan: &Plan) -> Vec<Instruction> {
     program.immediate(MOVE_IMMEDIATE, 3, 0);
     program.point_to(4, 0);
     program.call(HELPER_PERF_EVENT_OUTPUT);
-    program.immediate(MOVE_IMMEDIATE, 0, 0);
+    program.land_all(unsampled.into_iter().flatten());
+    program.immediate(MOVE_IMMEDIATE, 0, exits.is_some().into());
     program.add(EXIT, 0, 0, 0, 0);
     program.0
 }

@@ -1,6 +1,6 @@
 //! The records that the program puts into the ring.
 
-use kvmprof_introspection::bytes::{array_at, u64_at};
+use kvmprof_introspection::bytes::{array_at, u32_at, u64_at};
 use kvmprof_introspection::{ProcessPlaces, Registers, StackCopy};
 
 /// The offset of a record's time, in ns of CLOCK_MONOTONIC. This number and each of the following ones have 8 bytes.
@@ -23,8 +23,10 @@ pub const FLAGS: usize = 48;
 pub const TASK: usize = 56;
 /// The code segment's base.
 pub const CODE_BASE: usize = 64;
+/// Why the vCPU has left the guest: the processor's reason, and by which instruction set reasons are named (`KVM_ISA_*`), in 4 bytes each. 0 in a record of the clock.
+pub const EXIT: usize = 72;
 /// The values, [`VALUE`] bytes for each.
-pub const VALUES: usize = 72;
+pub const VALUES: usize = 80;
 /// The size of a value in the record, in bytes.
 pub const VALUE: usize = 16;
 /// The size of a record without stacks, in bytes. Only records with stacks have the following members.
@@ -119,6 +121,12 @@ impl<'a> Record<'a> {
     /// The guest-virtual address of the running task, if it was read.
     pub fn task(&self) -> Option<u64> {
         Some(self.u64(TASK)).filter(|task| *task != 0)
+    }
+
+    /// The reason of the exit at which the record was made, and `KVM_ISA_*`; `None` for a record of the clock.
+    pub fn exit(&self) -> Option<(u32, u32)> {
+        let isa = u32_at(self.0, EXIT + 4).filter(|isa| *isa != 0)?;
+        Some((u32_at(self.0, EXIT)?, isa))
     }
 
     /// `KVM_MP_STATE_*` (`include/uapi/linux/kvm.h`).

@@ -8,12 +8,13 @@ use kvmprof_introspection::{
 use vm_memory::GuestAddress;
 
 use super::assembly::Range;
-use super::program::{self, Plan};
+use super::program::{self, Plan, SampledExits};
 use super::stacks::{LinuxStacks, Stacks};
 use super::{MAX_RANGES, SamplingError, VcpuLayout, error, host, pointer, reads};
 use crate::host_kernel::types;
 use crate::host_kernel::vcpu_layout::State;
 use crate::kernel_memory::bpf;
+use crate::tracepoint::{ExitMembers, Member};
 use crate::{HostKernelError, Slot, Slots};
 
 /// Where the guest's second memory begins.
@@ -74,7 +75,7 @@ pub(crate) fn places() -> ProcessPlaces {
 }
 
 /// Has this host's kernel verify programs for all kinds of processors, without and with stacks: up to 8 KiB of each, 5 levels of page tables, 8
-/// ranges of memory, and the host's stacks. Their addresses are unmapped, and they aren't run. The result is their number.
+/// ranges of memory, and the host's stacks, or at exits. Their addresses are unmapped, and they aren't run. The result is their number.
 ///
 /// # Errors
 /// The kernel refuses one, or its layout isn't known.
@@ -85,19 +86,20 @@ pub fn load_programs() -> Result<usize, SamplingError> {
     let outputs = bpf::create_event_array().map_err(error::refused)?;
     let host_record = bpf::create_map(host::MAX_HOST_RECORD_BYTES).map_err(error::refused)?;
     let mut count = 0;
+    let exits = bpf::create_map(size_of::<u64>()).map_err(error::refused)?;
+    let exits = sampled_exits(exits.as_raw_fd());
+    let host_record = Some(host_record.as_raw_fd());
     for (state, with_places, stacks) in kinds() {
         layout.state = state;
-        for host_record in [None, Some(host_record.as_raw_fd())] {
+        for (host_record, exits) in [(None, None), (host_record, None), (None, Some(exits))] {
             let mut plan = plan(with_places);
             plan.outputs = outputs.as_raw_fd();
             plan.stacks.clone_from(&stacks);
             plan.host_record = host_record;
+            plan.exits = exits;
             let record = bpf::create_map(plan.room()).map_err(error::refused)?;
             plan.record = record.as_raw_fd();
-            bpf::load_for(
-                bpf::Trigger::PerfEvent,
-                &program::instructions(&layout, &plan),
-            )?;
+            bpf::load_for(plan.trigger(), &program::instructions(&layout, &plan))?;
             count += 1;
         }
     }
@@ -138,6 +140,23 @@ fn stacks(bytes: i32, user: bool, levels: i32, ranges: usize) -> Stacks {
     }
 }
 
+/// One of 7 exits of a vCPU, as Linux 6.12 describes the tracepoint.
+fn sampled_exits(count: i32) -> SampledExits {
+    let member = |offset, bytes| Member { offset, bytes };
+    SampledExits {
+        thread: 1234,
+        vcpu: 1,
+        period: 7,
+        count,
+        members: ExitMembers {
+            reason: member(8, 4),
+            isa: member(24, 4),
+            rip: member(16, 8),
+            vcpu: member(56, 4),
+        },
+    }
+}
+
 fn plan(with_places: bool) -> Plan {
     let (places, slots) = (places(), slots());
     let reads = reads(&places, &slots).into_iter();
@@ -151,6 +170,7 @@ fn plan(with_places: bool) -> Plan {
         reads: reads.filter(|_| with_places).collect(),
         stacks: None,
         host_record: None,
+        exits: None,
         time_offset: 0,
     }
 }

@@ -3,8 +3,8 @@ use kvmprof_introspection::Registers;
 use super::testing::{load_programs, places, slots};
 use super::*;
 use record::{
-    AVAILABLE, CODE, CODE_BASE, COPIES, COPY, CPL, FLAGS, GENERAL, KERNEL, OWN, PRIVILEGE, RSP,
-    STACK_BYTES, STACKS, TASK, USER, VALUES,
+    AVAILABLE, CODE, CODE_BASE, COPIES, COPY, CPL, EXIT, FLAGS, GENERAL, KERNEL, OWN, PRIVILEGE,
+    RSP, STACK_BYTES, STACKS, TASK, USER, VALUES,
 };
 
 #[test]
@@ -46,6 +46,9 @@ fn a_record_has_what_was_read() {
     assert_eq!(record.value(1).unwrap()[0], 9);
     assert_eq!(record.value(ProcessPlaces::MAX), None);
     assert_eq!(record.value(usize::MAX), None);
+    assert_eq!(record.exit(), None);
+    bytes[EXIT..EXIT + 8].copy_from_slice(&(2_u64 << 32 | 0x7b).to_le_bytes());
+    assert_eq!(Record::parse(&bytes).unwrap().exit(), Some((0x7b, 2)));
     assert_eq!(Record::parse(&bytes[..RECORD_BYTES - 1]), None);
 }
 
@@ -94,7 +97,7 @@ fn a_record_with_stacks_has_registers_and_copies() {
 /// The host's kernel itself checks every instruction.
 #[test]
 fn the_kernel_accepts_the_program() {
-    assert_eq!(load_programs().unwrap(), 10);
+    assert_eq!(load_programs().unwrap(), 15);
 }
 
 #[test]

@@ -8,6 +8,7 @@
 mod attached;
 mod devices;
 mod divided;
+mod exits;
 mod guest;
 mod kills;
 mod lookup;
@@ -43,7 +44,7 @@ const SOURCES: [ClockSource; 2] = [ClockSource::Thread, ClockSource::Kernel];
 type Part = (&'static str, fn() -> anyhow::Result<()>);
 
 /// All parts but `samples`, which is the last one.
-const PARTS: [Part; 9] = [
+const PARTS: [Part; 10] = [
     // It forks, so that it precedes parts that may leave a thread.
     ("divided", divided::print),
     ("lookup", lookup::print),
@@ -54,6 +55,7 @@ const PARTS: [Part; 9] = [
     ("sandbox", sandbox::print),
     ("start-up", start_up::print),
     ("devices", devices::print),
+    ("exits", exits::print),
 ];
 
 /// All rounds' figures for one source at one rate.

@@ -15,6 +15,9 @@ use kvmprof_recording::{SamplingEvent, StackParts};
 /// Bytes of the stream that are read at once.
 const PIECE: usize = 256 << 10;
 
+/// Guests of other programs have no counters.
+const OTHERS: &str = "The guest is another program's: besides the clock it has kvm-exits alone, if kvmprof attach has --capture kernel and the host's KVM passes its \
+                      tracepoints (kvmprof exits says why not)";
 const NO_CLOCK: &str = "The guest's clock is off: start the guest with another --hz than 0";
 
 /// Limits `recorder`, which isn't started yet, to these processes; an empty list means all processes.
@@ -101,9 +104,6 @@ pub fn start(
                 "The guest is being sampled by the clock, or by another event: wait until other recordings have \
                  ended, close pcs, turn prf and profil off (kvmprof status tells who counts), or give the same --event"
             }
-            (Some(Errno::ENODEV), Some(_)) => {
-                "The guest is another program's: kvmprof attach samples it by the clock only, without --event"
-            }
             _ => otherwise,
         };
         return Err(error).context(words);
@@ -121,9 +121,10 @@ fn choose_event(
     let Err(error) = chosen else {
         return Ok(());
     };
-    if error.errno() == Some(Errno::ENODEV)
-        && let Ok(counters) = read_counters(connection)
-    {
+    if error.errno() == Some(Errno::ENODEV) {
+        let Ok(counters) = read_counters(connection) else {
+            return Err(error).context(OTHERS);
+        };
         let mut events = counters.events.into_iter();
         let event = events.find(|event| event.name == kind.name());
         if let Some(why) = event.and_then(|event| event.missing) {

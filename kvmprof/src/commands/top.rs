@@ -65,7 +65,7 @@ pub struct TopArguments {
 impl Command for TopArguments {
     /// Shows a running guest until the user quits, or, in a pipe, until the guest ends.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let connection = self.target.connect(console)?;
+        let connection = self.target.connect(self.event.is_some(), console)?;
         let recorder = connection.open(device::RECORDER, 0)?;
         if let Some(hz) = self.hz {
             recorder::choose_rate(&connection, &recorder, hz)?;

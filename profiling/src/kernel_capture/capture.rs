@@ -1,4 +1,4 @@
-//! The events of one vCPU's thread: the clock, and the ring to which the clock's program writes.
+//! The events of one vCPU's thread: the clock or the exits, and the ring to which their program writes.
 
 use std::fs::File;
 use std::io;
@@ -25,6 +25,25 @@ pub struct VcpuThreadId {
     pub tid: i32,
 }
 
+/// What passes between two samples of a vCPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Period {
+    /// So many ns for which its thread runs.
+    RunTime(u64),
+    /// So many exits to KVM.
+    Exits(u64),
+}
+
+impl Period {
+    /// The number of exits; `None` for time.
+    pub(super) fn exits(self) -> Option<u64> {
+        match self {
+            Self::RunTime(_) => None,
+            Self::Exits(exits) => Some(exits),
+        }
+    }
+}
+
 /// The contents of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contents<'a> {
@@ -37,8 +56,8 @@ pub struct Contents<'a> {
 /// Samples of a thread, which the host's kernel takes until this is dropped.
 #[derive(Debug)]
 pub struct Capture {
-    // The order of the fields matters: the clock has to be closed before the ring to which it writes.
-    clock: File,
+    // The order of the fields matters: the event has to be closed before the ring to which its program writes.
+    event: File,
     _program: Vec<OwnedFd>,
     ring: PerfRing,
     _output: File,
@@ -49,7 +68,8 @@ pub struct Capture {
 /// The open files of a capture, whose clock doesn't run yet.
 #[derive(Debug)]
 pub(super) struct CaptureFiles {
-    pub clock: File,
+    /// What runs the program.
+    pub event: File,
     pub output: File,
     /// The program and its maps.
     pub program: Vec<OwnedFd>,
@@ -62,17 +82,22 @@ impl CaptureFiles {
         slots: &Slots,
         thread: VcpuThreadId,
         contents: Contents<'_>,
-        period: u64,
+        period: Period,
     ) -> Result<Self, KernelCaptureError> {
         let output = open_output(thread.tid).map_err(KernelCaptureError::Event)?;
         let Contents { places, stacks } = contents;
-        let program = host.program(slots, thread.descriptor, places, stacks, output.as_fd())?;
-        let clock = Event::CpuClock.open(period, thread.tid);
-        let clock = clock.map_err(KernelCaptureError::Event)?;
-        let set = perf_event::run_program(&clock, program.as_fd());
+        let (descriptor, exits) = (thread.descriptor, period.exits());
+        let program = host.program(slots, descriptor, places, stacks, exits, output.as_fd())?;
+        let event = match period {
+            Period::RunTime(time) => Event::CpuClock.open(time, thread.tid),
+            // All threads that pass the tracepoint run the program, which counts this one's exits itself.
+            Period::Exits(_) => Event::Tracepoint(host.exit_tracepoint()?).open(0, thread.tid),
+        };
+        let event = event.map_err(KernelCaptureError::Event)?;
+        let set = perf_event::run_program(&event, program.as_fd());
         set.map_err(KernelCaptureError::Event)?;
         Ok(Self {
-            clock,
+            event,
             output,
             program: program.into_files(),
         })
@@ -80,13 +105,13 @@ impl CaptureFiles {
 
     /// The files as a process hands them over to another one.
     pub fn into_answer(self) -> Vec<OwnedFd> {
-        let events = [self.clock, self.output].map(OwnedFd::from);
+        let events = [self.event, self.output].map(OwnedFd::from);
         events.into_iter().chain(self.program).collect()
     }
 }
 
 impl Capture {
-    /// Starts samples of `thread` with these `contents`, one for each `period` ns that the thread runs. `slots` are the memory slots of the
+    /// Starts samples of `thread` with these `contents`, one for each `period`. `slots` are the memory slots of the
     /// guest.
     ///
     /// # Errors
@@ -96,15 +121,15 @@ impl Capture {
         slots: &Slots,
         thread: VcpuThreadId,
         contents: Contents<'_>,
-        period: u64,
+        period: Period,
     ) -> Result<Self, KernelCaptureError> {
         let files = opener.open(slots, thread, contents, period)?;
         let bytes = opener.form().max_record_bytes(contents.stacks);
         let ring = opener.map(&files.output, contents.stacks);
         let ring = ring.map_err(KernelCaptureError::Ring)?;
-        request(&files.clock, IOC_ENABLE, 0).map_err(KernelCaptureError::Event)?;
+        request(&files.event, IOC_ENABLE, 0).map_err(KernelCaptureError::Event)?;
         Ok(Self {
-            clock: files.clock,
+            event: files.event,
             _program: files.program,
             room: (ring.bytes() / bytes) as u64,
             ring,
@@ -117,10 +142,10 @@ impl Capture {
         self.room
     }
 
-    /// Returns the time in ns for which the host's kernel has had the thread on a processor since the samples began; `None` if the kernel doesn't
+    /// Returns the time in ns for which the host's kernel has had the thread on a processor since samples by its clock began; `None` if the kernel doesn't
     /// return it.
     pub fn run_time(&self) -> Option<u64> {
-        perf_event::count(&self.clock)
+        perf_event::count(&self.event)
     }
 
     /// Calls `each` with every entry that the ring has now, and removes the entries.
@@ -149,7 +174,8 @@ pub fn check(
             places: None,
             stacks: StackParts::default(),
         };
-        Capture::start(opener, slots, thread, nothing, 1_000_000_000)?;
+        let period = Period::RunTime(1_000_000_000);
+        Capture::start(opener, slots, thread, nothing, period)?;
     }
     Ok(())
 }

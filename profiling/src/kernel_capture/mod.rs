@@ -1,5 +1,5 @@
-//! Samples that the host's kernel takes without stopping the vCPU's thread. The kernel writes them into a ring. kvmprof reads the ring from
-//! time to time, and then works out what became of the ticks without a sample.
+//! Samples that the host's kernel takes without stopping the vCPU's thread, by a clock or at exits. The kernel writes them into a ring. kvmprof reads the ring from
+//! time to time, and then works out what became of the clock's ticks without a sample.
 
 mod capture;
 mod error;
@@ -11,7 +11,7 @@ mod run_time_account;
 mod sample;
 mod ticks;
 
-pub use capture::{Capture, Contents, VcpuThreadId, check};
+pub use capture::{Capture, Contents, Period, VcpuThreadId, check};
 pub use error::KernelCaptureError;
 pub use opener::{CaptureHelper, CaptureOpener, TracedCaptures};
 pub use places_words::{decode_places, encode_places};

@@ -12,7 +12,7 @@ use kvmprof_recording::StackParts;
 use kvmprof_sandbox::process;
 use rustix::process::{Pid, getpid};
 
-use super::capture::{CaptureFiles, Contents, VcpuThreadId, map_again, map_ring};
+use super::capture::{CaptureFiles, Contents, Period, VcpuThreadId, map_again, map_ring};
 use super::error::KernelCaptureError;
 use super::request::CaptureRequest;
 use super::ring::PerfRing;
@@ -115,7 +115,7 @@ impl CaptureOpener {
         slots: &Slots,
         thread: VcpuThreadId,
         contents: Contents<'_>,
-        period: u64,
+        period: Period,
     ) -> Result<CaptureFiles, KernelCaptureError> {
         let (helper, vm, slots) = match &self.by {
             RightsOf::Helper(helper, vm) => (&helper.helper, *vm, slots.clone()),
@@ -139,11 +139,11 @@ impl CaptureOpener {
             _ => KernelCaptureError::Helper,
         };
         let mut files = helper.ask(&request.encode()).map_err(refused)?.into_iter();
-        let (Some(clock), Some(output)) = (files.next(), files.next()) else {
+        let (Some(event), Some(output)) = (files.next(), files.next()) else {
             return Err(refused(io::Error::other("no files were sent")));
         };
         Ok(CaptureFiles {
-            clock: clock.into(),
+            event: event.into(),
             output: output.into(),
             program: files.collect(),
         })

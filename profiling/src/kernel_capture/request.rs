@@ -5,7 +5,7 @@ use kvmprof_introspection::ProcessPlaces;
 use kvmprof_recording::StackParts;
 use vm_memory::GuestAddress;
 
-use super::capture::{Contents, VcpuThreadId};
+use super::capture::{Contents, Period, VcpuThreadId};
 use super::places_words::{decode_places, encode_places, flag, length};
 
 /// What one capture needs.
@@ -15,8 +15,7 @@ pub(super) struct CaptureRequest {
     pub vm: i32,
     pub takes_host_stacks: bool,
     pub thread: VcpuThreadId,
-    /// The clock's period in ns.
-    pub period: u64,
+    pub period: Period,
     pub stacks: StackParts,
     pub slots: Slots,
     pub places: Option<ProcessPlaces>,
@@ -33,12 +32,17 @@ impl CaptureRequest {
 
     /// The request in bytes.
     pub fn encode(&self) -> Vec<u8> {
+        let (of_exits, period) = match self.period {
+            Period::RunTime(time) => (false, time),
+            Period::Exits(exits) => (true, exits),
+        };
         let mut words = vec![
             number(self.vm),
             self.takes_host_stacks.into(),
             number(self.thread.descriptor),
             number(self.thread.tid),
-            self.period,
+            of_exits.into(),
+            period,
             u64::from(self.stacks.kernel) | u64::from(self.stacks.user) << 1,
             self.slots.iter().count() as u64,
         ];
@@ -64,7 +68,10 @@ impl CaptureRequest {
             descriptor: small(words)?,
             tid: small(words)?,
         };
-        let period = words.next()?;
+        let period = match flag(words)? {
+            false => Period::RunTime(words.next()?),
+            true => Period::Exits(words.next()?),
+        };
         let parts = words.next().filter(|parts| *parts < 4)?;
         let stacks = StackParts {
             kernel: parts & 1 == 1,
@@ -154,7 +161,7 @@ mod tests {
                 descriptor: 12,
                 tid: 1234,
             },
-            period: 1_000_000,
+            period: Period::RunTime(1_000_000),
             stacks: StackParts {
                 kernel: true,
                 user: false,
@@ -168,6 +175,7 @@ mod tests {
     fn requests_decode_to_what_was_encoded() {
         let without = CaptureRequest {
             places: None,
+            period: Period::Exits(97),
             ..request()
         };
         for whole in [request(), without] {

@@ -27,7 +27,7 @@ pub struct Reader<'a> {
     pub held: u64,
     /// Whether the guest may run another kernel by now than the known one. There are no samples then.
     pub is_in_doubt: bool,
-    /// The unwinder of the host's stacks, if they are taken.
+    /// The unwinder of the host's stacks, if they are taken, and the names of exits.
     pub host: Option<&'a HostStacks>,
 }
 

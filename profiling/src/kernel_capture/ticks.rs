@@ -12,9 +12,8 @@ use kvmprof_recording::Ticks;
 /// The ticks of one vCPU: those with samples, and those that the thread's times explain.
 #[derive(Debug)]
 pub struct KernelTicks {
-    grid: Grid,
-    account: RunTimeAccount,
-    run_time: RunTime,
+    /// The clock's ticks; `None` while exits make ticks, each of which has a sample or is lost.
+    clock: Option<ClockTicks>,
     /// The samples of the host's kernel; `None` if it refuses them, so that ticks are lost.
     capture: Option<Capture>,
     /// The numbers of samples that were sent, and that were lost, since the other ticks were last accounted for.
@@ -26,8 +25,8 @@ pub struct KernelTicks {
 
 impl KernelTicks {
     /// The ticks of `grid`, none of which has passed at `now` (ns), when the times of the vCPU's thread are `times`.
-    pub fn new(grid: Grid, now: u64, times: ThreadTimes, capture: Option<Capture>) -> Self {
-        Self {
+    pub fn of_clock(grid: Grid, now: u64, times: ThreadTimes, capture: Option<Capture>) -> Self {
+        let clock = ClockTicks {
             account: RunTimeAccount::new(grid.period(), now, ThreadTimes { run: 0, ..times }),
             run_time: RunTime {
                 total: 0,
@@ -35,6 +34,17 @@ impl KernelTicks {
                 scheduled: times.run,
             },
             grid,
+        };
+        Self {
+            clock: Some(clock),
+            ..Self::of_exits(capture)
+        }
+    }
+
+    /// The ticks that are exits.
+    pub fn of_exits(capture: Option<Capture>) -> Self {
+        Self {
+            clock: None,
             capture,
             sampled: 0,
             lost: 0,
@@ -49,15 +59,12 @@ impl KernelTicks {
 
     /// Replaces the samples of the host's kernel. All former samples have been taken before.
     pub fn replace(&mut self, capture: Option<Capture>) {
-        self.run_time.counted = capture.as_ref().and_then(Capture::run_time);
+        if let Some(clock) = &mut self.clock {
+            clock.run_time.counted = capture.as_ref().and_then(Capture::run_time);
+        }
         self.capture = capture;
         // A stack without its sample doesn't belong to the new samples.
         self.host_frames.clear();
-    }
-
-    /// The time between ticks, in ns.
-    pub fn period(&self) -> u64 {
-        self.grid.period()
     }
 
     /// Sends all samples, as `reader` makes them with `view`, and then the other ticks until now. `times` reads the thread's times; if it
@@ -84,6 +91,8 @@ impl KernelTicks {
                     }
                 }
                 Entry::Sample(interrupted, record) => {
+                    let exit = reader.host.zip(record.exit());
+                    host_frames.extend(exit.map(|(host, (reason, isa))| host.exit(reason, isa)));
                     match reader.sample(view, interrupted, &record, host_frames, sender) {
                         None => *lost += 1,
                         sample => {
@@ -95,17 +104,19 @@ impl KernelTicks {
                 }
             });
         }
+        // They can't be read once the thread has ended.
         let times = times()?;
-        let counted = self.capture.as_ref().and_then(Capture::run_time);
-        let times = ThreadTimes {
-            run: self.run_time.advance(counted, times.run),
-            ..times
-        };
-        let now = monotonic_ns();
-        let passed = self.grid.take(now);
         let [sampled, lost] = [&mut self.sampled, &mut self.lost].map(std::mem::take);
-        let account = &mut self.account;
-        let elapsed = account.explain(now, times, reader.held, passed, sampled, lost);
+        let elapsed = match &mut self.clock {
+            Some(clock) => {
+                let counted = self.capture.as_ref().and_then(Capture::run_time);
+                clock.explain(times, counted, reader.held, sampled, lost)
+            }
+            None => ElapsedTicks {
+                lost,
+                ..ElapsedTicks::default()
+            },
+        };
         let ticks = Ticks {
             vcpu: view.vcpu,
             idle: elapsed.idle,
@@ -115,6 +126,35 @@ impl KernelTicks {
         };
         sender.send(&ticks, &[]);
         Ok(())
+    }
+}
+
+/// The ticks of a clock, and what explains those without a sample.
+#[derive(Debug)]
+struct ClockTicks {
+    grid: Grid,
+    account: RunTimeAccount,
+    run_time: RunTime,
+}
+
+impl ClockTicks {
+    /// What became of the ticks until now that have no sample. The thread's times are `times`, and the samples' clock has `counted` this much; the thread was
+    /// `held` for looks for so many ns in all. Since the last call so many samples were sent and lost.
+    fn explain(
+        &mut self,
+        times: ThreadTimes,
+        counted: Option<u64>,
+        held: u64,
+        sampled: u64,
+        lost: u64,
+    ) -> ElapsedTicks {
+        let times = ThreadTimes {
+            run: self.run_time.advance(counted, times.run),
+            ..times
+        };
+        let now = monotonic_ns();
+        let passed = self.grid.take(now);
+        (self.account).explain(now, times, held, passed, sampled, lost)
     }
 }
 
@@ -175,7 +215,7 @@ mod tests {
         let mut view = VcpuView::new(3, memory, knowledge, DEFAULT_STACK_FRAMES);
         let (mut sender, receiver) = tick_ring(3, Arc::new(Doorbell::new().unwrap()));
         let now = monotonic_ns();
-        let mut ticks = KernelTicks::new(
+        let mut ticks = KernelTicks::of_clock(
             Grid::new(now, 10_000, None),
             now,
             ThreadTimes::default(),

@@ -32,8 +32,10 @@ pub struct MachineInfo {
     pub knowledge: Arc<GuestKnowledge>,
     /// Guest memory; `None` if another program runs the guest.
     pub memory: Option<GuestMemory>,
-    /// The host's functions, if samples have its stacks.
+    /// The host's functions, if samples have its stacks, and the names of exits, if they have these.
     pub host_stacks: Option<Arc<HostStacks>>,
+    /// Whether the host's kernel samples exits of a guest that another program runs.
+    pub samples_exits: bool,
     /// The way in which ticks of halted vCPUs are counted; `None` until the host has been checked.
     pub halted_ticks: Option<HaltedTicks>,
     /// When the guest was restarted.

@@ -61,6 +61,7 @@ pub fn profiler_without_threads(
         knowledge: Arc::clone(&knowledge),
         memory: Some(memory.clone()),
         host_stacks: None,
+        samples_exits: false,
         halted_ticks: None,
         restarts: Arc::default(),
     };

@@ -4,7 +4,7 @@ use std::task::Poll;
 
 use kvmprof_abi::pcs::{PCS_SETHZ, PROF_ALL};
 use kvmprof_abi::pmc::{Call, CounterId, Function, PMC_ACCOUNT, PMC_CALL};
-use kvmprof_abi::recorder::{REC_START, STACK_KERNEL};
+use kvmprof_abi::recorder::{REC_EVENT, REC_START, STACK_KERNEL};
 use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Backend, Client, GuestAccess, Handle, IoctlReply};
 use kvmprof_recording::{EventKind, SamplingEvent};
@@ -141,6 +141,25 @@ fn the_hosts_profiling_takes_precedence_over_the_guests() {
     assert_eq!(profiler.source(), event(EventKind::PortWrite));
     profiler.pmc(host, stop, CounterId::PortWrites).unwrap();
     assert_eq!(profiler.source(), None);
+}
+
+/// Only the host's kernel sees its exits.
+#[test]
+fn a_guest_of_another_program_is_sampled_by_exits_to_kvm_at_most() {
+    crate::signals::block().unwrap();
+    let chosen = |samples_exits, kind: EventKind| {
+        let mut profiler = profiler_without_threads(1, HZ, None).0;
+        profiler.info.samples_exits = samples_exits;
+        let recorder = profiler.opened_for(Client::Host, device::RECORDER);
+        let number = kind.number().to_le_bytes();
+        now(profiler.ioctl(recorder, REC_EVENT, 1, &number))?;
+        profiler.do_ioctl(recorder, REC_START, STACK_KERNEL)?;
+        Ok(profiler.source())
+    };
+    let exits = EventKind::KvmExits;
+    assert_eq!(chosen(true, exits), Ok(event(exits)));
+    assert_eq!(chosen(false, exits), Err(Errno::ENODEV));
+    assert_eq!(chosen(true, EventKind::Exits), Err(Errno::ENODEV));
 }
 
 /// A text that would be discarded isn't made: a client can request it repeatedly.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use kvmprof_attach::remote::{self, Guest, StandStill, Tracer};
 use kvmprof_attach::sampling::{RecordForm, SamplingHost};
+use kvmprof_attach::tracepoint::ExitTracepoint;
 use kvmprof_attach::tracer::{ThreadCode, TracedVcpu};
 use kvmprof_attach::{
     AttachError, AttachedMemory, HostKernel, HostStacks, Machine, OpenHostStacks,
@@ -16,7 +17,9 @@ use kvmprof_machine::helper::Helper;
 use kvmprof_profiling::ProfilingConfig;
 use kvmprof_profiling::clock::ClockSource;
 use kvmprof_profiling::kernel_capture::{TracedCaptures, VcpuThreadId};
+use kvmprof_profiling::kernel_events::unavailable;
 use kvmprof_profiling::signals::block_signals;
+use kvmprof_recording::EventKind;
 use kvmprof_sandbox::process;
 use rustix::process::{PidfdFlags, pidfd_open};
 
@@ -37,7 +40,10 @@ pub struct Attachment {
     pub(super) helper: Arc<Helper>,
     /// The form of the records, if the host's kernel takes samples.
     pub(super) records: Option<RecordForm>,
+    /// The functions of the host and the names of exits, if records have either.
     pub(super) host_stacks: Option<OpenHostStacks>,
+    /// Whether the host's kernel samples exits.
+    pub(super) samples_exits: bool,
 }
 
 /// The files of `/proc` about a vCPU's thread. They stay that thread's: they can't be read any more once it has ended.
@@ -92,13 +98,21 @@ impl Attachment {
         let files = vcpus.iter().map(|vcpu| ThreadFiles::open(pid, vcpu.tid));
         let files = files.collect();
         let takes_records = profiling.source == ClockSource::Kernel;
-        let host_stacks = (profiling.host_stacks && takes_records)
+        let mut host_stacks = (profiling.host_stacks && takes_records)
             .then(|| HostStacks::open(pid))
             .transpose()
             .map_err(AttachedError::HostStacks)?;
+        let exits = takes_records.then(exit_tracepoint).flatten();
         let captures = takes_records
-            .then(|| captures(&memory, vcpus, host_stacks.is_some()))
+            .then(|| captures(&memory, vcpus, host_stacks.is_some(), exits.clone()))
             .transpose()?;
+        if let Some(exits) = &exits {
+            host_stacks = Some(
+                host_stacks
+                    .unwrap_or_default()
+                    .with_exits(&exits.tracepoint),
+            );
+        }
         // Another process may have the pid by now. Its threads and files aren't the guest's.
         if let Err(error @ AttachError::Ended(_)) = memory.refresh() {
             return Err(error.into());
@@ -122,6 +136,7 @@ impl Attachment {
             helper: Arc::new(helper),
             records,
             host_stacks,
+            samples_exits: exits.is_some(),
         })
     }
 
@@ -179,14 +194,26 @@ fn vcpus_with_threads(machine: &Machine) -> Vec<VcpuThreadId> {
     with_thread.collect()
 }
 
+/// The tracepoint of exits, by which the host's kernel can sample them; `None` if it can't.
+fn exit_tracepoint() -> Option<ExitTracepoint> {
+    let found = match unavailable(EventKind::KvmExits) {
+        None => ExitTracepoint::read().map_err(|error| error.to_string()),
+        Some(why) => Err(why),
+    };
+    let found = found.inspect_err(|why| log::debug!("Exits of the guest can't be sampled: {why}"));
+    found.ok()
+}
+
 /// What has the host's kernel take samples of these vCPUs.
 fn captures(
     memory: &Arc<AttachedMemory>,
     vcpus: Vec<VcpuThreadId>,
     takes_host_stacks: bool,
+    exits: Option<ExitTracepoint>,
 ) -> Result<TracedCaptures, AttachedError> {
     let host = SamplingHost::attached(memory)
         .map_err(|error| AttachedError::Capture(error.into()))?
-        .with_records_of_host_stacks(takes_host_stacks);
+        .with_records_of_host_stacks(takes_host_stacks)
+        .with_exits(exits);
     Ok(TracedCaptures::new(host, Arc::clone(memory), vcpus))
 }

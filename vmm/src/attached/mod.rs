@@ -29,7 +29,7 @@ use event_manager::MutEventSubscriber;
 use kvmprof_attach::remote::{Channel, Guest, RemoteVcpu};
 use kvmprof_attach::sampling::RecordForm;
 use kvmprof_attach::tracer::{StopOutcome, TraceError};
-use kvmprof_attach::{AttachError, HostStacks, Machine};
+use kvmprof_attach::{AttachError, Machine};
 use kvmprof_devices::endpoint::{Backend, HelloInfo};
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_machine::helper::Helper;
@@ -207,6 +207,7 @@ impl Opened {
             helper,
             records,
             host_stacks,
+            samples_exits,
         } = self.attachment;
         let host_stacks = host_stacks.map(|open| Arc::new(open.read()));
         let (kernel, build) = sorted(self.kernel, self.files)?;
@@ -231,7 +232,11 @@ impl Opened {
         });
         let restart = Arc::<Restart>::default();
         let restarts = restart.times();
-        let info = machine_info(&machine, &guest.control, &knowledge, host_stacks, restarts);
+        let info = MachineInfo {
+            host_stacks,
+            samples_exits,
+            ..machine_info(&machine, &guest.control, &knowledge, restarts)
+        };
         let [memory, modules] = guest.others;
         let sources = BinarySources::new(memory, Arc::clone(&knowledge), None, self.sysroot);
         let sampled = numbers(&machine).zip(guest.vcpus).zip(files);
@@ -307,7 +312,6 @@ fn machine_info(
     machine: &Machine,
     memory: &Channel,
     knowledge: &Arc<GuestKnowledge>,
-    host_stacks: Option<Arc<HostStacks>>,
     restarts: Arc<RestartTimes>,
 ) -> MachineInfo {
     MachineInfo {
@@ -318,7 +322,8 @@ fn machine_info(
         counters: MachineCounters::default(),
         knowledge: Arc::clone(knowledge),
         memory: None,
-        host_stacks,
+        host_stacks: None,
+        samples_exits: false,
         halted_ticks: Some(HaltedTicks::AtWakeUp),
         restarts,
     }

@@ -1,4 +1,4 @@
-//! The clock of a vCPU whose samples the host's kernel takes, without an exit for each sample. The samples wait in a ring until the vCPU's
+//! The clock of a vCPU whose samples the host's kernel takes, without an exit for each sample, or at one of every N exits to KVM if another program runs the vCPU. The samples wait in a ring until the vCPU's
 //! thread takes them: when an alarm of its own run time rings, or on request. If another program runs the vCPU, a thread for the vCPU takes them
 //! from time to time.
 
@@ -17,10 +17,10 @@ use super::access::Presence;
 use super::batches::{batch_ns, pause_ns};
 use super::kernel_sampling::KernelSampling;
 use kvmprof_profiling::clock::{
-    ClockSetting, Grid, RunTimeAlarm, ThreadTimes, aligned_start, monotonic_ns,
+    ClockSetting, Grid, RunTimeAlarm, ThreadTimes, TickSource, aligned_start, monotonic_ns,
 };
 use kvmprof_profiling::kernel_capture::{
-    Capture, CaptureOpener, Contents, KernelTicks, Reader, VcpuThreadId,
+    Capture, CaptureOpener, Contents, KernelTicks, Period, Reader, VcpuThreadId,
 };
 use kvmprof_profiling::sampling::{TickSender, VcpuView};
 use kvmprof_profiling::signals;
@@ -63,7 +63,7 @@ struct OnVcpu {
 
 #[derive(Debug)]
 struct Running {
-    hz: u32,
+    source: TickSource,
     setting: ClockSetting,
     found: CaptureInput,
     slots: Arc<Slots>,
@@ -180,17 +180,16 @@ impl KernelClock {
         self.is_alone() || can_serve(found.places.as_ref(), setting, has_stacks)
     }
 
-    /// Makes ticks for `setting` from now on, `hz` a second. `slots` are those of the guest's memory. False if the host's kernel refuses that,
-    /// and the clock isn't alone.
+    /// Makes ticks for `setting` from now on, by `source`: an event is exits to KVM, of a clock that is alone. `slots` are those of the guest's memory. False if the
+    /// host's kernel refuses that, and the clock isn't alone.
     pub fn start(
         &mut self,
-        hz: u32,
+        source: TickSource,
         setting: ClockSetting,
         found: CaptureInput,
         slots: Arc<Slots>,
     ) -> bool {
-        let period = Grid::new(0, hz, None).period();
-        let capture = self.capture(&found, &setting, period, &slots);
+        let capture = self.capture(&found, &setting, period(source), &slots);
         let times = self.times();
         if (capture.is_none() || times.is_err()) && !self.is_alone() {
             return false;
@@ -199,13 +198,19 @@ impl KernelClock {
         let times = times.unwrap_or_default();
         // The start may have taken a while.
         let now = monotonic_ns();
-        let grid = Grid::new(aligned_start(now, hz), hz, None);
+        let ticks = match source {
+            TickSource::Clock(hz) => {
+                let grid = Grid::new(aligned_start(now, hz), hz, None);
+                KernelTicks::of_clock(grid, now, times, capture)
+            }
+            TickSource::Event(_) => KernelTicks::of_exits(capture),
+        };
         self.running = Some(Running {
-            hz,
+            source,
             setting,
             found,
             slots,
-            ticks: KernelTicks::new(grid, now, times, capture),
+            ticks,
         });
         self.await_batch();
         true
@@ -216,7 +221,7 @@ impl KernelClock {
         &mut self,
         found: &CaptureInput,
         setting: &ClockSetting,
-        period: u64,
+        period: Period,
         slots: &Slots,
     ) -> Option<Capture> {
         let contents = Contents {
@@ -244,11 +249,11 @@ impl KernelClock {
         None
     }
 
-    /// Continues with `setting` at `hz` ticks a second, if the clock runs and records suffice. The ticks until now have been taken.
-    pub fn follow(&mut self, hz: u32, setting: ClockSetting) -> bool {
+    /// Continues with `setting`, if the clock runs by the same source and records suffice. The ticks until now have been taken.
+    pub fn follow(&mut self, setting: ClockSetting) -> bool {
         let can_serve = self.running.as_ref().is_some_and(|running| {
             // The program determines which stacks are copied.
-            running.hz == hz
+            setting.source == Some(running.source)
                 && running.setting.stacks == setting.stacks
                 && self.serves(&running.found, &setting)
         });
@@ -296,7 +301,7 @@ impl KernelClock {
         if found.is_none() && Arc::ptr_eq(&slots, &running.slots) && !is_to_retry {
             return None;
         }
-        let (setting, period) = (running.setting, running.ticks.period());
+        let (setting, period) = (running.setting, period(running.source));
         let known = found.clone().unwrap_or_else(|| running.found.clone());
         let capture = self.capture(&known, &setting, period, &slots);
         if capture.is_none() && !self.is_alone() {
@@ -369,17 +374,25 @@ impl KernelClock {
 
     /// The pause between two looks into the ring, for another thread than the vCPU's; `None` while there are no ticks.
     pub fn pause(&self) -> Option<Duration> {
-        let ticks = &self.running.as_ref()?.ticks;
-        let room = ticks.capture().map(Capture::room);
-        Some(Duration::from_nanos(pause_ns(ticks.period(), room)))
+        let running = self.running.as_ref()?;
+        let room = running.ticks.capture().map(Capture::room);
+        let time = match period(running.source) {
+            Period::RunTime(time) => time,
+            // Nobody knows how often the guest exits.
+            Period::Exits(_) => 0,
+        };
+        Some(Duration::from_nanos(pause_ns(time, room)))
     }
 
     fn await_batch(&self) {
         let (Some(running), Some(OnVcpu { alarm, vcpus })) = (&self.running, &self.on_vcpu) else {
             return;
         };
+        let Period::RunTime(time) = period(running.source) else {
+            return;
+        };
         let room = running.ticks.capture().map_or(1, Capture::room);
-        if let Err(error) = alarm.arm(batch_ns(running.ticks.period(), room, *vcpus)) {
+        if let Err(error) = alarm.arm(batch_ns(time, room, *vcpus)) {
             log::debug!(
                 "Samples of vCPU {} wait until somebody asks: {error}",
                 self.vcpu
@@ -389,6 +402,14 @@ impl KernelClock {
 
     fn times(&self) -> io::Result<ThreadTimes> {
         ThreadTimes::read(&self.schedstat)
+    }
+}
+
+/// What passes between two ticks of `source`.
+fn period(source: TickSource) -> Period {
+    match source {
+        TickSource::Clock(hz) => Period::RunTime(Grid::new(0, hz, None).period()),
+        TickSource::Event(event) => Period::Exits(event.period()),
     }
 }
 

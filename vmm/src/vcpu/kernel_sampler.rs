@@ -86,10 +86,12 @@ impl<A: VcpuAccess> Sampler<A> {
         let Some(kernel) = self.kernel.as_ref().filter(|it| it.is_ready(&setting)) else {
             return;
         };
-        let Some(TickSource::Clock(hz)) = setting.source else {
+        let is_alone = kernel.is_alone();
+        // The vCPU's own thread takes events.
+        let is_possible = |source: &TickSource| is_alone || source.event().is_none();
+        let Some(source) = setting.source.filter(is_possible) else {
             return;
         };
-        let is_alone = kernel.is_alone();
         // A halted vCPU's ticks are accounted for when it has run again.
         let is_early = self.clock.is_halted() || !self.started || self.knowledge.is_pending();
         if is_early && !is_alone {
@@ -107,8 +109,8 @@ impl<A: VcpuAccess> Sampler<A> {
             _ => return,
         };
         self.clock.stop();
-        if !kernel.start(hz, setting, found, vcpu.slots()) {
-            self.clock.restart(hz, monotonic_ns());
+        if !kernel.start(source, setting, found, vcpu.slots()) {
+            self.clock.restart(source.hz(), monotonic_ns());
             return;
         }
         vcpu.set_sampling(false);
@@ -122,8 +124,7 @@ impl<A: VcpuAccess> Sampler<A> {
         let Some(kernel) = self.kernel.as_mut().filter(|kernel| kernel.is_running()) else {
             return false;
         };
-        let hz = setting.source.map_or(0, TickSource::hz);
-        if kernel.follow(hz, *setting) {
+        if kernel.follow(*setting) {
             return true;
         }
         kernel.stop();

@@ -223,6 +223,7 @@ impl Opened {
             knowledge,
             memory: Some(machine.memory.clone()),
             host_stacks: self.host_stacks,
+            samples_exits: false,
             halted_ticks: None,
             restarts: Arc::default(),
         };

@@ -62,6 +62,7 @@ pub fn document(part: &Part<'_>) -> Value {
         processes,
         waits,
         slots,
+        interrupts,
     } = counts.lost;
     json!({
         "seconds": part.time.as_secs_f64(),
@@ -81,6 +82,7 @@ pub fn document(part: &Part<'_>) -> Value {
             "processes": processes,
             "turns": waits,
             "waits": slots,
+            "interrupts": interrupts,
         },
         "missing_tracepoints": part.missing,
     })

@@ -6,6 +6,7 @@ mod names;
 mod tables;
 mod waits;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -69,7 +70,7 @@ enum Table {
     Function,
     /// Of vCPUs
     Vcpu,
-    /// Of what ran on the host while vCPUs waited for a processor
+    /// Of what ran on the host while vCPUs waited for a processor, or had one
     Thief,
 }
 
@@ -77,7 +78,7 @@ enum Table {
 ///
 /// The guest may be one of kvmprof run or of another program, such as QEMU. The host's kernel counts each exit at KVM's own tracepoints, by eBPF: by reason, by port,
 /// address, register or hypercall, and by the guest's process and function. An exit lasts until the guest goes on. It counts, too, for how long vCPUs wait for a processor,
-/// and what runs there meanwhile. Nothing is stopped; before that, each vCPU is stopped for a moment, to find the guest's kernel and its processes.
+/// what runs there meanwhile, and for how long interrupts have a vCPU's processor. Nothing is stopped; before that, each vCPU is stopped for a moment, to find the guest's kernel and its processes.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0; 1 when there is no such guest, or the host's KVM or kernel doesn't let its exits be counted; 2 for wrong options.\n\n\
@@ -115,6 +116,8 @@ pub struct ExitsArguments {
 struct Part<'a> {
     counts: &'a Counts,
     names: &'a ReasonNames,
+    /// The names of the host's softirqs, by their numbers.
+    softirqs: &'a BTreeMap<u32, String>,
     /// The functions of the guest's kernel, if they are known by now.
     symbols: Option<&'a Symbols>,
     /// Whether exits have processes.
@@ -165,6 +168,7 @@ impl Command for ExitsArguments {
             let part = Part {
                 counts: &counts.since(&before.0),
                 names: &counter.reason_names(counts.isa),
+                softirqs: counter.softirq_names(),
                 symbols: None,
                 knows_processes: counter.knows_processes(),
                 vmm: machine.pid,

@@ -39,7 +39,7 @@ pub fn write(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
     write_remarks(part, output)
 }
 
-/// The number and the time of all exits, and of all waits for a processor.
+/// The number and the time of all exits, of all waits for a processor, and of all interrupts.
 fn write_sums(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
     let (mut all, mut halts) = (Exits::default(), Exits::default());
     for one in &part.counts.reasons {
@@ -68,6 +68,15 @@ fn write_sums(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
             "vCPUs waited {} times for a processor, {} of their time",
             waits.count,
             percent(waits.time, available)
+        )?;
+    }
+    let interrupts = waits::interrupts(part);
+    if interrupts.time > 0 {
+        writeln!(
+            output,
+            "{} interrupts of the host took {} of their time",
+            interrupts.count,
+            percent(interrupts.time, available)
         )?;
     }
     Ok(())
@@ -105,6 +114,13 @@ fn write_remarks(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
     let lost = lost.waits.saturating_add(lost.slots);
     if lost > 0 {
         writeln!(output, "Turns of others that aren't known: {lost}")?;
+    }
+    if counts.lost.interrupts > 0 {
+        let lost = counts.lost.interrupts;
+        writeln!(
+            output,
+            "Interrupts that aren't counted, too many different ones: {lost}"
+        )?;
     }
     if !part.missing.is_empty() {
         let names = part.missing.join(", ");

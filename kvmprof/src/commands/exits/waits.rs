@@ -1,4 +1,4 @@
-//! Who took the vCPUs' time: what ran on the host's processors while they waited for one.
+//! Who took the vCPUs' time: what ran on the host's processors while they waited for one, and the interrupts of those that they had.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use kvmprof_abi::text::{task_name, visible};
 use kvmprof_attach::Machine;
-use kvmprof_attach::exits::{Exits, OfThread, OfWait};
+use kvmprof_attach::exits::{Exits, InterruptKind, OfInterrupt, OfThread, OfWait};
 use kvmprof_cli::table::{Align, percent};
 use serde_json::{Value, json};
 
@@ -20,6 +20,48 @@ pub fn sum(part: &Part<'_>) -> Exits {
         sum.add(thread.waits);
     }
     sum
+}
+
+/// The time of all interrupts of processors that vCPUs had.
+pub fn interrupts(part: &Part<'_>) -> Exits {
+    let mut sum = Exits::default();
+    for one in &part.counts.interrupts {
+        sum.add(one.time);
+    }
+    sum
+}
+
+/// The interrupts of the processors that `thread` had.
+fn interrupts_of<'a>(
+    part: &'a Part<'_>,
+    thread: &OfThread,
+) -> impl Iterator<Item = &'a OfInterrupt> {
+    let thread = thread.thread;
+    let interrupts = part.counts.interrupts.iter();
+    interrupts.filter(move |one| one.thread == thread && one.time.count > 0)
+}
+
+/// What interrupts of a kind are called in documents.
+fn kind(kind: InterruptKind) -> &'static str {
+    match kind {
+        InterruptKind::Device => "device",
+        InterruptKind::Softirq => "softirq",
+        InterruptKind::Timer => "timer",
+        InterruptKind::Reschedule => "reschedule",
+        InterruptKind::Call => "call",
+        InterruptKind::SingleCall => "call-single",
+    }
+}
+
+/// An interrupt, in words.
+fn interrupt(part: &Part<'_>, one: &OfInterrupt) -> String {
+    let number = one.number;
+    match (one.kind, part.softirqs.get(&number)) {
+        (InterruptKind::Device, _) => format!("[interrupt {number}]"),
+        (InterruptKind::Softirq, Some(name)) => format!("[softirq {name}]"),
+        (InterruptKind::Softirq, None) => format!("[softirq {number}]"),
+        (other, _) => format!("[interrupt {}]", kind(other)),
+    }
 }
 
 /// What ran while `thread` waited.
@@ -59,7 +101,7 @@ fn label(part: &Part<'_>, other: &OfWait) -> String {
     }
 }
 
-/// A table of what ran, by vCPU: the share is that of the vCPU's time.
+/// A table of what ran, and of interrupts, by vCPU: the share is that of the vCPU's time.
 pub fn write(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
     let mut rows: BTreeMap<(u32, String, Option<u32>), Exits> = BTreeMap::new();
     for thread in &part.counts.threads {
@@ -77,18 +119,22 @@ pub fn write(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
             let key = (thread.vcpu, unknown(), None);
             rows.entry(key).or_default().add(rest);
         }
+        for one in interrupts_of(part, thread) {
+            let key = (thread.vcpu, interrupt(part, one), None);
+            rows.entry(key).or_default().add(one.time);
+        }
     }
     let mut rows: Vec<_> = rows.into_iter().collect();
     rows.sort_by_key(|(_, turns)| Reverse(part.sort.key(*turns)));
     let time = u64::try_from(part.time.as_nanos()).unwrap_or(u64::MAX);
     let rows = rows.into_iter().take(part.rows);
     let rows = rows.map(|((vcpu, label, process), turns)| {
-        let is_thread = turns.count > 0;
+        let is_known = turns.count > 0;
         [
             shortened(label, MAX_NAME),
             process.map_or_else(|| "-".to_owned(), |process| process.to_string()),
             vcpu.to_string(),
-            if is_thread {
+            if is_known {
                 turns.count.to_string()
             } else {
                 "-".to_owned()
@@ -122,16 +168,30 @@ pub fn document(part: &Part<'_>) -> Value {
             "time_ns": other.turns.time,
         })
     };
+    let interrupt = |one: &OfInterrupt| {
+        let name = (one.kind == InterruptKind::Softirq).then(|| part.softirqs.get(&one.number));
+        json!({
+            "kind": kind(one.kind),
+            "number": one.number,
+            "name": name.flatten(),
+            "count": one.time.count,
+            "time_ns": one.time.time,
+        })
+    };
     let thread = |thread: &OfThread| {
         let mut others: Vec<&OfWait> = others(part, thread).collect();
         others.sort_by_key(|one| Reverse(part.sort.key(one.turns)));
         let others = others.into_iter().take(part.rows);
+        let mut interrupts: Vec<&OfInterrupt> = interrupts_of(part, thread).collect();
+        interrupts.sort_by_key(|one| Reverse(part.sort.key(one.time)));
+        let interrupts = interrupts.into_iter().take(part.rows);
         json!({
             "vcpu": thread.vcpu,
             "tid": thread.thread,
             "count": thread.waits.count,
             "time_ns": thread.waits.time,
             "taken_by": others.map(other).collect::<Vec<_>>(),
+            "interrupts": interrupts.map(interrupt).collect::<Vec<_>>(),
         })
     };
     part.counts.threads.iter().map(thread).collect()

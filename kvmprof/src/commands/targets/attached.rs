@@ -33,12 +33,13 @@ pub fn socket(pid: i32) -> Result<PathBuf, RuntimeFolderError> {
     Ok(named_socket(&format!("attached-{pid}"))?.with_extension(""))
 }
 
-/// Attaches to `machine`, which can be attached to, and connects.
+/// Attaches to `machine`, which can be attached to, and connects. With `by_event` the host's kernel takes the samples, which it can at exits.
 ///
 /// # Errors
 /// It can't be attached to. Why is on standard error then, or in the error.
 pub fn attach(
     machine: &Machine,
+    by_event: bool,
     console: &mut Console<'_>,
 ) -> anyhow::Result<(Connection, Attached)> {
     let socket = socket(machine.pid)?;
@@ -55,6 +56,9 @@ pub fn attach(
         .arg(&socket)
         .stdin(Stdio::null())
         .stdout(Stdio::null());
+    if by_event {
+        command.args(["--capture", "kernel"]);
+    }
     end_with_this_process(&mut command);
     let child = command.spawn().context("Cannot start kvmprof attach")?;
     let mut attached = Attached { child };

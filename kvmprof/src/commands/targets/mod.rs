@@ -56,17 +56,18 @@ impl TargetArgs {
         self.target.is_some() || self.socket.named().is_some()
     }
 
-    /// Connects to the guest. One that another VMM runs is attached to until the result is dropped.
+    /// Connects to the guest. One that another VMM runs is attached to until the result is dropped, so that it can be sampled by its exits if it is to be
+    /// sampled `by_event`.
     ///
     /// # Errors
     /// [`UsageError`](kvmprof_cli::command_line::UsageError) if no guest is named and there isn't just one; it isn't found, can't be attached
     /// to, or doesn't answer.
-    pub fn connect(&self, console: &mut Console<'_>) -> anyhow::Result<Guest> {
+    pub fn connect(&self, by_event: bool, console: &mut Console<'_>) -> anyhow::Result<Guest> {
         let (connection, attached) = match self.find()? {
             Found::Served(connection) => (connection, None),
             Found::Machine(machine) => {
                 let machine = machines::without_obstacle(*machine)?;
-                let (connection, attached) = attached::attach(&machine, console)?;
+                let (connection, attached) = attached::attach(&machine, by_event, console)?;
                 (connection, Some(attached))
             }
         };

@@ -17,10 +17,7 @@ use kvmprof_recording::tasks::TaskLook;
 use kvmprof_recording::{EventKind, QueueBudget, SamplingEvent, StackParts, Ticks};
 
 use super::recording::{LookPace, SymbolSources, add_symbols, recording_info};
-use super::{
-    ClockNeeds, Command, Consumer, Context, Device, LookNeeds, Preparation, TicksBefore,
-    check_event,
-};
+use super::{ClockNeeds, Command, Consumer, Context, Device, LookNeeds, Preparation, TicksBefore};
 use crate::clock::TickSource;
 use crate::config::LookPlan;
 
@@ -89,7 +86,13 @@ impl ClientRecorders {
         self.idle.get_mut(&handle).ok_or(Errno::EBUSY)
     }
 
-    fn choose_event(&mut self, handle: Handle, period: i64, data: &[u8]) -> Result<(), Errno> {
+    fn choose_event(
+        &mut self,
+        handle: Handle,
+        period: i64,
+        data: &[u8],
+        context: &Context<'_>,
+    ) -> Result<(), Errno> {
         let choice = self.choice(handle)?;
         choice.source = match data {
             [] => None,
@@ -99,7 +102,7 @@ impl ClientRecorders {
                 let kind = kind.ok_or(Errno::ENODEV)?;
                 let period = u64::try_from(period).map_err(|_| Errno::EINVAL)?;
                 let event = SamplingEvent::new(kind, period).ok_or(Errno::EINVAL)?;
-                check_event(kind)?;
+                context.has_event(kind)?;
                 Some(TickSource::Event(event))
             }
         };
@@ -392,7 +395,7 @@ impl Device for ClientRecorders {
     ) -> Result<IoctlReply, Errno> {
         let Command { argument, data, .. } = *command;
         match command.number {
-            REC_EVENT => self.choose_event(handle, argument, data)?,
+            REC_EVENT => self.choose_event(handle, argument, data, context)?,
             REC_YIELD => self.choose_to_yield(handle, argument)?,
             REC_HZ => self.choose_rate(handle, argument, context)?,
             REC_PIDS => self.choose_processes(handle, data)?,

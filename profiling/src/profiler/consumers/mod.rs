@@ -229,23 +229,32 @@ impl Context<'_> {
     /// Checks that a further consumer may count the ticks of `source`.
     ///
     /// # Errors
-    /// ENODEV for an event that this host doesn't count, or if another program runs the guest; EBUSY while something else
+    /// ENODEV for an event that this host doesn't count, of a guest that another program runs any but exits to KVM; EBUSY while something else
     /// makes the ticks, or the clock at another rate.
     pub fn can_count(&self, source: TickSource) -> Result<(), Errno> {
         if let TickSource::Event(event) = source {
-            if self.machine.devices.is_none() {
-                return Err(Errno::ENODEV);
-            }
-            check_event(event.kind())?;
+            self.has_event(event.kind())?;
         }
         match self.source {
             Some(other) if other != source => Err(Errno::EBUSY),
             _ => Ok(()),
         }
     }
+
+    /// Checks that this host counts events of `kind` of the guest.
+    ///
+    /// # Errors
+    /// ENODEV if it doesn't. The document of counters has the reason, if kvmprof runs the guest.
+    pub fn has_event(&self, kind: EventKind) -> Result<(), Errno> {
+        match self.machine.devices {
+            Some(_) => check_event(kind),
+            None if kind == EventKind::KvmExits && self.machine.samples_exits => Ok(()),
+            None => Err(Errno::ENODEV),
+        }
+    }
 }
 
-/// Checks that this host counts events of `kind`.
+/// Checks that this host counts events of `kind` of a guest that kvmprof runs.
 ///
 /// # Errors
 /// ENODEV if it doesn't. The document of counters has the reason.

@@ -1,19 +1,20 @@
-# Exits of a guest, counted by kvmprof and by the host's perf between two moments at which no vCPU runs; then those of a guest that makes as many different
-# ones as it can, after those of known processes beside others that want the processors. It is one of kvmprof's own: programs of QEMU's guests may use no port in emulation (SIGSEGV).
+# Exits of a guest, counted by kvmprof and by the host's perf between two moments at which no vCPU runs; then those of known processes beside others that want
+# the processors, samples of each exit, and a guest that makes as many different ones as it can. It is one of kvmprof's own: programs of QEMU's guests may use no port in emulation (SIGSEGV).
 
-# stand_still: returns when no thread of the VMM runs any more.
+# stand_still PROCESS...: returns when no thread of the VMMs runs any more.
 stand_still() {
-    kill -STOP $machine
-    for thread in /proc/$machine/task/*; do
-        until grep -q '^State:.T' "$thread/status"; do usleep 10000; done
+    kill -STOP "$@"
+    for vmm in "$@"; do
+        for thread in /proc/$vmm/task/*; do
+            until grep -q '^State:.T' "$thread/status"; do usleep 10000; done
+        done
     done
 }
 
-# count_exits NAME ARGUMENT...: starts kvmprof exits, and waits until it counts.
+# count_exits NAME PROCESS: starts kvmprof exits, and waits until it counts.
 count_exits() {
     counted=$1
-    shift
-    kvmprof exits "$machine" --json "$@" >"$LAB_OUT/$counted.json" 2>"$LAB_OUT/$counted.said" 3>&- &
+    kvmprof exits "$2" --json >"$LAB_OUT/$counted.json" 2>"$LAB_OUT/$counted.said" 3>&- &
     counting=$!
     until grep -q '^Counting' "$LAB_OUT/$counted.said"; do
         [ -e "/proc/$counting/exe" ] || fail 92 "kvmprof exits ended: $(cat "$LAB_OUT/$counted.said")"
@@ -21,17 +22,74 @@ count_exits() {
     done
 }
 
-# counted: ends it.
+# counted [PROCESS]: ends it.
 counted() {
-    kill -TERM $counting
-    wait $counting || fail 91 "kvmprof exits failed: $(cat "$LAB_OUT/$counted.said")"
+    kill -TERM ${1:-$counting}
+    wait ${1:-$counting} || fail 91 "kvmprof exits failed: $(cat "$LAB_OUT/$counted.said")"
 }
 
-# scheduled NAME: notes what the scheduler has counted of the vCPUs' threads: the times for which they ran and waited, and the number of turns.
-scheduled() {
+# trace_interrupts: has the host's own tracer note the interrupts of the vCPUs' threads.
+traced=/sys/kernel/tracing/instances/interrupts
+trace_interrupts() {
+    mkdir $traced && echo mono >$traced/trace_clock && echo 4096 >$traced/buffer_size_kb || fail 85 "there is no tracer"
     for thread in /proc/$machine/task/*; do
+        ! grep -q '^vcpu' "$thread/comm" || echo "${thread##*/}" >>$traced/set_event_pid
+    done
+    for interrupt in irq/irq_handler irq/softirq irq_vectors/local_timer irq_vectors/reschedule irq_vectors/call_function \
+        irq_vectors/call_function_single; do
+        echo 1 >$traced/events/${interrupt}_entry/enable && echo 1 >$traced/events/${interrupt}_exit/enable || fail 85 "no $interrupt"
+    done
+}
+
+# record_exits NAME PERIOD: samples one of so many exits while known processes make some.
+record_exits() {
+    kvmprof record "$machine" --event "kvm-exits:$2" --output "$LAB_OUT/$1.kvmprof" >"$LAB_OUT/$1.said" 2>&1 3>&- &
+    recording=$!
+    # The file has its name once there are samples.
+    until [ -s "$LAB_OUT/$1.kvmprof" ]; do
+        [ -e "/proc/$recording/exe" ] || fail 84 "kvmprof record ended: $(cat "$LAB_OUT/$1.said")"
+        usleep 50000
+    done
+    tell "$1"
+    says "$1 ports"
+    kill -TERM $recording
+    wait $recording || fail 83 "kvmprof record failed: $(cat "$LAB_OUT/$1.said")"
+}
+
+# scheduled NAME PROCESS: notes what the scheduler has counted of the vCPUs' threads: the times for which they ran and waited, and the number of turns.
+scheduled() {
+    for thread in /proc/$2/task/*; do
         ! grep -q '^vcpu' "$thread/comm" || echo "${thread##*/} $(cat "$thread/schedstat")"
     done >"$LAB_OUT/$1.schedstat"
+}
+
+# shared: two guests have one processor for some seconds, and each of them is counted.
+shared() {
+    kvmprof demo --socket /run/demo.sock >"$LAB_OUT/demo.said" 2>&1 3>&- &
+    demo=$!
+    until [ -S /run/demo.sock ] && grep -q '^vcpu' /proc/$demo/task/*/comm; do
+        [ -e "/proc/$demo/exe" ] || fail 82 "the demo ended: $(cat "$LAB_OUT/demo.said")"
+        usleep 50000
+    done
+    tell busy
+    says 'busy vCPUs'
+    stand_still $machine $demo
+    taskset -ap 2 $machine >/dev/null && taskset -ap 2 $demo >/dev/null || fail 81 "no processor alone"
+    count_exits shared $machine
+    first=$counting
+    count_exits sharing $demo
+    scheduled shared.begin $machine
+    scheduled sharing.begin $demo
+    kill -CONT $machine $demo
+    sleep 15
+    stand_still $machine $demo
+    scheduled shared.end $machine
+    scheduled sharing.end $demo
+    counted $counting
+    counted $first
+    kill -KILL $demo
+    taskset -ap 3 $machine >/dev/null
+    kill -CONT $machine
 }
 
 # Without a tracefs it says so.
@@ -43,8 +101,9 @@ echo $? >"$LAB_OUT/unmounted.status"
 mount -t tracefs tracefs /sys/kernel/tracing || fail 90 "there is no tracefs"
 mkfifo /run/enough
 
-stand_still
-count_exits both
+stand_still $machine
+count_exits both $machine
+trace_interrupts
 /usr/bin/perf kvm -o /run/perf.data stat record -p $machine -- \
     /bin/sh -c 'echo >/run/perf.ready; read -r word </run/enough' >"$LAB_OUT/perf.said" 2>&1 3>&- &
 perf=$!
@@ -55,8 +114,11 @@ done
 kill -CONT $machine
 tell work
 says worked
-stand_still
+stand_still $machine
 counted
+echo 0 >$traced/tracing_on
+cat $traced/trace >"$LAB_OUT/interrupts.trace"
+rmdir $traced
 echo enough >/run/enough
 wait $perf || fail 88 "perf failed: $(cat "$LAB_OUT/perf.said")"
 kill -CONT $machine
@@ -69,29 +131,35 @@ for cpu in 0 1; do
     sh -c 'printf hog >/proc/$$/comm; while :; do :; done' 3>&- &
     hogs="$hogs $!"
 done
-scheduled before
-count_exits known
-stand_still
-scheduled begin
+scheduled before $machine
+count_exits known $machine
+stand_still $machine
+scheduled begin $machine
 kill -CONT $machine
 tell again
 says 'again worked'
-stand_still
-scheduled end
+stand_still $machine
+scheduled end $machine
 counted
 kill -CONT $machine
 kill $hogs
 echo "$machine $hogs" >"$LAB_OUT/known.pids"
 
-count_exits many
+# Each exit is a sample, more than the emulated host can take; and so few that it can.
+record_exits all 1
+record_exits some 7
+
+count_exits many $machine
 tell many
 says 'many ports'
 counted
 kvmprof exits "$machine" --seconds 3 --interval 1 >"$LAB_OUT/table" 2>"$LAB_OUT/table.said" 3>&- ||
     fail 86 "there is no table: $(cat "$LAB_OUT/table.said")"
 
+shared
+
 # It ends with the guest.
-count_exits end
+count_exits end $machine
 tell over
 wait $counting
 echo $? >"$LAB_OUT/end.status"

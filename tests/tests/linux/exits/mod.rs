@@ -1,9 +1,14 @@
-//! `kvmprof exits` of a guest, side by side with the host's `perf kvm stat`: both count from one moment at which no vCPU runs to another. Waits for processors are
+//! `kvmprof exits` of a guest, and samples of its exits, side by side with the host's `perf kvm stat`: both count from one moment at which no vCPU runs to another. Waits for processors are
 //! compared with what the host's scheduler counts. The host is Debian's, with SVM.
+
+mod interrupts;
+mod shared;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use kvmprof_recording::{Sample, StackEnd};
+use kvmprof_tests::host_stacks;
 use kvmprof_tests::linux::{Finished, Program, Scenario, debian, guest_init, guest_program, once};
 use serde_json::Value;
 
@@ -16,6 +21,8 @@ const PORT: u64 = 0x2345;
 const WRITES: u64 = 5000;
 /// How often each of two processes writes there, in turn.
 const OF_PROCESSES: [u64; 2] = [1200, 700];
+/// How often two processes write there while exits are samples, in all.
+const SAMPLED: u64 = 1500;
 /// The number of ports, and of instructions, that the same program then writes to and has.
 const MANY: u64 = 20_000;
 /// Maximum difference of times: perf notes an exit and an entry at another moment than kvmprof.
@@ -25,10 +32,14 @@ kvmprof_tests::in_each_kernel! {
     a_guest_that_makes_many_different_exits_fills_no_map_beyond_its_bound
     counting_ends_with_the_guest
     counts_are_those_of_perf
+    each_exit_is_a_sample_with_its_reason
     exits_of_all_processes_are_all_exits
     exits_of_processes_are_those_that_the_guest_counts
+    interrupts_are_those_of_the_hosts_tracer
     port_writes_are_those_that_the_guest_counts
+    samples_of_exits_have_stacks
     tables_have_what_documents_have
+    vcpus_take_the_time_of_another_guest
     waits_are_those_that_the_scheduler_counts
     waits_have_what_ran_meanwhile
     without_tracefs_it_says_what_to_do
@@ -111,6 +122,10 @@ fn counts_are_those_of_perf(run: &Finished) {
     assert_eq!(document["lost"]["reasons"], 0);
     // Each is in an exit, since neither runs.
     assert!(number(&document, "unfinished") <= 2);
+}
+
+fn interrupts_are_those_of_the_hosts_tracer(run: &Finished) {
+    interrupts::check(run);
 }
 
 fn port_writes_are_those_that_the_guest_counts(run: &Finished) {
@@ -215,15 +230,27 @@ fn exits_of_all_processes_are_all_exits(run: &Finished) {
     assert_eq!(by_process, by_reason);
 }
 
-/// The time for which the vCPUs' threads have waited until a moment, in ns, by thread.
-fn waited(run: &Finished, moment: &str) -> BTreeMap<u64, f64> {
+/// The times for which the vCPUs' threads have run and waited until a moment, in ns, by thread.
+fn scheduled(run: &Finished, moment: &str) -> BTreeMap<u64, [f64; 2]> {
     let text = run.text(&format!("{moment}.schedstat"));
     let rows = text.lines().map(|line| {
         let numbers = line.split_whitespace().map(|word| word.parse().unwrap());
         let numbers: Vec<u64> = numbers.collect();
-        (numbers[0], numbers[2] as f64)
+        (numbers[0], [numbers[1] as f64, numbers[2] as f64])
     });
     rows.collect()
+}
+
+/// For how long they have waited.
+fn waited(run: &Finished, moment: &str) -> BTreeMap<u64, f64> {
+    let times = scheduled(run, moment).into_iter();
+    times
+        .map(|(thread, [_, waited])| (thread, waited))
+        .collect()
+}
+
+fn vcpus_take_the_time_of_another_guest(run: &Finished) {
+    shared::check(run);
 }
 
 /// It counts from a moment before one at which no vCPU runs, to another one.
@@ -273,6 +300,88 @@ fn waits_have_what_ran_meanwhile(run: &Finished) {
     assert!(known <= waited + waited / 100 && known * 4 >= waited * 3);
     // The driver's own programs take the rest.
     assert!(of_hogs * 10 >= waited && of_vcpus * 20 >= waited);
+}
+
+/// A sample of an exit: the reason, the sample and its frames.
+type ExitSample = (String, Sample, Vec<u64>);
+
+/// The samples of a recording of one of `period` exits, by kvmprof attach, and the number of those without one.
+fn sampled(run: &Finished, name: &str, period: u64) -> (Vec<ExitSample>, u64) {
+    let (contents, samples) = run.recording(&format!("{name}.kvmprof"));
+    let event = contents.info.event.map(|event| event.to_string());
+    assert_eq!(event, Some(format!("kvm-exits:{period}")));
+    let account = contents.account;
+    println!("{account:?}");
+    assert_eq!((account.idle, account.stolen), (0, 0));
+    let reasons = host_stacks(&samples, &contents).into_iter().map(|frames| {
+        let [(reason, module)] = &frames[..] else {
+            panic!("{frames:?}")
+        };
+        assert_eq!(module, "[host:exit]");
+        reason.clone()
+    });
+    let reasons: Vec<String> = reasons.collect();
+    assert_eq!(reasons.len(), samples.len(), "each has a reason");
+    let samples = reasons.into_iter().zip(samples);
+    let samples = samples.map(|(reason, (sample, frames))| (reason, sample, frames));
+    (samples.collect(), account.lost)
+}
+
+/// Those of the program's writes.
+fn sampled_writes(samples: &[ExitSample]) -> Vec<&ExitSample> {
+    let text = program().text;
+    let writes = samples
+        .iter()
+        .filter(|(reason, sample, _)| reason == "io" && text.contains(&sample.pc));
+    writes.collect()
+}
+
+fn each_exit_is_a_sample_with_its_reason(run: &Finished) {
+    for (name, period) in [("all", 1), ("some", 7)] {
+        let (samples, lost) = sampled(run, name, period);
+        let writes = sampled_writes(&samples);
+        let (count, all) = (writes.len() as u64, samples.len());
+        println!("{all} of every {period} exits, {count} of the program's writes; {lost} lost");
+        // Other exits come in between.
+        let margin = if period == 1 { 0 } else { SAMPLED / 4 };
+        assert!(count > 0 && count * period <= SAMPLED + margin);
+        assert!((count + lost) * period + margin >= SAMPLED);
+        for (_, sample, _) in writes {
+            assert!(sample.comm.starts_with(b"ports\0"), "{sample:?}");
+        }
+    }
+}
+
+fn samples_of_exits_have_stacks(run: &Finished) {
+    let (mut whole, mut ends) = (0, Vec::new());
+    let text = program().text;
+    for (name, period) in [("all", 1), ("some", 7)] {
+        let (samples, _) = sampled(run, name, period);
+        let of_program = samples
+            .iter()
+            .filter(|(_, sample, _)| text.contains(&sample.pc));
+        let of_program: Vec<&ExitSample> = of_program.collect();
+        let is_whole = |sample: &&&ExitSample| {
+            let (_, sample, frames) = sample;
+            let user = &frames[..usize::from(sample.stack.user)];
+            let is_there = user.len() >= 3 && user.iter().all(|frame| text.contains(frame));
+            is_there && sample.stack.user_end == StackEnd::Complete
+        };
+        let found = of_program.iter().filter(is_whole).count();
+        println!(
+            "{name}: {found} of {} user stacks are whole",
+            of_program.len()
+        );
+        whole += found;
+        let halts = samples.iter().filter(|(reason, ..)| reason == "hlt");
+        ends.extend(halts.map(|(_, sample, _)| sample.stack.kernel_end));
+    }
+    // The program's file is read while it runs for the first time, and a process may have ended when its stack is unwound.
+    assert!(whole > 0);
+    let complete = ends.iter().filter(|end| **end == StackEnd::Complete);
+    let complete = complete.count();
+    println!("{complete} of {} stacks of halts are whole", ends.len());
+    assert!(!ends.is_empty() && complete * 100 >= ends.len() * 95);
 }
 
 fn a_guest_that_makes_many_different_exits_fills_no_map_beyond_its_bound(run: &Finished) {

@@ -1,7 +1,8 @@
 //! Tests of what is printed.
 
 use kvmprof_attach::exits::{
-    AccessKind, Counts, Lost, OfAccess, OfFunction, OfProcess, OfThread, OfWait, ReasonNames,
+    AccessKind, Counts, InterruptKind, Lost, OfAccess, OfFunction, OfInterrupt, OfProcess,
+    OfThread, OfWait, ReasonNames,
 };
 use kvmprof_report::profile::Symbols;
 
@@ -71,6 +72,26 @@ fn counts() -> Counts {
                 turns: exits(1, 60_000_000),
             },
         ],
+        interrupts: vec![
+            OfInterrupt {
+                thread: 101,
+                kind: InterruptKind::Device,
+                number: 24,
+                time: exits(7, 14_000_000),
+            },
+            OfInterrupt {
+                thread: 101,
+                kind: InterruptKind::Softirq,
+                number: 3,
+                time: exits(2, 6_000_000),
+            },
+            OfInterrupt {
+                thread: 101,
+                kind: InterruptKind::Timer,
+                number: 0,
+                time: exits(9, 2_000_000),
+            },
+        ],
         unfinished: 1,
         lost: Lost {
             functions: 3,
@@ -87,6 +108,7 @@ fn written(change: impl FnOnce(&mut Part<'_>)) -> (String, Vec<String>) {
     let mut part = Part {
         counts: &counts,
         names: &names,
+        softirqs: &[(3, "NET_RX".to_owned())].into(),
         symbols: Some(&symbols),
         knows_processes: true,
         vmm: 99,
@@ -121,8 +143,12 @@ fn tables_have_all_that_was_counted() {
         "rustc 77 1 4 500ms 25.0 %",
         "[idle] 0 1 1 60.0ms 3.0 %",
         "[not known] - 1 - 40.0ms 2.0 %",
+        "[interrupt 24] - 1 7 14.0ms 0.7 %",
+        "[softirq NET_RX] - 1 2 6.0ms 0.3 %",
+        "[interrupt timer] - 1 9 2.0ms 0.1 %",
         "123460 exits of 2 vCPUs in 2.000 s took 25.0 % of their time; halts: 0, 0.0 %",
         "vCPUs waited 5 times for a processor, 15.0 % of their time",
+        "18 interrupts of the host took 0.6 % of their time",
         "vCPUs whose exit isn't over, and not counted yet: 1",
         "Exits that aren't counted, only by instruction: too many addresses: 3",
         "The host's kernel lacks these tracepoints: kvm_hypercall",

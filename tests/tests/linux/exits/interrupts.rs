@@ -1,0 +1,134 @@
+//! The host's interrupts while a vCPU's thread has a processor, beside what the host's own tracer notes at the same tracepoints.
+
+use std::collections::BTreeMap;
+
+use kvmprof_tests::linux::Finished;
+use serde_json::Value;
+
+use super::number;
+
+/// The thread, the kind and the number of an interrupt.
+type Key = (u64, &'static str, u64);
+/// Their number, and their time in ns.
+type Interrupts = BTreeMap<Key, (u64, u64)>;
+
+/// The tracepoints, and what documents call their interrupts.
+const KINDS: [(&str, &str); 6] = [
+    ("irq_handler", "device"),
+    ("softirq", "softirq"),
+    ("local_timer", "timer"),
+    ("reschedule", "reschedule"),
+    ("call_function_single", "call-single"),
+    ("call_function", "call"),
+];
+
+/// The number of interrupts of a kind that may come before a thread's first exit.
+const BEFORE: u64 = 5;
+
+/// What interrupts a thread now.
+#[derive(Default)]
+struct Interrupted {
+    interrupt: Option<u64>,
+    softirq: Option<u64>,
+    /// The time of interrupts within the softirq.
+    within: u64,
+}
+
+/// A time such as `12.345678`, in ns.
+fn ns(text: &str) -> Option<u64> {
+    let (seconds, rest) = text.split_once('.')?;
+    let us = rest.get(..6)?.parse::<u64>().ok()?;
+    Some(seconds.parse::<u64>().ok()? * 1_000_000_000 + us * 1000)
+}
+
+/// By the tracer, whose lines are such as `vcpu 1-232 [001] d.h1. 12.345678: softirq_entry: vec=1 [action=TIMER]`.
+fn by_tracer(text: &str) -> Interrupts {
+    let mut threads: BTreeMap<u64, Interrupted> = BTreeMap::new();
+    let mut counts = Interrupts::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (task, rest) = line.split_once(" [").unwrap_or_else(|| panic!("{line}"));
+        let (_, thread) = task.trim_end().rsplit_once('-').unwrap_or_default();
+        let thread: u64 = thread.parse().unwrap_or_else(|_| panic!("{line}"));
+        let mut words = rest.split_whitespace().skip(2);
+        let mut next = || words.next().unwrap_or_default().trim_end_matches(':');
+        let (time, event) = (next(), next());
+        let time = ns(time).unwrap_or_else(|| panic!("{line}"));
+        let (name, moment) = event.rsplit_once('_').unwrap_or_default();
+        let kind = KINDS.into_iter().find(|(known, _)| *known == name);
+        let (_, kind) = kind.unwrap_or_else(|| panic!("{line}"));
+        let number = words.find_map(|word| word.strip_prefix("irq=").or(word.strip_prefix("vec=")));
+        let number = number.filter(|_| ["device", "softirq"].contains(&kind));
+        let number = number.map_or(0, |number| number.parse().unwrap());
+        let of = threads.entry(thread).or_default();
+        let is_softirq = kind == "softirq";
+        let since = if is_softirq {
+            &mut of.softirq
+        } else {
+            &mut of.interrupt
+        };
+        if moment == "entry" {
+            *since = Some(time);
+            of.within = if is_softirq { 0 } else { of.within };
+            continue;
+        }
+        let Some(begun) = since.take() else {
+            continue;
+        };
+        let mut taken = time - begun;
+        if is_softirq {
+            taken = taken.saturating_sub(of.within);
+        } else {
+            of.within += taken;
+        }
+        let (count, sum) = counts.entry((thread, kind, number)).or_default();
+        *count += 1;
+        *sum += taken;
+    }
+    counts
+}
+
+/// By kvmprof, of each vCPU's thread.
+fn by_kvmprof(document: &Value) -> Interrupts {
+    let mut counts = Interrupts::new();
+    for thread in document["waits"].as_array().unwrap() {
+        for row in thread["interrupts"].as_array().unwrap() {
+            let kind = KINDS.into_iter().find(|(_, kind)| row["kind"] == *kind);
+            let (_, kind) = kind.unwrap_or_else(|| panic!("{row}"));
+            assert_eq!(row["name"].is_string(), kind == "softirq", "{row}");
+            let key = (number(thread, "tid"), kind, number(row, "number"));
+            counts.insert(key, (number(row, "count"), number(row, "time_ns")));
+        }
+    }
+    counts
+}
+
+/// Checks that they are those of the tracer. Both count from one moment at which no vCPU runs to another, but kvmprof only once a thread has made an exit.
+pub fn check(run: &Finished) {
+    let document = run.json("both.json");
+    let seen = by_kvmprof(&document);
+    let known = by_tracer(&run.text("interrupts.trace"));
+    println!("{seen:?}\nthe tracer: {known:?}");
+    for (key, (count, _)) in &seen {
+        let (all, _) = known.get(key).copied().unwrap_or_default();
+        let is_so = *count <= all && all <= count + BEFORE;
+        assert!(is_so, "{key:?}: {count}, by the tracer {all}");
+    }
+    let unseen = known.iter().filter(|(key, _)| !seen.contains_key(key));
+    assert!(
+        unseen.clone().all(|(_, (count, _))| *count <= BEFORE),
+        "{:?}",
+        unseen.collect::<Vec<_>>()
+    );
+    let kinds = seen.keys().map(|(_, kind, _)| *kind);
+    let kinds: Vec<&str> = kinds.collect();
+    assert!(
+        kinds.contains(&"timer") && kinds.contains(&"softirq"),
+        "{kinds:?}"
+    );
+    let all = |counts: &Interrupts| counts.values().map(|(_, time)| *time).sum::<u64>();
+    let (ours, tracers) = (all(&seen), all(&known));
+    println!("{ours} ns, by the tracer {tracers} ns");
+    // The tracer notes each moment behind kvmprof, whose program has more to do at the end.
+    assert!(ours <= tracers && ours * 2 >= tracers);
+    assert_eq!(document["lost"]["interrupts"], 0);
+}
