@@ -110,7 +110,8 @@ pub fn check(run: &Finished) {
     println!("{seen:?}\nthe tracer: {known:?}");
     for (key, (count, _)) in &seen {
         let (all, _) = known.get(key).copied().unwrap_or_default();
-        let is_so = *count <= all && all <= count + BEFORE;
+        // Those that come while eBPF runs, which takes long in emulation, pass no program.
+        let is_so = *count <= all && all <= count + all / 10 + BEFORE;
         assert!(is_so, "{key:?}: {count}, by the tracer {all}");
     }
     let unseen = known.iter().filter(|(key, _)| !seen.contains_key(key));
