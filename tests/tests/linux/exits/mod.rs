@@ -342,10 +342,14 @@ fn each_exit_is_a_sample_with_its_reason(run: &Finished) {
         let writes = sampled_writes(&samples);
         let (count, all) = (writes.len() as u64, samples.len());
         println!("{all} of every {period} exits, {count} of the program's writes; {lost} lost");
-        // Other exits come in between.
-        let margin = if period == 1 { 0 } else { SAMPLED / 4 };
-        assert!(count > 0 && count * period <= SAMPLED + margin);
-        assert!((count + lost) * period + margin >= SAMPLED);
+        if period == 1 {
+            // Exits that the host hasn't got to at the end are in no recording.
+            assert!(count > 0 && count <= SAMPLED);
+        } else {
+            // Other exits come in between.
+            let seen = (count + lost) * period;
+            assert!(seen.abs_diff(SAMPLED) <= SAMPLED / 10, "{seen}");
+        }
         for (_, sample, _) in writes {
             assert!(sample.comm.starts_with(b"ports\0"), "{sample:?}");
         }
