@@ -10,7 +10,7 @@ echo "copy is $copy"
 echo workload running
 read -r word
 
-getpc --all 1 >/run/picture
+getpc --all 3 >/run/picture
 echo "picture $(pcstat --json </run/picture)"
 kill $calls
 # To read all functions from /proc/kallsyms takes half a minute here.

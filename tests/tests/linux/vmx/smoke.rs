@@ -123,7 +123,7 @@ fn the_guest_profiles_itself() {
         let of_process = process(&report, console.number(name));
         assert!(
             of_process[0] > 0.1 && of_process[kind] > 0.7,
-            "{name}: {of_process:?}"
+            "{name}: {of_process:?} of {report}"
         );
     }
     let zeroing = profile_share(&console, &ZEROING);
