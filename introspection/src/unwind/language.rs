@@ -217,10 +217,21 @@ mod tests {
             assert!(words.iter().all(|word| frames.push(*word)));
             assert!(frames.end_run(*anchor));
         }
-        let mut placer = Placer::new(&frames);
+        let stack = (1..).zip(stack);
+        place_among(
+            &frames,
+            stack.map(|(number, sp)| FrameRegisters::new(number, *sp, None)),
+        )
+    }
+
+    /// The words of `frames` among the stack frames at 1, 2, 3, ..., and whether that is all of them.
+    fn place_among(
+        frames: &LanguageFrames,
+        stack: impl Iterator<Item = FrameRegisters>,
+    ) -> (Vec<u64>, bool) {
+        let mut placer = Placer::new(frames);
         let mut placed = Vec::new();
-        for (number, sp) in (1..).zip(stack) {
-            let frame = FrameRegisters::new(number, *sp, None);
+        for (number, frame) in (1..).zip(stack) {
             let has_room = placer.before(number, &frame, |word| {
                 placed.push(word);
                 true
@@ -265,18 +276,11 @@ mod tests {
         for anchor in [100, 200] {
             assert!(frames.push(anchor + 1) && frames.end_run(anchor));
         }
-        let mut placer = Placer::new(&frames);
-        let mut placed = Vec::new();
-        for (number, value) in (1..).zip(values) {
-            let frame = FrameRegisters::new(number, 0x1000 * number, Some(*value));
-            let has_room = placer.before(number, &frame, |word| {
-                placed.push(word);
-                true
-            });
-            assert!(has_room);
-            placed.push(number);
-        }
-        (placed, placer.is_whole())
+        let stack = (1..).zip(values);
+        place_among(
+            &frames,
+            stack.map(|(number, value)| FrameRegisters::new(number, 0x1000 * number, Some(*value))),
+        )
     }
 
     #[test]
