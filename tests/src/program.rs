@@ -44,12 +44,14 @@ impl Ran {
         serde_json::from_str(&self.quiet()).unwrap()
     }
 
-    /// The same without the messages that a vCPU's thread was slow to stop. A busy host causes that: such a tick is lost, and the account has it.
+    /// The same without the messages that a look at a vCPU took too long: its thread was slow to stop, or stood still for too long. A busy host causes
+    /// that: such a tick is lost, and the account has it.
     #[must_use]
     pub fn without_slow_looks(mut self) -> Self {
+        const SLOW: [&str; 2] = ["The thread doesn't stop", "The vCPU was let go"];
         let lines = self.stderr.split_inclusive('\n');
         self.stderr = lines
-            .filter(|line| !line.contains("The thread doesn't stop"))
+            .filter(|line| !SLOW.iter().any(|slow| line.contains(slow)))
             .collect();
         self
     }
