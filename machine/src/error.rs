@@ -290,9 +290,9 @@ pub enum MachineError {
     /// The host can't make an eventfd.
     #[error("Cannot make an event file descriptor")]
     EventFd(#[source] io::Error),
-    /// The host can't start a thread for a device.
-    #[error("Cannot start a thread for a device")]
-    DeviceThread(#[source] io::Error),
+    /// The host can't start a thread.
+    #[error("Cannot start a thread")]
+    Thread(#[source] io::Error),
     /// There are more virtio devices than slots.
     #[error(
         "{asked} virtio devices are too many: the console, disks and the others may be {} together",

@@ -1,6 +1,10 @@
 //! A vCPU's CPUID (Intel SDM volume 2, "CPUID"; AMD APM volume 3, appendix E), made from the features that
 //! KVM supports.
 
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+
 use kvm_bindings::{CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, kvm_cpuid_entry2};
 use kvm_ioctls::{Cap, Kvm};
 
@@ -29,6 +33,31 @@ const ENTRIES_MAX: usize = kvm_bindings::KVM_MAX_CPUID_ENTRIES;
 pub(super) struct CpuidTemplate {
     entries: Vec<kvm_cpuid_entry2>,
     cpus: u32,
+}
+
+/// A thread that reads the table. Where this host is a guest itself, each leaf is an exit to its own hypervisor: together they take longer than the machine's
+/// other calls of KVM, which go on meanwhile.
+pub(super) struct CpuidReader(JoinHandle<Result<CpuidTemplate, MachineError>>);
+
+impl CpuidReader {
+    /// Starts to read the table for a machine with this many vCPUs.
+    ///
+    /// # Errors
+    /// The host has no more threads.
+    pub fn start(kvm: &Arc<Kvm>, cpus: u8) -> Result<Self, MachineError> {
+        let kvm = Arc::clone(kvm);
+        let thread = Builder::new().name("cpuid".into());
+        let reader = thread.spawn(move || CpuidTemplate::new(&kvm, u16::from(cpus)));
+        reader.map(Self).map_err(MachineError::Thread)
+    }
+
+    /// Waits for the table.
+    ///
+    /// # Errors
+    /// KVM refuses to list the features.
+    pub fn table(self) -> Result<CpuidTemplate, MachineError> {
+        self.0.join().unwrap_or_else(|panic| resume_unwind(panic))
+    }
 }
 
 impl CpuidTemplate {

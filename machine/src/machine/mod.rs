@@ -45,7 +45,7 @@ use crate::virtio::{
     slots,
 };
 use boot::{Boot, Initrd};
-use cpuid::CpuidTemplate;
+use cpuid::{CpuidReader, CpuidTemplate};
 use initial_state::ChipState;
 
 /// The configuration of a machine.
@@ -97,6 +97,7 @@ pub struct VirtioDevices {
 /// files are opened to build the machine, or to restart it.
 pub struct HostParts {
     cpus: u8,
+    cpuid: CpuidReader,
     memory: GuestMemory,
     initrd: Option<Initrd>,
 }
@@ -106,9 +107,11 @@ impl HostParts {
     ///
     /// # Errors
     /// A file can't be opened, or a number or the memory isn't usable. The message says which.
-    pub fn open(kvm: &Kvm, config: &MachineConfig) -> Result<Self, MachineError> {
+    pub fn open(kvm: &Arc<Kvm>, config: &MachineConfig) -> Result<Self, MachineError> {
+        let cpus = host::check_cpus(kvm, config.cpus)?;
         Ok(Self {
-            cpus: host::check_cpus(kvm, config.cpus)?,
+            cpus,
+            cpuid: CpuidReader::start(kvm, cpus)?,
             memory: memory::allocate(&config.memory)?,
             initrd: config.initrd.clone().map(Initrd::open).transpose()?,
         })
@@ -130,6 +133,7 @@ impl Machine {
     ) -> Result<Self, MachineError> {
         let HostParts {
             cpus,
+            cpuid,
             initrd,
             memory,
         } = host;
@@ -150,7 +154,7 @@ impl Machine {
         let power_button = EventFd::new(EFD_NONBLOCK).map_err(MachineError::EventFd)?;
         vm.register_irqfd(&power_button, layout::POWER_BUTTON_GSI)
             .map_err(kvm_error("the power button's interrupt (KVM_IRQFD)"))?;
-        let vcpus = create_vcpus(kvm, &vm, cpus, boot.kind(), kernel.entry)?;
+        let vcpus = create_vcpus(&vm, cpus, &cpuid.table()?, boot.kind(), kernel.entry)?;
         let msrs = initial_state::model_specific_registers(kvm)?;
         let states = vcpus.iter().map(|vcpu| VcpuState::read(vcpu, &msrs));
         Ok(Self {
@@ -286,13 +290,12 @@ fn create_vm(kvm: &Kvm, memory: &GuestMemory) -> Result<VmFd, MachineError> {
 }
 
 fn create_vcpus(
-    kvm: &Kvm,
     vm: &VmFd,
     cpus: u8,
+    cpuid: &CpuidTemplate,
     kind: ImageKind,
     address: u64,
 ) -> Result<Vec<VcpuFd>, MachineError> {
-    let cpuid = CpuidTemplate::new(kvm, u16::from(cpus))?;
     let mut vcpus = Vec::with_capacity(usize::from(cpus));
     for index in 0..cpus {
         let vcpu = vm

@@ -93,7 +93,7 @@ impl VirtioParts for Network {
             DeviceThread::start("network", kvmprof_sandbox::Thread::Network, move |ending| {
                 server.run(ending)
             })
-            .map_err(MachineError::DeviceThread)?;
+            .map_err(MachineError::Thread)?;
         Ok(Assembled {
             registers: mmio,
             threads: vec![thread],

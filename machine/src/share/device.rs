@@ -106,7 +106,7 @@ impl VirtioParts for Share {
         });
         Ok(Assembled {
             registers: folder,
-            threads: vec![watch.map_err(MachineError::DeviceThread)?],
+            threads: vec![watch.map_err(MachineError::Thread)?],
         })
     }
 }

@@ -121,7 +121,7 @@ impl VirtioParts for BlockParts {
             .collect();
         Ok(Assembled {
             registers: mmio,
-            threads: threads.map_err(MachineError::DeviceThread)?,
+            threads: threads.map_err(MachineError::Thread)?,
         })
     }
 }

@@ -56,7 +56,7 @@ impl VirtioParts for EntropySource {
             });
         Ok(Assembled {
             registers: mmio,
-            threads: vec![thread.map_err(MachineError::DeviceThread)?],
+            threads: vec![thread.map_err(MachineError::Thread)?],
         })
     }
 }

@@ -107,7 +107,7 @@ impl VirtioParts for VsockParts {
         });
         Ok(Assembled {
             registers: mmio,
-            threads: vec![thread.map_err(MachineError::DeviceThread)?],
+            threads: vec![thread.map_err(MachineError::Thread)?],
         })
     }
 }

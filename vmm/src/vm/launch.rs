@@ -116,7 +116,7 @@ impl Vm {
 struct Opened {
     config: VmConfig,
     listener: Option<SocketListener>,
-    kvm: Kvm,
+    kvm: Arc<Kvm>,
     stop_request: EventFd,
     output: ConsoleOutput,
     /// The console's file, which is emptied when the guest starts.
@@ -139,7 +139,7 @@ impl Opened {
         let names = config.output_names.as_ref();
         let socket = config.profiling.socket.as_deref();
         let listener = socket.map(|path| listen(names, path)).transpose()?;
-        let kvm = open_kvm()?;
+        let kvm = Arc::new(open_kvm()?);
         let stop_request = EventFd::new(EFD_NONBLOCK).map_err(VmError::host("an eventfd"))?;
         let output = as_user(|| config.console.open_output())?.limited(config.console_limit);
         let older_output = config.console.older_output(&output)?;
