@@ -49,26 +49,57 @@ impl WatchedVcpu {
         self.run().saturating_sub(self.run) >= LEAST_RUN
     }
 
-    /// The vCPU's registers; `None` if it hasn't been started yet, runs a nested guest, or can't be stopped now.
-    fn registers(&mut self) -> Option<Registers> {
+    fn look(&mut self) -> VcpuLook {
         let looked = self.vcpu.look(|vcpu| {
             if vcpu.runs_nested_guest() {
-                return Ok(None);
+                return Ok(VcpuLook::Unknown);
             }
             let has_started = has_started(vcpu.mp_state()?);
             let (regs, sregs) = vcpu.registers()?;
-            Ok(has_started.then(|| select_registers(&regs, &sregs)))
+            Ok(match has_started {
+                true => VcpuLook::Registers(select_registers(&regs, &sregs)),
+                false => VcpuLook::NotStarted,
+            })
         });
         self.run = self.run();
         match looked {
-            Ok(StopOutcome::Stopped(registers)) => registers,
-            Ok(_) => None,
+            Ok(StopOutcome::Stopped(looked)) => looked,
+            Ok(_) => VcpuLook::Unknown,
             Err(error) => {
                 log::debug!("Whether the guest has rebooted isn't looked for now: {error}");
-                None
+                VcpuLook::Unknown
             }
         }
     }
+}
+
+/// What a look at a vCPU gives.
+#[derive(Clone, Copy, Debug)]
+enum VcpuLook {
+    Registers(Registers),
+    /// The guest hasn't started it yet.
+    NotStarted,
+    /// It runs a nested guest, or can't be stopped now, as while the thread that samples it looks at it.
+    Unknown,
+}
+
+/// Whether any of these vCPUs runs the kernel. `None` if none was seen, or if an unknown one could: a guest whose other vCPUs still wait in its firmware
+/// isn't rebooting.
+fn is_kernel_run(
+    looks: impl Iterator<Item = VcpuLook>,
+    is_run_by: impl Fn(&Registers) -> bool,
+) -> Option<bool> {
+    let mut runs = None;
+    let mut are_all_known = true;
+    for look in looks {
+        match look {
+            VcpuLook::Registers(registers) if is_run_by(&registers) => return Some(true),
+            VcpuLook::Registers(_) => runs = Some(false),
+            VcpuLook::NotStarted => {}
+            VcpuLook::Unknown => are_all_known = false,
+        }
+    }
+    runs.filter(|_| are_all_known)
 }
 
 /// What a look for the kernel has led to.
@@ -161,8 +192,8 @@ impl<'a> RebootWatch<'a> {
         let refreshed = (self.common).refresh_memory(monotonic_ns(), REFRESH_NS);
         let turn = (self.rounds as usize).checked_rem(self.vcpus.len());
         let vcpu = turn.and_then(|turn| self.vcpus.get_mut(turn));
-        let registers = refreshed.and(vcpu).and_then(WatchedVcpu::registers);
-        let Some(registers) = registers else {
+        let look = refreshed.and(vcpu).map(WatchedVcpu::look);
+        let Some(VcpuLook::Registers(registers)) = look else {
             return Found::Nothing;
         };
         if self.linux.locate(&self.memory, &registers).is_some() {
@@ -246,21 +277,43 @@ impl<'a> RebootWatch<'a> {
         }
     }
 
-    /// Whether any vCPU runs the kernel. With `only_busy`, only vCPUs that have run since the last look count. `None` if no vCPU
-    /// could be looked at.
+    /// Whether any vCPU runs the kernel; `None` if that can't be told. With `only_busy`, only vCPUs that have run since the last look count.
     fn sees_kernel(&mut self, only_busy: bool) -> Option<bool> {
-        let mut seen = None;
-        for vcpu in &mut self.vcpus {
-            if only_busy && !vcpu.has_run() {
-                continue;
-            }
-            if let Some(registers) = vcpu.registers() {
-                if self.linux.is_run_by(&self.memory, &registers) {
-                    return Some(true);
-                }
-                seen = Some(false);
-            }
+        let vcpus = self.vcpus.iter_mut();
+        let vcpus = vcpus.filter(|vcpu| !only_busy || vcpu.has_run());
+        let (linux, memory) = (self.linux, &self.memory);
+        is_kernel_run(vcpus.map(WatchedVcpu::look), |registers| {
+            linux.is_run_by(memory, registers)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_has_gone_only_if_no_vcpu_could_run_it() {
+        use VcpuLook::{NotStarted, Unknown};
+        let at = |rip| {
+            VcpuLook::Registers(Registers {
+                rip,
+                ..Registers::default()
+            })
+        };
+        let [kernel, firmware] = [at(1), at(2)];
+        for (looks, expected) in [
+            (&[][..], None),
+            (&[NotStarted, Unknown], None),
+            (&[firmware, NotStarted], Some(false)),
+            (&[firmware, firmware], Some(false)),
+            (&[Unknown, firmware], None),
+            (&[firmware, Unknown], None),
+            (&[firmware, kernel], Some(true)),
+            (&[Unknown, kernel], Some(true)),
+        ] {
+            let run = is_kernel_run(looks.iter().copied(), |registers| registers.rip == 1);
+            assert_eq!(run, expected, "{looks:?}");
         }
-        seen
     }
 }
