@@ -46,7 +46,7 @@ pub enum Types<'a> {
 }
 
 impl<'a> Types<'a> {
-    /// As [`Btf::offset_of`].
+    /// As [`Structure::offset_of`].
     pub fn offset_of(&self, structure: &'static str, member: &'static str) -> Option<u64> {
         self.structures(structure).offset_of(member)
     }
@@ -98,10 +98,13 @@ pub enum Structure<'t, 'a> {
 }
 
 impl Structure<'_, '_> {
-    /// The offset of `member`, in bytes.
+    /// The offset of `member`, in bytes. A member of a member is `outer.inner`, as in `d_name.len`.
     pub fn offset_of(&self, member: &'static str) -> Option<u64> {
         match self {
-            Self::Btf(_, structures) => structures.offset_of(member),
+            Self::Btf(_, structures) => match member.split_once('.') {
+                Some((outer, inner)) => structures.offset_within(outer, inner),
+                None => structures.offset_of(member),
+            },
             Self::Code(name, members) => members.get(&(name, member)).copied(),
         }
     }
@@ -112,25 +115,6 @@ impl Structure<'_, '_> {
             Self::Btf(name, _) | Self::Code(name, _) => name,
         };
         (self.offset_of(member)).ok_or(Missing::Member(name, member))
-    }
-
-    /// The offset of `path`, a member of a member, as in `d_name.len`, in bytes.
-    pub fn offset_within(&self, path: &'static str) -> Option<u64> {
-        match self {
-            Self::Btf(_, structures) => {
-                let (member, inner) = path.split_once('.')?;
-                structures.offset_within(member, inner)
-            }
-            Self::Code(name, members) => members.get(&(name, path)).copied(),
-        }
-    }
-
-    /// As [`Structure::offset_within`], for a member without which nothing else is of use.
-    pub fn need_within(&self, path: &'static str) -> Result<u64, Missing> {
-        let name = match self {
-            Self::Btf(name, _) | Self::Code(name, _) => name,
-        };
-        (self.offset_within(path)).ok_or(Missing::Member(name, path))
     }
 
     /// As [`Structures::bit_of`]. Code doesn't tell it.

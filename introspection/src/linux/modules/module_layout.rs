@@ -111,8 +111,8 @@ impl ModuleLayout {
 /// The offsets of the code: `mem[]` since 6.4, `core_layout` and `init_layout` before. The kernel's code tells only the
 /// places.
 fn texts(types: &Types<'_>) -> Option<[TextOffsets; 2]> {
-    let module = types.structures("module");
-    let told = |path| usize::try_from(module.offset_within(path)?).ok();
+    let offset = |structure, member| usize::try_from(types.offset_of(structure, member)?).ok();
+    let told = |path| offset("module", path);
     if let (Some(base), Some(length), Some(init_base), Some(init_length)) = (
         told("text.base"),
         told("text.size"),
@@ -125,7 +125,6 @@ fn texts(types: &Types<'_>) -> Option<[TextOffsets; 2]> {
         };
         return Some([TextOffsets { base, length }, init]);
     }
-    let offset = |structure, member| usize::try_from(types.offset_of(structure, member)?).ok();
     if let Some(memories) = offset("module", "mem") {
         let stride = usize::try_from(types.size_of("module_memory").ok()?).ok()?;
         let base = offset("module_memory", "base")?;
@@ -163,8 +162,7 @@ fn sequence(types: &Types<'_>) -> Option<u64> {
 }
 
 fn orc(types: &Types<'_>) -> Option<OrcOffsets> {
-    let module = types.structures("module");
-    let offset = |path| usize::try_from(module.offset_within(path)?).ok();
+    let offset = |path| usize::try_from(types.offset_of("module", path)?).ok();
     Some(OrcOffsets {
         addresses: offset("arch.orc_unwind_ip")?,
         entries: offset("arch.orc_unwind")?,

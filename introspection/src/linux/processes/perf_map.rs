@@ -61,8 +61,8 @@ impl PerfMapLayout {
             number: types.need("upid", "nr")?,
             number_length: types.size_of("upid")?,
             root: [
-                filesystem.need_within("root.mnt")?,
-                filesystem.need_within("root.dentry")?,
+                filesystem.need("root.mnt")?,
+                filesystem.need("root.dentry")?,
             ],
         })
     }
