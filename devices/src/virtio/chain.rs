@@ -76,8 +76,7 @@ impl Cursor {
                 .ok_or(QueueError::BufferOutsideMemory)?;
             transfer(address, moved, step as usize).map_err(|_| QueueError::BufferOutsideMemory)?;
             moved += step as usize;
-            // A chain of memory may be longer than the length field of a used element can state.
-            self.done = self.done.saturating_add(step);
+            self.done += step;
             self.offset += step;
             if self.offset == piece.length {
                 self.piece += 1;
@@ -172,7 +171,7 @@ impl Reader<'_> {
         let is_output = u32::from(descriptor.flags()) & VRING_DESC_F_WRITE != 0;
         let allowed = match self.direction {
             Direction::ToDevice => !is_output,
-            Direction::ToDriver | Direction::Memory => is_output,
+            Direction::ToDriver => is_output,
             // The pieces that the device reads come first (section 2.7.4.2).
             Direction::Request => is_output || chain.output.pieces.is_empty(),
         };
@@ -197,7 +196,7 @@ impl Reader<'_> {
             });
         }
         self.total += u64::from(descriptor.len());
-        if self.total > CHAIN_MAX && self.direction != Direction::Memory {
+        if self.total > CHAIN_MAX {
             return Err(QueueError::TooLong);
         }
         Ok(())
