@@ -3,6 +3,7 @@
 //! It is forked before that, knows the names on the command line, and takes short requests, which never have a path. So an attacker who has taken over
 //! kvmprof can request only these few things.
 
+use std::error::Error;
 use std::ffi::CStr;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -30,6 +31,14 @@ const FAILED: u8 = 1;
 
 /// The answer to a request: open files, or an error in words.
 pub type Answer = Result<Vec<OwnedFd>, String>;
+
+/// An error and its cause, as an answer has them.
+pub(crate) fn described(error: &dyn Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
 
 /// The connection to a helper process. Dropping it ends the process.
 #[derive(Debug)]

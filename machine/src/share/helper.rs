@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use super::ShareError;
 use super::options::{ShareOptions, ShareSource};
 use super::program::{Daemon, Program};
-use crate::helper::{Answer, Helper};
+use crate::helper::{Answer, Helper, described};
 
 /// The kinds of request, in a message's first byte.
 mod request {
@@ -229,13 +229,5 @@ impl Server {
         let output = output.ok_or_else(|| "virtiofsd has no standard error".to_owned())?;
         self.running.insert(number, daemon);
         Ok(vec![stream.into(), output.into()])
-    }
-}
-
-/// An error and its cause.
-fn described(error: &ShareError) -> String {
-    match std::error::Error::source(error) {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
     }
 }
