@@ -8,16 +8,15 @@ use std::thread;
 use std::time::Duration;
 
 use kvmprof_attach::remote::{Channel, RemoteVcpu};
-use kvmprof_attach::tracer::StopOutcome;
 use kvmprof_introspection::{
     BuildFiles, GuestKnowledge, IntrospectionError, KernelPulse, KernelWatch, LinuxKnowledge,
     Registers,
 };
 
-use super::kernel_finder::Reading;
+use super::kernel_finder::{Reading, guest_registers};
 use super::vcpu::{AttachedCommon, REFRESH_NS};
 use kvmprof_profiling::clock::{ThreadTimes, monotonic_ns};
-use kvmprof_profiling::sampling::{VcpuShared, has_started, select_registers};
+use kvmprof_profiling::sampling::{VcpuShared, has_started};
 
 /// The pause between two rounds of looks.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -51,29 +50,15 @@ impl WatchedVcpu {
 
     /// The vCPU's registers; `None` if it hasn't been started yet, runs a nested guest, or can't be stopped now.
     fn registers(&mut self) -> Option<Registers> {
-        let looked = self.vcpu.look(|vcpu| {
-            if vcpu.runs_nested_guest() {
-                return Ok(None);
-            }
-            let has_started = has_started(vcpu.mp_state()?);
-            let (regs, sregs) = vcpu.registers()?;
-            Ok(has_started.then(|| select_registers(&regs, &sregs)))
-        });
+        let registers = guest_registers(&mut self.vcpu, |vcpu| Ok(has_started(vcpu.mp_state()?)));
         self.run = self.run();
-        match looked {
-            Ok(StopOutcome::Stopped(registers)) => registers,
-            Ok(_) => None,
-            Err(error) => {
-                log::debug!("Whether the guest has rebooted isn't looked for now: {error}");
-                None
-            }
-        }
+        registers
     }
 }
 
 /// What a look for the kernel has led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum KernelSearch {
     /// It isn't known yet which one runs.
     Nothing,
     /// Its place, or another kernel.
@@ -128,7 +113,7 @@ impl<'a> RebootWatch<'a> {
     pub fn watch(mut self) -> bool {
         while !self.common.stopping.load(Ordering::Relaxed) {
             if self.linux.slide().is_none() {
-                if self.look_for_kernel() == Found::TooMany {
+                if self.look_for_kernel() == KernelSearch::TooMany {
                     return true;
                 }
             } else if self.round() {
@@ -156,18 +141,18 @@ impl<'a> RebootWatch<'a> {
     }
 
     /// Looks for the kernel on the vCPUs in turn, and reads another one that was found there often enough.
-    fn look_for_kernel(&mut self) -> Found {
+    fn look_for_kernel(&mut self) -> KernelSearch {
         self.rounds = self.rounds.wrapping_add(1);
         let refreshed = (self.common).refresh_memory(monotonic_ns(), REFRESH_NS);
         let turn = (self.rounds as usize).checked_rem(self.vcpus.len());
         let vcpu = turn.and_then(|turn| self.vcpus.get_mut(turn));
         let registers = refreshed.and(vcpu).and_then(WatchedVcpu::registers);
         let Some(registers) = registers else {
-            return Found::Nothing;
+            return KernelSearch::Nothing;
         };
         if self.linux.locate(&self.memory, &registers).is_some() {
             log::info!("The guest's kernel was found again");
-            return Found::Kernel;
+            return KernelSearch::Kernel;
         }
         let compared = (self.linux).compare_with_running(&self.memory, &registers);
         let is_other = matches!(compared, Err(IntrospectionError::OtherBuild { .. }));
@@ -177,26 +162,26 @@ impl<'a> RebootWatch<'a> {
             0
         };
         if self.others < MAX_OTHERS {
-            return Found::Nothing;
+            return KernelSearch::Nothing;
         }
         let read = self
             .reading
             .read(&self.memory, &registers, &BuildFiles::default());
         match read {
             Ok(Some(found)) => self.succeed(found),
-            Ok(None) => Found::Nothing,
+            Ok(None) => KernelSearch::Nothing,
             Err(error) => {
                 log::debug!("The guest's other kernel can't be read now: {error}");
-                Found::Nothing
+                KernelSearch::Nothing
             }
         }
     }
 
     /// Goes on with the kernel that was `found`.
-    fn succeed(&mut self, found: GuestKnowledge) -> Found {
+    fn succeed(&mut self, found: GuestKnowledge) -> KernelSearch {
         let knowledge = &self.common.knowledge;
         if !knowledge.succeed(found) {
-            return Found::TooMany;
+            return KernelSearch::TooMany;
         }
         if let Some(linux) = knowledge.linux() {
             log::warn!(
@@ -207,7 +192,7 @@ impl<'a> RebootWatch<'a> {
         }
         self.others = 0;
         self.reading = Reading::default();
-        Found::Kernel
+        KernelSearch::Kernel
     }
 
     /// Makes a round of looks. True once they show that the guest has rebooted.

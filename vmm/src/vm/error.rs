@@ -116,9 +116,4 @@ impl VmError {
     pub(crate) fn host(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Host { what, source }
     }
-
-    /// For `map_err` on calls of the event manager.
-    pub(super) fn events(error: event_manager::Error) -> Self {
-        Self::Events(error)
-    }
 }

@@ -305,7 +305,11 @@ impl Built {
         let (vcpus, rings) = self.start_vcpus(held, &on_vcpus, &doorbell)?;
         let button = Arc::new(PowerButton::new(vcpus.machine(), Arc::clone(&knowledge)));
         termination.press_first(Arc::clone(&button));
-        let stop = another(&self.stop_request)?;
+        let control = MachineControl {
+            stop_request: another(&self.stop_request)?,
+            restart: vcpus.restart(),
+            power_button: button,
+        };
         Ok(Wired {
             guest: Guest {
                 memory,
@@ -321,7 +325,7 @@ impl Built {
                 hvc: self.hvc,
                 devices,
                 hello: self.hello,
-                control: MachineControl::new(stop, vcpus.restart(), button),
+                control,
                 doorbell,
                 plan: self.plan,
                 info: self.info,
