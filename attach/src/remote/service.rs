@@ -8,7 +8,7 @@ use kvmprof_introspection::PhysicalMemory;
 use vm_memory::GuestAddress;
 
 use super::message::{Answer, BLOCK_BYTES, GuestRange, Request, SLOT_BYTES, Stopped};
-use super::processor::Stay;
+use super::processor::ProcessorPin;
 use super::shared::{DATA_BYTES, MESSAGE_WORDS, Shared};
 use crate::tracer::{SLOW_PAUSE, State, StopOutcome, TraceError, TracedVcpu};
 use crate::{AttachError, AttachedMemory, NestedGuest, Slots};
@@ -140,8 +140,8 @@ impl<M: ServedMemory> Service<M> {
             self.last = number;
             let answer = match self.request() {
                 Some(Request::Look(vcpu, processor, blocks)) => {
-                    let stay = processor.and_then(|it| Stay::at(usize::try_from(it).ok()?));
-                    self.spin_in_look = match stay {
+                    let pin = processor.and_then(|it| ProcessorPin::at(usize::try_from(it).ok()?));
+                    self.spin_in_look = match pin {
                         Some(_) => Duration::ZERO,
                         None => SPIN_IN_LOOK,
                     };

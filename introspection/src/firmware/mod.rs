@@ -41,11 +41,11 @@ struct NamedCode {
 #[derive(Debug)]
 pub struct Firmware {
     slots: Box<[Slot]>,
-    known: Mutex<Known>,
+    known: Mutex<FirmwareState>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct FirmwareState {
     volumes: Volumes,
     log: FirmwareLog,
 }
@@ -122,7 +122,7 @@ impl Firmware {
             return;
         }
         let mut known = self.known();
-        let Known { volumes, log } = &mut *known;
+        let FirmwareState { volumes, log } = &mut *known;
         for noted in noted {
             let mut now = [0; CODE];
             let is_same = memory
@@ -143,7 +143,7 @@ impl Firmware {
         self.known().log.after(known)
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+    fn known(&self) -> std::sync::MutexGuard<'_, FirmwareState> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -51,7 +51,7 @@ pub(super) struct Text {
     bytes: Arc<[u8]>,
     /// Number of bytes that have been read.
     read: usize,
-    /// The room for the bytes that only this handle keeps.
+    /// The part of the budget for the bytes that only this handle keeps.
     _share: Share,
 }
 
@@ -65,17 +65,17 @@ impl Text {
     }
 }
 
-/// The room of all texts together, for the bytes that only one handle keeps.
+/// The memory of all texts together, for the bytes that only one handle keeps.
 #[derive(Debug)]
-pub(super) struct TextRoom(Arc<QueueBudget>);
+pub(super) struct TextBudget(Arc<QueueBudget>);
 
-impl Default for TextRoom {
+impl Default for TextBudget {
     fn default() -> Self {
         Self(Arc::new(QueueBudget::new(MAX_TEXT_BYTES)))
     }
 }
 
-impl TextRoom {
+impl TextBudget {
     /// Checks that there may be room for the text of a handle of device `number`, which has `least` bytes at least. Call this before the
     /// text is made.
     ///
@@ -86,7 +86,7 @@ impl TextRoom {
         fits.then_some(()).ok_or(Errno::ENOMEM)
     }
 
-    /// Makes the text of a handle of device `number`. Its room is free again when it is dropped.
+    /// Makes the text of a handle of device `number`. Its part of the budget is free again when it is dropped.
     ///
     /// # Errors
     /// ENOMEM if all texts together would exceed [`MAX_TEXT_BYTES`].
@@ -181,19 +181,19 @@ mod tests {
 
     #[test]
     fn texts_are_limited_and_freed() {
-        let room = TextRoom::default();
+        let budget = TextBudget::default();
         let half: Arc<[u8]> = vec![0; MAX_TEXT_BYTES / 2].into();
-        let keep = || room.keep(device::STATUS, Arc::clone(&half));
+        let keep = || budget.keep(device::STATUS, Arc::clone(&half));
         let (first, _second) = (keep().unwrap(), keep().unwrap());
         let one: Arc<[u8]> = [0].into();
-        let refused = room.keep(device::PROCESSES, Arc::clone(&one));
+        let refused = budget.keep(device::PROCESSES, Arc::clone(&one));
         assert_eq!(refused.map(drop), Err(Errno::ENOMEM));
-        assert_eq!(room.check(device::PROCESSES, 1), Err(Errno::ENOMEM));
-        assert_eq!(room.check(device::KALLSYMS, 1), Ok(()));
+        assert_eq!(budget.check(device::PROCESSES, 1), Err(Errno::ENOMEM));
+        assert_eq!(budget.check(device::KALLSYMS, 1), Ok(()));
         // All handles share the symbols.
-        room.keep(device::KALLSYMS, Arc::clone(&half)).unwrap();
+        budget.keep(device::KALLSYMS, Arc::clone(&half)).unwrap();
         drop(first);
-        room.keep(device::PROCESSES, one).unwrap();
+        budget.keep(device::PROCESSES, one).unwrap();
     }
 
     /// The page for clients has the real limits.
