@@ -448,12 +448,9 @@ pub fn comm<M: PhysicalMemory>(
     view: &KernelView<'_, M>,
     task: u64,
 ) -> [u8; COMM_LENGTH] {
-    let mut comm = [0; COMM_LENGTH];
     let offset = linux.tasks.comm.ok();
-    match offset.and_then(|offset| view.read(task.wrapping_add(offset), &mut comm)) {
-        Some(()) => padded(comm),
-        None => [0; COMM_LENGTH],
-    }
+    let comm = offset.and_then(|offset| view.read_array(task.wrapping_add(offset)));
+    comm.map_or([0; COMM_LENGTH], padded)
 }
 
 /// The name of the main thread of the process of the task at `task`. All zeros if it can't be read.

@@ -39,7 +39,7 @@ use crate::PhysicalMemory;
 use crate::unwind::{CodeRules, Initcalls, MODULES, OrcTable, ReturnHooks};
 use crate::{Registers, Symbols};
 use gaps::Gaps;
-use kvmprof_paging::AddressSpace;
+use kvmprof_paging::{AddressSpace, read_u64};
 use locks::LockLoops;
 use placement::{Placement, PlacementCell};
 use processes::{InstanceLayout, MapBudget, ProcessLayout};
@@ -173,8 +173,7 @@ impl LinuxKnowledge {
     /// while the slide is unknown.
     pub fn has_panicked<M: PhysicalMemory>(&self, memory: &M) -> Option<bool> {
         let placement = self.placement.get()?;
-        let mut cpu = [0; 4];
-        memory.read_physical(placement.physical(self.addresses.panic_cpu?), &mut cpu)?;
+        let cpu = memory.read_array(placement.physical(self.addresses.panic_cpu?))?;
         Some(i32::from_le_bytes(cpu) != NO_PANIC_CPU)
     }
 
@@ -269,11 +268,10 @@ impl LinuxKnowledge {
         pointer: u64,
         physical: GuestAddress,
     ) {
-        let variable = self.addresses.page_offset_base.and_then(|address| {
-            let mut base = [0; 8];
-            memory.read_physical(placement.physical(address), &mut base)?;
-            Some(u64::from_le_bytes(base))
-        });
+        let variable = self
+            .addresses
+            .page_offset_base
+            .and_then(|address| read_u64(memory, placement.physical(address)));
         let base = pointer.wrapping_sub(physical.0);
         let expected = match variable {
             Some(variable) => base == variable,

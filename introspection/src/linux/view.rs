@@ -10,7 +10,7 @@ use crate::PhysicalMemory;
 use super::LinuxKnowledge;
 use super::placement::Placement;
 use crate::Registers;
-use kvmprof_paging::{AddressSpace, CR0_PG, read_paged};
+use kvmprof_paging::{AddressSpace, CR0_PG, read_paged, read_u64};
 
 /// The kernel's memory on one vCPU at one moment.
 #[derive(Debug)]
@@ -126,11 +126,16 @@ impl<'a, M: PhysicalMemory> KernelView<'a, M> {
         })
     }
 
+    /// The `N` bytes at kernel address `address`.
+    pub fn read_array<const N: usize>(&self, address: u64) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        self.read(address, &mut bytes)?;
+        Some(bytes)
+    }
+
     /// The pointer or other 64-bit number at kernel address `address`.
     pub fn u64(&self, address: u64) -> Option<u64> {
-        let mut bytes = [0; 8];
-        self.read(address, &mut bytes)?;
-        Some(u64::from_le_bytes(bytes))
+        self.read_array(address).map(u64::from_le_bytes)
     }
 
     /// The pointer to a structure of the kernel at `offset` in the structure at kernel address `structure`.
@@ -140,25 +145,18 @@ impl<'a, M: PhysicalMemory> KernelView<'a, M> {
 
     /// The `int` at kernel address `address`.
     pub fn i32(&self, address: u64) -> Option<i32> {
-        let mut bytes = [0; 4];
-        self.read(address, &mut bytes)?;
-        Some(i32::from_le_bytes(bytes))
+        self.read_array(address).map(i32::from_le_bytes)
     }
 
     /// The 32-bit variable with link-time address `address`.
     pub fn variable_u32(&self, address: u64) -> Option<u32> {
-        let mut bytes = [0; 4];
-        self.memory
-            .read_physical(self.placement.physical(address), &mut bytes)?;
-        Some(u32::from_le_bytes(bytes))
+        let variable = self.memory.read_array(self.placement.physical(address));
+        variable.map(u32::from_le_bytes)
     }
 
     /// The 64-bit variable with link-time address `address`.
     pub fn variable_u64(&self, address: u64) -> Option<u64> {
-        let mut bytes = [0; 8];
-        self.memory
-            .read_physical(self.placement.physical(address), &mut bytes)?;
-        Some(u64::from_le_bytes(bytes))
+        read_u64(self.memory, self.placement.physical(address))
     }
 }
 

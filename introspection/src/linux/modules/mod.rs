@@ -29,7 +29,7 @@ use kvmprof_paging::{CR0_PG, CR4_LA57, EFER_LMA, read_u64};
 use kvmprof_recording::file::SymbolChange;
 use log::{Entry, ModuleLog};
 use module::Unwinding;
-use module_layout::{ModuleLayout, NAME_LENGTH};
+use module_layout::ModuleLayout;
 use retired::RetiredLists;
 use watch::Watch;
 
@@ -244,12 +244,8 @@ impl Modules {
             let Some(entry) = link.filter(|entry| *entry != head) else {
                 break;
             };
-            let place = entry.wrapping_sub(layout.list as u64);
-            let place = place.wrapping_add(layout.name as u64);
-            let mut found = [0; NAME_LENGTH];
-            if view.read(place, &mut found).is_some()
-                && found.split(|byte| *byte == 0).next() == Some(name.as_bytes())
-            {
+            let module = entry.wrapping_sub(layout.list as u64);
+            if layout.is_called(&view, module, name) {
                 return Some(true);
             }
             link = view.u64(entry);
@@ -338,10 +334,10 @@ fn fingerprint<M: PhysicalMemory>(
 ) -> Option<ListFingerprint> {
     let head = placement.physical(layout.head);
     let previous = placement.physical(layout.head.wrapping_add(8));
-    let mut changes = [0; 4];
-    if let Some(address) = layout.changes {
-        memory.read_physical(placement.physical(address), &mut changes)?;
-    }
+    let changes = match layout.changes {
+        Some(address) => memory.read_array(placement.physical(address))?,
+        None => [0; 4],
+    };
     Some(ListFingerprint {
         ends: [read_u64(memory, head)?, read_u64(memory, previous)?],
         changes: u32::from_le_bytes(changes),

@@ -1,7 +1,8 @@
 //! The layout of a kernel's data about its modules: addresses from kallsyms, offsets from BTF.
 
-use crate::Symbols;
 use crate::image::types::Types;
+use crate::linux::view::KernelView;
+use crate::{PhysicalMemory, Symbols};
 
 /// Values for kernels whose BTF lacks them: `MODULE_STATE_UNFORMED` (`enum module_state`), `MOD_TEXT` and
 /// `MOD_INIT_TEXT` (`enum mod_mem_type`), all in `include/linux/module.h`.
@@ -105,6 +106,17 @@ impl ModuleLayout {
             symbols: pointer.and_then(|pointer| SymbolsOffsets::find(types, pointer)),
             orc,
         })
+    }
+
+    /// Whether the `struct module` at kernel address `module` has this name.
+    pub fn is_called<M: PhysicalMemory>(
+        &self,
+        view: &KernelView<'_, M>,
+        module: u64,
+        name: &str,
+    ) -> bool {
+        let found = view.read_array::<NAME_LENGTH>(module.wrapping_add(self.name as u64));
+        found.is_some_and(|found| found.split(|byte| *byte == 0).next() == Some(name.as_bytes()))
     }
 }
 

@@ -164,10 +164,7 @@ struct Reader<'r, 'a, M> {
 impl<M: PhysicalMemory> Reader<'_, '_, M> {
     /// The file's page `index`, if it is in guest memory.
     fn contents(&self, index: u64) -> Option<[u8; PAGE_BYTES]> {
-        let mut page = [0; PAGE_BYTES];
-        self.memory
-            .read_physical(self.page(index)?, &mut page)
-            .map(|()| page)
+        self.memory.read_array(self.page(index)?)
     }
 
     /// The physical address of the file's page `index`.

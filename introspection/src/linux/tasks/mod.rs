@@ -191,8 +191,7 @@ impl<M: PhysicalMemory> Moment<'_, M> {
         }
         let at = |offset: u64| task.wrapping_add(offset);
         let word = |offset| view.i32(at(offset)).map(i32::cast_unsigned);
-        let mut comm = [0; 16];
-        view.read(at(names.comm.ok()?), &mut comm)?;
+        let comm = view.read_array(at(names.comm.ok()?))?;
         let key = self.key(task)?;
         let is_on_vcpu = word(layout.on_cpu)? != 0;
         let has_ended = word(layout.exit_state)? != 0;
