@@ -69,13 +69,8 @@ impl Entropy {
 impl GivesUp for Entropy {
     const NAME: &str = "virtio-entropy";
 
-    fn has_given_up(&self) -> bool {
-        self.broken
-    }
-
-    fn give_up(&mut self) -> &mut u64 {
-        self.broken = true;
-        &mut self.counts.queue_faults
+    fn given_up(&mut self) -> (&mut bool, &mut u64) {
+        (&mut self.broken, &mut self.counts.queue_faults)
     }
 }
 

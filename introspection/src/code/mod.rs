@@ -144,6 +144,11 @@ impl<'a> Code<'a> {
         })
     }
 
+    /// The calls in `flow` to the function `name`.
+    pub fn calls_to<'f>(&'f self, flow: &'f Flow, name: &'f str) -> impl Iterator<Item = &'f Call> {
+        (flow.calls.iter()).filter(move |call| self.is_call_to(call, name))
+    }
+
     /// The function around `address`, if the symbols tell it.
     pub fn function_around(&self, address: u64) -> Option<Range<u64>> {
         let (_, offset) = self.symbols.function_at(address)?;

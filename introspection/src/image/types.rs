@@ -1,32 +1,24 @@
 //! The layout of a kernel's structures: from its BTF, or, for a kernel without BTF, from its code.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use super::btf::{Btf, Structures};
 
 /// A fact about a kernel that isn't known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Missing {
     /// The offset of a member of a structure.
+    #[error("{0}.{1}")]
     Member(&'static str, &'static str),
     /// The size of a structure.
+    #[error("the size of {0}")]
     Size(&'static str),
     /// The address of a symbol.
+    #[error("the address of {0}")]
     Symbol(&'static str),
     /// Structures of another form than those of the kernels that are known.
+    #[error("the form of {0}")]
     Form(&'static str),
-}
-
-impl fmt::Display for Missing {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Member(structure, member) => write!(to, "{structure}.{member}"),
-            Self::Size(structure) => write!(to, "the size of {structure}"),
-            Self::Symbol(name) => write!(to, "the address of {name}"),
-            Self::Form(structure) => write!(to, "the form of {structure}"),
-        }
-    }
 }
 
 /// What stands for a structure's size in place of a member.

@@ -9,10 +9,8 @@ pub fn find(code: &Code<'_>, findings: &mut Findings) {
     // `cgroup_enter_frozen` and `cgroup_leave_frozen` (`kernel/cgroup/freezer.c`) pass the running task's cgroup on.
     for name in ["cgroup_enter_frozen", "cgroup_leave_frozen"] {
         if let Some(flow) = code.flow(name) {
-            for call in &flow.calls {
-                if code.is_call_to(call, "cgroup_update_frozen") {
-                    of_running_task(&flow, call.arguments[0], findings);
-                }
+            for call in code.calls_to(&flow, "cgroup_update_frozen") {
+                of_running_task(&flow, call.arguments[0], findings);
             }
         }
     }
@@ -30,9 +28,8 @@ pub fn find(code: &Code<'_>, findings: &mut Findings) {
     // `cgroup_path_ns_locked(cgroup, ...)` (`kernel/cgroup/cgroup.c`), which may be a part of `cgroup_path_ns`.
     for name in ["cgroup_path_ns_locked", "cgroup_path_ns"] {
         if let Some(flow) = code.flow(name) {
-            for call in &flow.calls {
-                if code.is_call_to(call, "kernfs_path_from_node")
-                    && let Some((cgroup, offset)) = flow.read_from(call.arguments[0], 8)
+            for call in code.calls_to(&flow, "kernfs_path_from_node") {
+                if let Some((cgroup, offset)) = flow.read_from(call.arguments[0], 8)
                     && flow.is_argument(cgroup, 0)
                 {
                     findings.add_member("cgroup", "kn", offset);

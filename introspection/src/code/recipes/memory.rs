@@ -40,11 +40,7 @@ fn of_task(flow: &Flow, findings: &mut Findings) {
 
 /// `__mmdrop(mm)` (`kernel/fork.c`) calls `pgd_free(mm, mm->pgd)`.
 fn page_tables(code: &Code<'_>, flow: &Flow, findings: &mut Findings) {
-    let frees = flow
-        .calls
-        .iter()
-        .filter(|call| code.is_call_to(call, "pgd_free"));
-    for call in frees {
+    for call in code.calls_to(flow, "pgd_free") {
         let [mm, pgd, ..] = call.arguments;
         if let Some((_, offset)) = flow.read_from(pgd, 8).filter(|(base, _)| *base == mm) {
             findings.add_member(MEMORY, "pgd", offset);

@@ -7,9 +7,8 @@ use super::super::{Code, Findings};
 pub fn find(code: &Code<'_>, findings: &mut Findings) {
     // `truncate_pagecache(inode, size)` (`mm/truncate.c`) passes the inode's pages on.
     if let Some(flow) = code.flow("truncate_pagecache") {
-        for call in &flow.calls {
-            if code.is_call_to(call, "unmap_mapping_range")
-                && let Some((inode, mapping)) = flow.read_from(call.arguments[0], 8)
+        for call in code.calls_to(&flow, "unmap_mapping_range") {
+            if let Some((inode, mapping)) = flow.read_from(call.arguments[0], 8)
                 && flow.is_argument(inode, 0)
             {
                 findings.add_member("inode", "i_mapping", mapping);
