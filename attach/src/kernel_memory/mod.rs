@@ -72,23 +72,30 @@ impl KernelMemory {
         Some(())
     }
 
-    /// The 64-bit number at kernel address `address`.
-    pub fn read_u64(&self, address: u64) -> Option<u64> {
-        let mut bytes = [0; 8];
-        self.read(address, &mut bytes)?;
-        Some(u64::from_ne_bytes(bytes))
+    /// The 64-bit number at `offset` in the structure at kernel address `structure`.
+    pub fn u64(&self, structure: u64, offset: u64) -> Option<u64> {
+        self.member(structure, offset).map(u64::from_ne_bytes)
     }
 
-    /// The 32-bit number at kernel address `address`.
-    pub fn read_u32(&self, address: u64) -> Option<u32> {
-        let mut bytes = [0; 4];
-        self.read(address, &mut bytes)?;
-        Some(u32::from_ne_bytes(bytes))
+    /// The 32-bit number at `offset` in the structure at kernel address `structure`.
+    pub fn u32(&self, structure: u64, offset: u64) -> Option<u32> {
+        self.member(structure, offset).map(u32::from_ne_bytes)
     }
 
-    /// The pointer at kernel address `address`; `None` if it is null, too.
-    pub fn read_pointer(&self, address: u64) -> Option<u64> {
-        self.read_u64(address).filter(|pointer| *pointer != 0)
+    /// The byte at `offset` in the structure at kernel address `structure`.
+    pub fn byte(&self, structure: u64, offset: u64) -> Option<u8> {
+        self.member(structure, offset).map(u8::from_ne_bytes)
+    }
+
+    /// The pointer at `offset` in the structure at kernel address `structure`; `None` if it is null, too.
+    pub fn pointer(&self, structure: u64, offset: u64) -> Option<u64> {
+        (self.u64(structure, offset)).filter(|pointer| *pointer != 0)
+    }
+
+    fn member<const N: usize>(&self, structure: u64, offset: u64) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        self.read(structure.checked_add(offset)?, &mut bytes)?;
+        Some(bytes)
     }
 
     fn run(&self, arguments: [u64; 2], result: &mut [u8]) -> io::Result<()> {
@@ -136,9 +143,7 @@ impl MappedValue {
         }
         // SAFETY: the mapping has AT_ONCE readable bytes as long as `self` lives; only the program writes there, which
         // has been run under the lock that the caller holds.
-        unsafe {
-            std::ptr::copy_nonoverlapping(self.0.start(), buffer.as_mut_ptr(), buffer.len())
-        };
+        unsafe { std::ptr::copy_nonoverlapping(self.0.start(), buffer.as_mut_ptr(), buffer.len()) };
         Ok(())
     }
 }
