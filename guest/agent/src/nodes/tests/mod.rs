@@ -105,6 +105,13 @@ impl Bench {
         self.forwarder.reply(&frame, &mut self.environment)
     }
 
+    /// kvmprof answers the next request to it.
+    #[track_caller]
+    fn succeeds(&mut self, reply: Reply<'_>) {
+        let (tag, _) = self.sent_kind();
+        assert!(self.reply(tag, reply));
+    }
+
     fn refuse(&mut self, tag: u32, kind: Kind, errno: Errno) {
         let frame = ReplyFrame::failure(tag, kind, errno);
         assert!(self.forwarder.reply(&frame, &mut self.environment));
@@ -315,16 +322,14 @@ fn a_poll_is_woken_when_data_is_ready() {
     let mut bench = Bench::new();
     let file = bench.open(PCS);
     let unique = bench.ask(PCS, poll(file, 1));
-    let (tag, _) = bench.sent_kind();
-    assert!(bench.reply(tag, Reply::Poll { events: 0 }));
+    bench.succeeds(Reply::Poll { events: 0 });
     bench.answered(PCS, &protocol::polled(unique, 0));
     let (first_watch, kind) = bench.sent_kind();
     assert_eq!(kind, Kind::Poll);
     // The same events need no further request; another event does.
     for (events, requests) in [(1, 0), (4, 2)] {
         bench.ask(PCS, poll(file, events));
-        let (tag, _) = bench.sent_kind();
-        assert!(bench.reply(tag, Reply::Poll { events: 0 }));
+        bench.succeeds(Reply::Poll { events: 0 });
         assert_eq!(bench.environment.sent.len(), requests);
     }
     bench.environment.answers.clear();
@@ -346,8 +351,7 @@ fn an_edge_triggered_epoll_is_woken_up_after_each_read() {
     let file = bench.open(PCS);
     for round in 0..3 {
         let unique = bench.ask(PCS, poll(file, 1));
-        let (tag, _) = bench.sent_kind();
-        assert!(bench.reply(tag, Reply::Poll { events: 1 }));
+        bench.succeeds(Reply::Poll { events: 1 });
         bench.answered(PCS, &protocol::polled(unique, 0x41));
         // The file is ready, so nothing has to be reported before it is read.
         bench.nothing_more();
@@ -368,18 +372,15 @@ fn an_edge_triggered_epoll_is_woken_up_after_each_read() {
     }
     // Without another poll no wake-up is sent.
     bench.read(PCS, file, 0, 100);
-    let (tag, _) = bench.sent_kind();
-    assert!(bench.reply(tag, Reply::Read { data: b"buffer" }));
+    bench.succeeds(Reply::Read { data: b"buffer" });
     bench.environment.answers.clear();
     bench.nothing_more();
     // A table of prf is always ready, so wake-ups would never end.
     let file = bench.open(PRF);
     bench.ask(PRF, poll(file, 1));
-    let (tag, _) = bench.sent_kind();
-    assert!(bench.reply(tag, Reply::Poll { events: 1 }));
+    bench.succeeds(Reply::Poll { events: 1 });
     bench.read(PRF, file, 0, 100);
-    let (tag, _) = bench.sent_kind();
-    assert!(bench.reply(tag, Reply::Read { data: b"table" }));
+    bench.succeeds(Reply::Read { data: b"table" });
     bench.environment.answers.clear();
     bench.nothing_more();
 }
