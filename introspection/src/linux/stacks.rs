@@ -5,7 +5,7 @@ use kvmprof_recording::StackEnd;
 
 use super::LinuxKnowledge;
 use super::modules::LoadedModules;
-use super::processes::UserMemory;
+use super::processes::ProcessView;
 use super::runtimes::ProcessRuntime;
 use super::view::KernelView;
 use crate::Registers;
@@ -137,8 +137,9 @@ impl LinuxKnowledge {
         let (Some(view), Some(task)) = (self.view(memory, registers), task) else {
             return Some(StackEnd::Broken);
         };
-        match UserMemory::from_task(&view, layout, registers, task) {
-            Some(user_memory) => user_memory.end_of_stack(&view, layout),
+        let processes = ProcessView::new(&view, layout);
+        match processes.user_memory(registers, task) {
+            Some(user_memory) => processes.end_of_stack(user_memory),
             None => Some(StackEnd::Broken),
         }
     }

@@ -1,6 +1,5 @@
 //! Reads the kernel's memory through the page tables that are active on the vCPU.
 
-use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use vm_memory::GuestAddress;
@@ -18,8 +17,7 @@ pub struct KernelView<'a, M> {
     memory: &'a M,
     space: AddressSpace<'a, M>,
     placement: Placement,
-    /// The link-time addresses of the image.
-    image: &'a Range<u64>,
+    linux: &'a LinuxKnowledge,
     /// The start of the direct mapping of all memory, or 0.
     direct_map: u64,
 }
@@ -61,7 +59,7 @@ impl<'a, M: PhysicalMemory> KernelView<'a, M> {
             memory,
             space: AddressSpace::new(memory, registers),
             placement,
-            image: &linux.image,
+            linux,
             direct_map: linux.direct_map.load(Ordering::Relaxed),
         }
     }
@@ -74,6 +72,11 @@ impl<'a, M: PhysicalMemory> KernelView<'a, M> {
     /// The guest's memory.
     pub fn memory(&self) -> &'a M {
         self.memory
+    }
+
+    /// The kernel.
+    pub fn linux(&self) -> &'a LinuxKnowledge {
+        self.linux
     }
 
     /// The kernel's placement.
@@ -90,7 +93,7 @@ impl<'a, M: PhysicalMemory> KernelView<'a, M> {
             }
         }
         let linked = address.wrapping_sub(self.placement.slide);
-        if self.image.contains(&linked) {
+        if self.linux.image.contains(&linked) {
             return Some(self.placement.physical(linked));
         }
         self.walk(address)
@@ -102,7 +105,7 @@ impl<'a, M: PhysicalMemory> KernelView<'a, M> {
             // Under KPTI, the user's page tables lack most of the kernel, and the kernel's are next to them. Without
             // KPTI, that page is something else, so check that it maps the kernel.
             let kernel = self.space.kernel_half()?;
-            let start = self.image.start;
+            let start = self.linux.image.start;
             let found = kernel.translate(start.wrapping_add(self.placement.slide))?;
             (found == self.placement.physical(start)).then(|| kernel.translate(address))?
         })

@@ -8,7 +8,7 @@ use vm_memory::GuestAddress;
 use crate::PhysicalMemory;
 
 use super::process_layout::PageCacheLayout;
-use super::{FileIdentity, files};
+use super::{FileIdentity, ProcessView};
 use crate::linux::LinuxKnowledge;
 use crate::linux::view::KernelView;
 use kvmprof_paging::PAGE;
@@ -86,8 +86,8 @@ impl LinuxKnowledge {
     ) -> Option<(Vec<u8>, u64)> {
         let layout = self.processes.as_ref()?;
         let view = self.direct_view(memory)?;
-        let now =
-            files::identity(&view, layout, file.inode).filter(|now| now.is_same_file(file))?;
+        let now = ProcessView::new(&view, layout).identity(file.inode);
+        let now = now.filter(|now| now.is_same_file(file))?;
         let end = now.length.min(begin.saturating_add(limit)).min(MAX_FILE);
         if end <= begin {
             return Some((Vec::new(), now.length));
@@ -127,7 +127,8 @@ impl LinuxKnowledge {
         let layout = self.processes.as_ref()?;
         let cache = layout.page_cache.as_ref().ok()?;
         let view = self.direct_view(memory)?;
-        let is_same = || files::identity(&view, layout, inode).is_some_and(|now| is_wanted(&now));
+        let files = ProcessView::new(&view, layout);
+        let is_same = || files.identity(inode).is_some_and(|now| is_wanted(&now));
         if !is_same() {
             return None;
         }

@@ -4,6 +4,7 @@ use super::directories::DirectoryLayout;
 use super::labels::LabelLayout;
 use super::perf_map::PerfMapLayout;
 use crate::image::types::{Missing, Types};
+use crate::linux::view::KernelView;
 
 /// Maximum number of bytes of one structure that are read at once.
 pub const MAX_READ: usize = 256;
@@ -25,6 +26,19 @@ pub struct ProcessLayout {
     /// Offsets for finding files by their paths, if known.
     pub directories: Result<DirectoryLayout, Missing>,
     pub labels: LabelLayout,
+}
+
+/// The kernel's memory, with the layout of processes in it.
+#[derive(Debug)]
+pub struct ProcessView<'v, M> {
+    pub view: &'v KernelView<'v, M>,
+    pub layout: &'v ProcessLayout,
+}
+
+impl<'v, M> ProcessView<'v, M> {
+    pub fn new(view: &'v KernelView<'v, M>, layout: &'v ProcessLayout) -> Self {
+        Self { view, layout }
+    }
 }
 
 /// `struct mm_struct`.
