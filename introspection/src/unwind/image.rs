@@ -6,7 +6,6 @@
 //! would have its return address, according to the handler's unwind information or frame pointer, and are recognized by
 //! their form.
 
-use std::fmt;
 use std::sync::Arc;
 
 use kvmprof_recording::StackEnd;
@@ -45,18 +44,9 @@ impl ImageTables {
 }
 
 /// Unwinds the stacks of one guest by its image.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct ImageUnwinder {
     tables: Option<UserUnwinder>,
-}
-
-impl fmt::Debug for ImageUnwinder {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("ImageUnwinder")
-            .field("tables", &self.tables)
-            .finish()
-    }
 }
 
 impl ImageUnwinder {
