@@ -69,8 +69,13 @@ impl Entropy {
 impl GivesUp for Entropy {
     const NAME: &str = "virtio-entropy";
 
-    fn given_up(&mut self) -> (&mut bool, &mut u64) {
-        (&mut self.broken, &mut self.counts.queue_faults)
+    fn has_given_up(&self) -> bool {
+        self.broken
+    }
+
+    fn give_up(&mut self) -> &mut u64 {
+        self.broken = true;
+        &mut self.counts.queue_faults
     }
 }
 

@@ -7,8 +7,11 @@ pub(super) trait GivesUp: VirtioDevice {
     /// The device's name in the log.
     const NAME: &'static str;
 
-    /// Whether the device's queues are unusable until a reset, and its count of errors that made them so.
-    fn given_up(&mut self) -> (&mut bool, &mut u64);
+    /// Whether the device's queues are unusable until a reset.
+    fn has_given_up(&self) -> bool;
+
+    /// Makes the device's queues unusable from now on. Returns its count of such errors.
+    fn give_up(&mut self) -> &mut u64;
 }
 
 /// Calls `serve` with the queues of `transport`, if they can be used, and informs the driver. Returns the result of `serve`, or else the default.
@@ -19,14 +22,14 @@ pub(super) fn take_turn<D: GivesUp, T: Default>(
 ) -> T {
     let mut result = T::default();
     if let Some((device, queues)) = transport.running()
-        && !*device.given_up().0
+        && !device.has_given_up()
     {
         result = serve(device, queues).unwrap_or_else(|error| {
             give_up_for(device, &error);
             T::default()
         });
     }
-    if *transport.device_mut().given_up().0 {
+    if transport.device().has_given_up() {
         transport.need_reset();
     }
     transport.note_used(memory);
@@ -36,8 +39,7 @@ pub(super) fn take_turn<D: GivesUp, T: Default>(
 /// Makes `device` give up after an error of the driver. Only the first error is logged: a hostile guest must not be able to fill
 /// the log.
 pub(super) fn give_up_for<D: GivesUp>(device: &mut D, error: &QueueError) {
-    let (broken, faults) = device.given_up();
-    *broken = true;
+    let faults = device.give_up();
     *faults += 1;
     if *faults == 1 {
         log::warn!(

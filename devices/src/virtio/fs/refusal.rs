@@ -92,11 +92,13 @@ fn refuse_turn(
 impl GivesUp for FileSystem {
     const NAME: &str = "virtio-fs";
 
-    fn given_up(&mut self) -> (&mut bool, &mut u64) {
-        (
-            &mut self.refusal.broken,
-            &mut self.refusal.counts.queue_faults,
-        )
+    fn has_given_up(&self) -> bool {
+        self.refusal.broken
+    }
+
+    fn give_up(&mut self) -> &mut u64 {
+        self.refusal.broken = true;
+        &mut self.refusal.counts.queue_faults
     }
 }
 

@@ -298,8 +298,13 @@ impl Net {
 impl GivesUp for Net {
     const NAME: &str = "virtio-net";
 
-    fn given_up(&mut self) -> (&mut bool, &mut u64) {
-        (&mut self.broken, &mut self.counts.queue_faults)
+    fn has_given_up(&self) -> bool {
+        self.broken
+    }
+
+    fn give_up(&mut self) -> &mut u64 {
+        self.broken = true;
+        &mut self.counts.queue_faults
     }
 }
 
