@@ -17,7 +17,7 @@ use acpi_tables::xsdt::XSDT;
 use kvmprof_devices::legacy::power;
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::error::MachineError;
+use crate::error::{MachineError, write_error};
 use crate::layout;
 use crate::memory::GuestMemory;
 use crate::virtio::VirtioSlot;
@@ -60,10 +60,7 @@ pub(super) fn write(
 ) -> Result<u64, MachineError> {
     memory
         .write_slice(&build(cpus, virtio), GuestAddress(layout::ACPI_TABLES))
-        .map_err(|source| MachineError::WriteMemory {
-            what: "the ACPI tables",
-            source,
-        })?;
+        .map_err(write_error("the ACPI tables"))?;
     Ok(layout::ACPI_TABLES)
 }
 

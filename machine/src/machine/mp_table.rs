@@ -3,7 +3,7 @@
 
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::error::MachineError;
+use crate::error::{MachineError, write_error};
 use crate::layout;
 use crate::memory::GuestMemory;
 
@@ -44,10 +44,7 @@ mod interrupt {
 pub(super) fn write(memory: &GuestMemory, cpus: u8) -> Result<(), MachineError> {
     memory
         .write_slice(&build(cpus), GuestAddress(layout::MP_TABLE))
-        .map_err(|source| MachineError::WriteMemory {
-            what: "the MP table",
-            source,
-        })
+        .map_err(write_error("the MP table"))
 }
 
 /// The floating pointer and the table behind it.

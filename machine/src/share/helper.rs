@@ -92,10 +92,7 @@ impl ShareHelper {
         };
         // SAFETY: by this function's own condition.
         let helper = unsafe { Helper::fork(c"kvmprof-share", server) };
-        let helper = helper.map_err(|source| ShareError::Host {
-            what: "the process that starts virtiofsd",
-            source,
-        });
+        let helper = helper.map_err(ShareError::host("the process that starts virtiofsd"));
         Ok(Some(Self {
             process: helper?,
             is_outside: true,

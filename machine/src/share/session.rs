@@ -91,10 +91,9 @@ impl Session {
     }
 
     fn with(stream: UnixStream, daemon: Option<Daemon>) -> Result<Self, ShareError> {
-        let own = stream.try_clone().map_err(|source| ShareError::Host {
-            what: "a descriptor",
-            source,
-        })?;
+        let own = stream
+            .try_clone()
+            .map_err(ShareError::host("a descriptor"))?;
         let mut session = Self {
             frontend: Frontend::from_stream(stream, QUEUES as u64),
             stream: own,
@@ -209,10 +208,7 @@ impl Session {
     ) -> Result<T, ShareError> {
         let frontend = &mut self.frontend;
         let said = within(ANSWER_LIMIT, &self.stream, || talk(frontend));
-        let (result, is_late) = said.map_err(|source| ShareError::Host {
-            what: "a thread",
-            source,
-        })?;
+        let (result, is_late) = said.map_err(ShareError::host("a thread"))?;
         result.map_err(|error| match error {
             _ if is_late => ShareError::Silent,
             error if is_hangup(&error) => ShareError::Gone(self.final_words()),

@@ -54,10 +54,9 @@ impl GuestNames {
             })
             .map_err(VmError::host("a thread"))?;
         kvmprof_sandbox::enter(Thread::Main);
-        let names = looking.join().map_err(|_| VmError::Host {
-            what: "to go on",
-            source: io::Error::other("the thread that reads the guest's kernel panicked"),
-        })?;
+        let names = looking
+            .join()
+            .map_err(|_| VmError::panicked("the thread that reads the guest's kernel"))?;
         drop(helper);
         Ok(names)
     }

@@ -17,7 +17,6 @@ mod vcpu;
 
 use std::cell::RefCell;
 use std::fs::File;
-use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -124,10 +123,9 @@ pub fn attach(config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         .spawn(move || server.serve(threads, rings))
         .map_err(VmError::host("a thread"))?;
     kvmprof_sandbox::enter(Thread::Main);
-    let end = events.join().map_err(|_| VmError::Host {
-        what: "to go on",
-        source: io::Error::other("the event thread panicked"),
-    })?;
+    let end = events
+        .join()
+        .map_err(|_| VmError::panicked("the event thread"))?;
     drop((names, tracer));
     end
 }

@@ -116,4 +116,9 @@ impl VmError {
     pub(crate) fn host(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Host { what, source }
     }
+
+    /// For `map_err` of a join: the thread panicked.
+    pub(crate) fn panicked(thread: &str) -> Self {
+        Self::host("to go on")(io::Error::other(format!("{thread} panicked")))
+    }
 }

@@ -1,7 +1,6 @@
 //! Starts a guest from its configuration, and waits for its end.
 
 use std::fs::File;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -95,10 +94,10 @@ impl Vm {
     /// # Errors
     /// The event thread couldn't continue.
     pub fn join(self) -> Result<VmEnd, VmError> {
-        let ending = self.events.join().map_err(|_| VmError::Host {
-            what: "to go on",
-            source: io::Error::other("the event thread panicked"),
-        })??;
+        let ending = self
+            .events
+            .join()
+            .map_err(|_| VmError::panicked("the event thread"))??;
         let Guest {
             memory,
             knowledge,
