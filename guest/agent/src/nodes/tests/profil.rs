@@ -10,16 +10,9 @@ const CALLS_OF_USER: u64 = 8;
 
 pub(super) fn call() -> Call {
     Call {
-        function: Function::Pcsample,
-        flags: 0,
-        pid: 0,
-        ranges: 0,
         buffer: 0x1000,
         size: 100,
-        offset: 0,
-        scale: 0,
-        time: 0,
-        program: [0; 16],
+        ..Call::new(Function::Pcsample, 0)
     }
 }
 
