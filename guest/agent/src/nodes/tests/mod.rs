@@ -74,6 +74,13 @@ impl Bench {
         }
     }
 
+    /// A bench on which this node is open, as the file that is also returned.
+    fn opened(node: usize) -> (Self, u64) {
+        let mut bench = Self::new();
+        let file = bench.open(node);
+        (bench, file)
+    }
+
     /// Makes a request of the kernel. Returns its id.
     fn ask(&mut self, node: usize, operation: Operation<'_>) -> u64 {
         self.last_unique += 2;
@@ -225,8 +232,7 @@ impl Bench {
 
 #[test]
 fn a_signal_cancels_a_waiting_read() {
-    let mut bench = Bench::new();
-    let file = bench.open(PCS);
+    let (mut bench, file) = Bench::opened(PCS);
     let read = bench.read(PCS, file, 0, 1000);
     let (read_tag, asked) = bench.sent_read();
     assert_eq!(asked, (1000, 0));
@@ -277,8 +283,7 @@ fn a_signal_ends_a_call_whose_caller_is_inspected() {
 /// Nor does one of a file that is nonblocking, which is evaluated with every read.
 #[test]
 fn a_continued_read_does_not_wait() {
-    let mut bench = Bench::new();
-    let file = bench.open(PCS);
+    let (mut bench, file) = Bench::opened(PCS);
     let nonblocking = u32::try_from(libc::O_NONBLOCK).unwrap();
     for (offset, flags) in [(131_072, 0), (0, nonblocking)] {
         let operation = Operation::Read {
@@ -319,8 +324,7 @@ fn poll(file: u64, events: u32) -> Operation<'static> {
 
 #[test]
 fn a_poll_is_woken_when_data_is_ready() {
-    let mut bench = Bench::new();
-    let file = bench.open(PCS);
+    let (mut bench, file) = Bench::opened(PCS);
     let unique = bench.ask(PCS, poll(file, 1));
     bench.succeeds(Reply::Poll { events: 0 });
     bench.answered(PCS, &protocol::polled(unique, 0));
@@ -347,8 +351,7 @@ fn a_poll_is_woken_when_data_is_ready() {
 
 #[test]
 fn an_edge_triggered_epoll_is_woken_up_after_each_read() {
-    let mut bench = Bench::new();
-    let file = bench.open(PCS);
+    let (mut bench, file) = Bench::opened(PCS);
     for round in 0..3 {
         let unique = bench.ask(PCS, poll(file, 1));
         bench.succeeds(Reply::Poll { events: 1 });
