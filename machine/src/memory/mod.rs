@@ -12,6 +12,7 @@ use vm_memory::{
     Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryRegion, GuestRegionMmap,
     MemoryRegionAddress,
 };
+use vmm_sys_util::syscall::SyscallReturnCode;
 
 mod backing;
 pub(crate) mod populate;
@@ -182,10 +183,8 @@ fn clear_private(region: &GuestRegionMmap<()>) -> io::Result<()> {
     let length = usize::try_from(region.len()).unwrap_or(0);
     // SAFETY: the range is the region's own mapping, which is private and anonymous: it reads as zero from here on. Whoever
     // reads it does so by volatile accesses, as of memory that a guest changes.
-    match unsafe { libc::madvise(region.as_ptr().cast(), length, libc::MADV_DONTNEED) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let result = unsafe { libc::madvise(region.as_ptr().cast(), length, libc::MADV_DONTNEED) };
+    SyscallReturnCode(result).into_empty_result()
 }
 
 /// Clears the contents of the file, also for other programs that map it.

@@ -11,6 +11,8 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use vmm_sys_util::syscall::SyscallReturnCode;
+
 use super::ShareError;
 use super::options::{ShareOptions, ShareSource};
 use super::program::{Daemon, Program};
@@ -108,10 +110,8 @@ impl ShareHelper {
     /// Nothing else in this process owns the descriptor.
     pub unsafe fn inherited(number: i32) -> io::Result<Self> {
         // SAFETY: the call takes numbers. Programs that this process executes later don't inherit the descriptor.
-        match unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } {
-            0.. => {}
-            _ => return Err(io::Error::last_os_error()),
-        }
+        let result = unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
+        SyscallReturnCode(result).into_empty_result()?;
         // SAFETY: it is open, and nobody else's by this function's own condition.
         let socket = unsafe { OwnedFd::from_raw_fd(number) };
         Ok(Self {

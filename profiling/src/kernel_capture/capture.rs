@@ -8,6 +8,7 @@ use kvmprof_attach::Slots;
 use kvmprof_attach::sampling::{MAX_SAMPLE_BYTES, RECORD_BYTES, SamplingHost};
 use kvmprof_introspection::{GuestKnowledge, ProcessPlaces};
 use kvmprof_recording::StackParts;
+use vmm_sys_util::syscall::SyscallReturnCode;
 
 use super::error::KernelCaptureError;
 use super::opener::CaptureOpener;
@@ -209,10 +210,8 @@ fn open_output(tid: i32) -> io::Result<File> {
 /// An ioctl on `event` whose argument is a number.
 fn request(event: &File, request: libc::Ioctl, argument: i32) -> io::Result<()> {
     // SAFETY: the requests that are made by this take a number, on a descriptor of ours.
-    match unsafe { libc::ioctl(event.as_raw_fd(), request, argument) } {
-        0.. => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let result = unsafe { libc::ioctl(event.as_raw_fd(), request, argument) };
+    SyscallReturnCode(result).into_empty_result()
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use kvm_bindings::{KVMIO, kvm_signal_mask};
 use kvm_ioctls::VcpuFd;
 use vmm_sys_util::ioctl::ioctl_with_ref;
 use vmm_sys_util::ioctl_iow_nr;
+use vmm_sys_util::syscall::SyscallReturnCode;
 
 use crate::time::timespec;
 
@@ -125,10 +126,7 @@ pub fn let_through_in_kvm_run(vcpu: &VcpuFd) -> io::Result<()> {
     // SAFETY: the kernel reads the header and the 8 bytes behind it that this says there are. Both are
     // in `mask`, without a gap between them, and the pointer is to all of it.
     let result = unsafe { ioctl_with_ref(vcpu, KVM_SET_SIGNAL_MASK(), &mask) };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    SyscallReturnCode(result).into_empty_result()
 }
 
 /// Takes one pending signal of these from the calling thread; None if none is pending.
