@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Mutex;
 
-use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::io::{FdFlags, fcntl_setfd, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recv, recvmsg, send,
@@ -151,13 +151,11 @@ impl Helper {
         let mut answer = [0; MESSAGE_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received = loop {
+        let received = retry_on_intr(|| {
             let mut parts = [IoSliceMut::new(&mut answer)];
-            match recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
-                Err(Errno::INTR) => {}
-                received => break received?.bytes,
-            }
-        };
+            recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+        })?
+        .bytes;
         let mut files = Vec::new();
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
@@ -200,11 +198,9 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 fn serve(socket: &OwnedFd, mut answer: impl FnMut(&[u8]) -> Answer) {
     let mut message = [0; MESSAGE_MAX];
     loop {
-        let length = match recv(socket, &mut message, RecvFlags::empty()) {
-            Ok((_, 0)) => return,
+        let length = match retry_on_intr(|| recv(socket, &mut message, RecvFlags::empty())) {
+            Ok((_, 0)) | Err(_) => return,
             Ok((_, length)) => length,
-            Err(Errno::INTR) => continue,
-            Err(_) => return,
         };
         let answer = answer(message.get(..length).unwrap_or_default());
         if reply(socket, answer).is_err() {

@@ -2,12 +2,13 @@
 
 use std::ffi::c_void;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io;
 use std::path::Path;
 use std::ptr;
 
 use kvmprof_abi::commands::{self, Argument, INT};
 use kvmprof_abi::errno::Errno;
+use rustix::io::retry_on_intr;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode};
 
 use super::{Device, DeviceError, DeviceKind};
@@ -70,28 +71,16 @@ fn failed(device: DeviceKind, error: io::Error) -> DeviceError {
 impl Device for Node {
     fn read(&self, limit: usize) -> Result<Vec<u8>, DeviceError> {
         let mut bytes = vec![0; limit];
-        loop {
-            match (&self.file).read(&mut bytes) {
-                Ok(count) => {
-                    bytes.truncate(count);
-                    return Ok(bytes);
-                }
-                // The device's page guarantees that nothing was lost.
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
-                Err(error) => return Err(self.refused(error)),
-            }
-        }
+        // The device's page guarantees that an interrupted read has lost nothing.
+        let count = retry_on_intr(|| rustix::io::read(&self.file, bytes.as_mut_slice()));
+        bytes.truncate(count.map_err(|errno| self.refused(errno.into()))?);
+        Ok(bytes)
     }
 
     fn write(&self, data: &[u8]) -> Result<usize, DeviceError> {
-        loop {
-            match (&self.file).write(data) {
-                Ok(count) => return Ok(count),
-                // Nothing was written.
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
-                Err(error) => return Err(self.refused(error)),
-            }
-        }
+        // An interrupted write has written nothing.
+        let count = retry_on_intr(|| rustix::io::write(&self.file, data));
+        count.map_err(|errno| self.refused(errno.into()))
     }
 
     fn ioctl(
