@@ -156,7 +156,7 @@ pub fn record(
     }))
 }
 
-/// As [`record`], for a file that is written at any offset: its descriptor, and what gives it its name. It isn't a recording, but one that is there isn't lost either.
+/// As [`record`], for a file that is written at any offset: its descriptor, and what gives it its name. An older file of this name isn't lost either.
 ///
 /// # Errors
 /// As [`record`]; there is something else than a regular file.

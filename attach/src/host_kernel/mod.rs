@@ -124,7 +124,7 @@ impl HostKernel {
         i32::try_from(number).ok().filter(|number| *number > 0)
     }
 
-    /// The process with this pid. `None` if there is none, or if it has ended or has no address space.
+    /// The process with this pid. `None` if it doesn't exist, has ended or has no address space.
     pub(crate) fn process(&self, pid: i32) -> Option<Process> {
         let layout = &self.layout.task;
         let structure = self.pid_structure(pid)?;

@@ -136,7 +136,7 @@ pub fn divide(
 }
 
 impl Guest {
-    /// Notes the process that traces, by a descriptor (pidfd_open(2)): whoever waits for its answer waits no longer than it lives.
+    /// Notes the process that traces, by a descriptor (pidfd_open(2)): a wait for its answer ends when it ends.
     pub fn is_traced_by(&self, tracer: OwnedFd) {
         self.state.is_traced_by(tracer);
     }

@@ -13,7 +13,7 @@ use super::shared::{DATA_BYTES, MESSAGE_WORDS, Shared};
 use crate::tracer::{SLOW_PAUSE, State, StopOutcome, TraceError, TracedVcpu};
 use crate::{AttachError, AttachedMemory, NestedGuest, Slots};
 
-/// How long a vCPU may stand still for a look, whoever asks for it, unless [`StandStill::UntilReleased`] was asked for at the start.
+/// How long a vCPU may stand still for a look by any channel, unless [`StandStill::UntilReleased`] was asked for at the start.
 const MAX_LOOK: Duration = Duration::from_secs(2);
 /// How long the thread takes the processor to wait for the next request: while a vCPU stands still, whose processor is free meanwhile, unless whoever asks needs the
 /// same one; and after a read, which another one often follows.
@@ -204,7 +204,7 @@ impl<M: ServedMemory> Service<M> {
         Answer::Slots(self.memory.vcpu_count(), count)
     }
 
-    /// Looks at a vCPU: answers with what it shows, and does what is asked for until it is let go. `None` if nothing is to be answered any more.
+    /// Looks at a vCPU: answers with its state, and serves requests until it is released. `None` if no further answer is needed.
     fn look(&mut self, number: usize, blocks: &[GuestAddress]) -> Option<Answer> {
         self.is_overdue = false;
         // See TracedVcpu.

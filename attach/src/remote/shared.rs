@@ -64,7 +64,7 @@ impl Shared {
         self.read_words(ANSWER, words);
     }
 
-    /// Waits for another request than `last`, as [`Self::is_answered`] does; without a `slice` for any time. The number of the request; `None` if there is none.
+    /// Waits for another request than `last`, as [`Self::is_answered`] does; without a `slice` without a limit. Returns the request's number; `None` if no request came.
     pub fn next_request(&self, last: u32, spin: Duration, slice: Option<Duration>) -> Option<u32> {
         let is_new = |asked| asked != last;
         self.wait(ASKED, ANSWERER_SLEEPS, is_new, spin, slice)
@@ -83,7 +83,7 @@ impl Shared {
         self.wake(ANSWERED, ASKER_SLEEPS);
     }
 
-    /// Wakes up whoever waits for a request, although there may be none.
+    /// Wakes up the thread that waits for a request, although there may be no request.
     pub fn interrupt(&self) {
         // It fails for no word that is mapped.
         let _ = futex::wake(self.word(ASKED), futex::Flags::empty(), u32::MAX >> 1);
@@ -114,7 +114,7 @@ impl Shared {
         }
     }
 
-    /// Adds to the time for which the channel's vCPU was held, whoever asked for that.
+    /// Adds to the time for which the channel's vCPU was held, by any channel.
     pub fn add_held(&self, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.held_ns().fetch_add(ns, Ordering::Relaxed);

@@ -123,7 +123,7 @@ impl Served {
         &self.channel
     }
 
-    /// Asks with these words, whatever they mean, and waits for the answer; `None` if it is none.
+    /// Sends these words as a request, and waits for the answer; `None` if the answer is invalid.
     pub fn ask(&mut self, request: &[u64]) -> Option<Answer> {
         let mut words = [0; MESSAGE_WORDS];
         self.shared.ask(request);

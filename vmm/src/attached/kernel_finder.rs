@@ -43,12 +43,12 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Whether a kernel was read that is to be read again.
+    /// Whether a kernel was read that has to be read again.
     pub fn is_open(&self) -> bool {
         !self.gaps.is_empty()
     }
 
-    /// Reads the kernel that a vCPU with `registers` runs. `None` if its memory may not have everything yet: it is to be read again.
+    /// Reads the kernel that a vCPU with `registers` runs. `None` if its memory may be incomplete: it has to be read again.
     ///
     /// # Errors
     /// There is no Linux kernel, or `files` are those of another one.

@@ -32,10 +32,10 @@ enum TemplatePart {
 pub type RuleCaptures<'t> = [Option<Captures<'t>>; 2];
 
 impl Expressions {
-    /// Those of the rule of this number.
+    /// The expressions of rule number `rule`.
     ///
     /// # Errors
-    /// One is wrong, or there is none.
+    /// An expression is invalid, or the rule has none.
     pub fn new(rule: usize, text: &RuleText) -> Result<Self, RuleError> {
         let compiled = |key: &'static str, text: Option<&String>| {
             let Some(text) = text else {
@@ -79,10 +79,10 @@ impl Expressions {
         Some(found)
     }
 
-    /// The template in the `text` called `key` of the rule of this number.
+    /// The template in the `text` called `key` of rule number `rule`.
     ///
     /// # Errors
-    /// It is none, or refers to a group that there isn't.
+    /// The text isn't a template, or refers to an unknown group.
     pub fn template(&self, rule: usize, key: &str, text: &str) -> Result<Template, RuleError> {
         check_length(rule, key, text, MAX_NAME)?;
         let key = || key.to_owned();
@@ -116,7 +116,7 @@ impl Expressions {
     /// The expression with the group of this name or number, and the number.
     ///
     /// # Errors
-    /// There is none; true if it is a number and there are two expressions.
+    /// There is no such group; true if `name` is a number and there are two expressions.
     fn group(&self, name: &str) -> Result<(usize, usize), bool> {
         let mut all = (0..).zip(&self.0);
         let number: Option<usize> = name.parse().ok();
