@@ -29,10 +29,11 @@ const SUPERUSER: u32 = 0;
 /// An ioctl for kvmprof, without its data.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Command {
-    file: u64,
-    number: u32,
+    pub file: u64,
+    pub number: u32,
+    pub argument: i64,
     /// Maximum number of bytes that the ioctl stores.
-    limit: usize,
+    pub limit: usize,
 }
 
 /// A call that has its turn, or waits for it.
@@ -92,6 +93,7 @@ fn command_of(
     let command = Command {
         file,
         number: command,
+        argument: 0,
         limit,
     };
     Ok((command, inspection))
@@ -193,7 +195,7 @@ impl Forwarder {
         }
     }
 
-    /// Sends a command with its data. The turn ends with the reply.
+    /// Sends a command with its data. The turn of a call of a node for everybody ends with the reply.
     pub(super) fn send_command(
         &mut self,
         call: Call,
@@ -209,7 +211,7 @@ impl Forwarder {
         let request = WireRequest::Ioctl {
             handle,
             command: command.number,
-            argument: 0,
+            argument: command.argument,
             limit: u32::try_from(command.limit).unwrap_or(u32::MAX),
             data,
         };
