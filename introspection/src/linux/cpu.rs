@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::PhysicalMemory;
+use crate::{Identity, PhysicalMemory, Registers, Stack, VcpuIntrospector, padded};
 use kvmprof_recording::{COMM_LENGTH, LockWait, Mode};
 
 use super::modes::{kernel_mode, preemption};
@@ -15,7 +15,6 @@ use super::view::{KernelView, kernel_pointer};
 use super::{KERNEL_MAP, LinuxKnowledge, TaskReader};
 use crate::image::types::Missing;
 use crate::unwind::StackSource;
-use crate::{Identity, Registers, Stack, VcpuIntrospector, padded};
 
 /// The highest process id plus one (`PID_MAX_LIMIT`, `include/linux/threads.h`).
 const PID_LIMIT: i32 = 4 << 20;

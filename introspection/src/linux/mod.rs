@@ -34,10 +34,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use vm_memory::GuestAddress;
 
-use crate::PhysicalMemory;
+use crate::{PhysicalMemory, Registers, Symbols};
 
 use crate::unwind::{CodeRules, Initcalls, MODULES, OrcTable, ReturnHooks};
-use crate::{Registers, Symbols};
 use gaps::Gaps;
 use kvmprof_paging::{AddressSpace, read_u64};
 use locks::LockLoops;

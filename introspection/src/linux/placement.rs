@@ -5,10 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use vm_memory::GuestAddress;
 
-use crate::PhysicalMemory;
+use crate::{PhysicalMemory, Registers};
 
 use super::{KERNEL_MAP, KERNEL_MAP_LENGTH, LinuxKnowledge, MAX_BANNER};
-use crate::Registers;
 use kvmprof_paging::AddressSpace;
 
 /// The slide is a multiple of this number, in bytes (the lowest CONFIG_PHYSICAL_ALIGN on x86-64).

@@ -1,6 +1,6 @@
 //! Finds the kernel's unwind table, and unwinds stacks of Linux guests.
 
-use crate::PhysicalMemory;
+use crate::{PhysicalMemory, Registers, Symbols};
 use kvmprof_recording::StackEnd;
 
 use super::LinuxKnowledge;
@@ -8,8 +8,6 @@ use super::modules::LoadedModules;
 use super::processes::ProcessView;
 use super::runtimes::ProcessRuntime;
 use super::view::KernelView;
-use crate::Registers;
-use crate::Symbols;
 use crate::image::KernelImage;
 use crate::unwind::{
     Initcalls, KernelUnwinder, OrcFormat, OrcTable, PagedMemory, Stack, StackCopy, StackSource,

@@ -4,11 +4,10 @@ use std::sync::atomic::Ordering;
 
 use vm_memory::GuestAddress;
 
-use crate::PhysicalMemory;
+use crate::{PhysicalMemory, Registers};
 
 use super::LinuxKnowledge;
 use super::placement::Placement;
-use crate::Registers;
 use kvmprof_paging::{AddressSpace, CR0_PG, read_paged, read_u64};
 
 /// The kernel's memory on one vCPU at one moment.

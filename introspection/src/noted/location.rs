@@ -1,9 +1,8 @@
 //! Reads a value at a location from a `kvmprof` note or `--pid-at`.
 
-use crate::PhysicalMemory;
+use crate::{PhysicalMemory, Registers};
 use kvmprof_abi::note::{Base, COMM_WIDTH, Location};
 
-use crate::Registers;
 use kvmprof_paging::AddressSpace;
 
 /// The number at `location`, sign-extended. `None` if an address of its chain isn't mapped, or the location is that of

@@ -11,12 +11,11 @@ use std::sync::Arc;
 use kvmprof_recording::StackEnd;
 
 use super::calls::{Candidates, follows_call};
-use super::frame_pointer;
 use super::stack_memory::{PagedMemory, StackMemory};
 use super::unwind_table::Mapped;
 use super::user::{MAX_READS, UnwindCache, UserUnwinder};
 use super::user_registers::{FrameRegisters, UserRegisters};
-use super::{Stack, StackSource, UnwindTable};
+use super::{Stack, StackSource, UnwindTable, frame_pointer};
 use crate::{PhysicalMemory, Registers};
 use kvmprof_paging::AddressSpace;
 

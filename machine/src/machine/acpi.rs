@@ -4,8 +4,6 @@
 //! ACPI is hardware-reduced, because the machine has no fixed hardware: no PM timer, no SCI, no legacy
 //! interrupts. So the tables have to describe everything else: the I/O APIC, the serial port.
 
-use acpi_tables::Aml;
-use acpi_tables::aml;
 use acpi_tables::fadt::{FADTBuilder, Flags, PmProfile};
 use acpi_tables::gas::{AccessSize, AddressSpace, GAS};
 use acpi_tables::madt::{
@@ -14,6 +12,7 @@ use acpi_tables::madt::{
 use acpi_tables::rsdp::Rsdp;
 use acpi_tables::sdt::Sdt;
 use acpi_tables::xsdt::XSDT;
+use acpi_tables::{Aml, aml};
 use kvmprof_devices::legacy::power;
 use vm_memory::{Bytes, GuestAddress};
 

@@ -25,10 +25,9 @@ use crate::error::MachineError;
 use crate::lock::lock;
 use crate::log_limit::LogLimit;
 use crate::memory::GuestMemory;
-use crate::virtio::VirtioSlot;
 use crate::virtio::{
     Assembled, DeviceMonitor, DeviceThread, Ending, MmioRegisters, Notifications, VirtioMmio,
-    VirtioParts, borrowed,
+    VirtioParts, VirtioSlot, borrowed,
 };
 
 /// Maximum number of lines of a program's standard error that are shown while the guest runs.

@@ -12,8 +12,7 @@ use kvmprof_introspection::{
 };
 
 use kvmprof_profiling::clock::monotonic_ns;
-use kvmprof_profiling::sampling::Gate;
-use kvmprof_profiling::sampling::select_registers;
+use kvmprof_profiling::sampling::{Gate, select_registers};
 
 /// The pause between two looks for a kernel, in a guest that hasn't started one yet.
 const PAUSE: Duration = Duration::from_millis(250);

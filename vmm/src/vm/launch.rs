@@ -32,16 +32,13 @@ use kvmprof_machine::virtio::ConsolePorts;
 use kvmprof_machine::{
     GuestMemory, HostParts, KernelFile, Machine, MachineDevices, VcpuState, VirtioDevices, open_kvm,
 };
-use kvmprof_profiling::RecordPlan;
 use kvmprof_profiling::binaries::{BinarySources, GuestDisks};
 use kvmprof_profiling::counters::MachineCounters;
-use kvmprof_profiling::kernel_events;
 use kvmprof_profiling::profiler::{
     ClockPlan, DeviceMonitors, FileRecorder, MachineInfo, OnVcpus, recording_info,
 };
-use kvmprof_profiling::sampling::Gate;
-use kvmprof_profiling::sampling::{Doorbell, VcpuShared};
-use kvmprof_profiling::signals;
+use kvmprof_profiling::sampling::{Doorbell, Gate, VcpuShared};
+use kvmprof_profiling::{RecordPlan, kernel_events, signals};
 use kvmprof_recording::Sysroot;
 use kvmprof_recording::file::RecordingFile;
 

@@ -12,8 +12,10 @@ use virtio_bindings::virtio_ids::VIRTIO_ID_BLOCK;
 
 pub use self::request::{Extent, Operation};
 use self::request::{Limits, ParsedChain, Refusal, parse};
-use super::{Direction, GuestMemory, MmioTransport, QUEUE_FEATURES, QueueError, VirtioDevice};
-use super::{Virtqueue, block::request::status};
+use super::{
+    Direction, GuestMemory, MmioTransport, QUEUE_FEATURES, QueueError, VirtioDevice, Virtqueue,
+    block::request::status,
+};
 
 /// Size of a sector in bytes. All addresses are in sectors.
 pub const SECTOR: u64 = 512;

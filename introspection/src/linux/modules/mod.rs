@@ -17,13 +17,11 @@ mod watch;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::PhysicalMemory;
+use crate::{PhysicalMemory, Registers, Symbols};
 
 use super::LinuxKnowledge;
 use super::placement::Placement;
 use super::view::KernelView;
-use crate::Registers;
-use crate::Symbols;
 use crate::image::types::{Missing, Types};
 use kvmprof_paging::{CR0_PG, CR4_LA57, EFER_LMA, read_u64};
 use kvmprof_recording::file::SymbolChange;

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::PhysicalMemory;
+use crate::{PhysicalMemory, Registers};
 
 use super::areas::RawArea;
 use super::labels::{LabelNumbers, Labelled};
 use super::perf_map::PerfMapPlace;
 use super::user_memory::UserMemory;
 use super::{Area, Backing, ProcessMap, ProcessView, UnwinderSlot};
-use crate::Registers;
 use crate::linux::cpu::process_name;
 use crate::linux::view::KernelView;
 use crate::unwind::UnwindCache;

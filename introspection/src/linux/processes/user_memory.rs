@@ -5,11 +5,10 @@
 //! with the page tables of an earlier task (lazy TLB, `Documentation/mm/active_mm.rst`). The kernel makes the same
 //! check before it reads user memory in an NMI (`nmi_uaccess_okay`, `arch/x86/mm/tlb.c`).
 
-use crate::PhysicalMemory;
+use crate::{PhysicalMemory, Registers};
 use kvmprof_recording::StackEnd;
 
 use super::ProcessView;
-use crate::Registers;
 use kvmprof_paging::{FRAME, PTI_USER};
 
 /// The user memory of a task.

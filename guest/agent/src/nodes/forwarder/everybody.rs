@@ -6,9 +6,8 @@ use kvmprof_abi::wire::{Request as WireRequest, device};
 use kvmprof_abi::{pmc, profil};
 
 use super::super::ioctl::{self, Step};
-use super::super::readiness;
 use super::super::turns::{Limits, Queue, Turn};
-use super::super::{Inspection, Node};
+use super::super::{Inspection, Node, readiness};
 use super::inspections::{BegunOperation, UninspectedCall};
 use super::{Call, Environment, Forwarder, Pending, fail};
 use crate::cuse::protocol::{self, Operation, Request};
