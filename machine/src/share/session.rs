@@ -122,12 +122,9 @@ impl Session {
         let protocol = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
         let features = queues.features | (self.features & protocol);
         self.converse(|frontend| {
-            let unshared = |error: vhost::Error| error;
             let regions: Result<Vec<_>, _> = memory
                 .iter()
-                .map(|region| {
-                    VhostUserMemoryRegionInfo::from_guest_region(region).map_err(unshared)
-                })
+                .map(VhostUserMemoryRegionInfo::from_guest_region)
                 .collect();
             frontend.set_features(features)?;
             frontend.set_mem_table(&regions?)?;
