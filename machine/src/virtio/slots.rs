@@ -67,7 +67,11 @@ mod tests {
         assert!(with(5).all(|slot| !slot.shared));
         assert_eq!(with(6).count(), 3);
         assert!(with(6).all(|slot| slot.shared));
-        assert!(slots[1..].iter().all(|slot| SHARED_LINES.contains(&slot.gsi)));
+        assert!(
+            slots[1..]
+                .iter()
+                .all(|slot| SHARED_LINES.contains(&slot.gsi))
+        );
         let mut ends = slots.iter().map(|slot| slot.address + slot.size);
         assert!(ends.all(|end| end < layout::IO_APIC));
     }
