@@ -27,14 +27,12 @@ pub(super) struct PacedText {
 }
 
 impl PacedText {
-    /// The text that `make` makes now, which is used for `max_age` at most.
-    pub fn made(make: impl FnOnce() -> Vec<u8>, max_age: Duration) -> Self {
-        let begun = Instant::now();
-        let bytes = make().into();
+    /// The text `bytes`, whose making began at `begun`. It is used for `max_age` at most.
+    pub fn new(bytes: Vec<u8>, begun: Instant, max_age: Duration) -> Self {
         let made = Instant::now();
         let pause = made.saturating_duration_since(begun) * PAUSES;
         Self {
-            bytes,
+            bytes: bytes.into(),
             good_until: made + pause.min(max_age),
         }
     }
@@ -151,19 +149,10 @@ impl Profiler {
         }
         let linux = self.info.knowledge.linux().ok_or(Errno::ENXIO)?;
         let memory = self.info.memory.as_ref().ok_or(Errno::ENXIO)?;
-        let mut failed = None;
-        let make = || {
-            let list = linux.describe_processes(memory).ok_or(Errno::ENXIO);
-            let text = list.and_then(|list| serde_json::to_vec(&list).map_err(|_| Errno::EIO));
-            text.unwrap_or_else(|errno| {
-                failed = Some(errno);
-                Vec::new()
-            })
-        };
-        let made = PacedText::made(make, MAX_AGE_OF_LIST);
-        if let Some(errno) = failed {
-            return Err(errno);
-        }
+        let begun = Instant::now();
+        let list = linux.describe_processes(memory).ok_or(Errno::ENXIO)?;
+        let text = serde_json::to_vec(&list).map_err(|_| Errno::EIO)?;
+        let made = PacedText::new(text, begun, MAX_AGE_OF_LIST);
         let bytes = Arc::clone(&made.bytes);
         self.process_list = Some(made);
         Ok(bytes)
