@@ -91,7 +91,7 @@ impl Chain {
     /// Reads and checks all descriptors of the chain that starts with number `head` of `table`.
     pub fn read(
         memory: &GuestMemory,
-        table: Table,
+        mut table: Table,
         head: u16,
         direction: Direction,
     ) -> Result<Self, QueueError> {
@@ -104,8 +104,9 @@ impl Chain {
             direction,
             total: 0,
         };
-        let mut next = head;
-        for _ in 0..table.length {
+        let (mut next, mut left) = (head, table.length);
+        while left > 0 {
+            left -= 1;
             let descriptor = reader.descriptor(table, next)?;
             let flags = u32::from(descriptor.flags());
             if flags & VRING_DESC_F_INDIRECT != 0 {
@@ -113,8 +114,9 @@ impl Chain {
                 if flags & VRING_DESC_F_NEXT != 0 {
                     return Err(QueueError::Indirect);
                 }
-                reader.read_indirect(&mut chain, table, descriptor)?;
-                return reader.whole(chain);
+                table = table.indirect(descriptor)?;
+                (next, left) = (0, table.length);
+                continue;
             }
             reader.add(&mut chain, descriptor)?;
             if flags & VRING_DESC_F_NEXT == 0 {
@@ -126,6 +128,22 @@ impl Chain {
     }
 }
 
+impl Table {
+    /// The table that `descriptor` leads to (section 2.7.5.3). It allows no further one.
+    fn indirect(self, descriptor: Descriptor) -> Result<Self, QueueError> {
+        let bytes = u64::from(descriptor.len());
+        let length = u16::try_from(bytes / DESCRIPTOR_SIZE).map_err(|_| QueueError::Indirect)?;
+        if length == 0 || bytes % DESCRIPTOR_SIZE != 0 || length > self.indirect_max {
+            return Err(QueueError::Indirect);
+        }
+        Ok(Self {
+            address: descriptor.addr().0,
+            length,
+            indirect_max: 0,
+        })
+    }
+}
+
 /// Reads one chain.
 struct Reader<'a> {
     memory: &'a GuestMemory,
@@ -134,39 +152,6 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads the table that `descriptor` leads to (section 2.7.5.3).
-    fn read_indirect(
-        &mut self,
-        chain: &mut Chain,
-        table: Table,
-        descriptor: Descriptor,
-    ) -> Result<(), QueueError> {
-        let bytes = u64::from(descriptor.len());
-        let length = u16::try_from(bytes / DESCRIPTOR_SIZE).map_err(|_| QueueError::Indirect)?;
-        if length == 0 || bytes % DESCRIPTOR_SIZE != 0 || length > table.indirect_max {
-            return Err(QueueError::Indirect);
-        }
-        let indirect = Table {
-            address: descriptor.addr().0,
-            length,
-            indirect_max: 0,
-        };
-        let mut next = 0;
-        for _ in 0..length {
-            let descriptor = self.descriptor(indirect, next)?;
-            let flags = u32::from(descriptor.flags());
-            if flags & VRING_DESC_F_INDIRECT != 0 {
-                return Err(QueueError::Indirect);
-            }
-            self.add(chain, descriptor)?;
-            if flags & VRING_DESC_F_NEXT == 0 {
-                return Ok(());
-            }
-            next = descriptor.next();
-        }
-        Err(QueueError::Loop)
-    }
-
     fn add(&mut self, chain: &mut Chain, descriptor: Descriptor) -> Result<(), QueueError> {
         let is_output = u32::from(descriptor.flags()) & VRING_DESC_F_WRITE != 0;
         let allowed = match self.direction {
