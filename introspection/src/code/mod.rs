@@ -132,6 +132,11 @@ impl<'a> Code<'a> {
         Some(Flow::of(self, self.function(name)?))
     }
 
+    /// What those of the functions `names` do that the kernel has.
+    pub fn flows<const N: usize>(&self, names: [&str; N]) -> impl Iterator<Item = Flow> {
+        names.into_iter().filter_map(|name| self.flow(name))
+    }
+
     /// What the function at `start` does.
     pub fn flow_at(&self, start: u64) -> Flow {
         Flow::of(self, self.from(start))

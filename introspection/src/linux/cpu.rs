@@ -1,6 +1,7 @@
 //! One vCPU of a Linux guest: its per-CPU area and its current task.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::{Identity, PhysicalMemory, Registers, Stack, VcpuIntrospector, padded};
 use kvmprof_recording::{COMM_LENGTH, LockWait, Mode};
@@ -89,7 +90,7 @@ impl Cpu {
         if let Some(task) = &task {
             // The first idle task is in the kernel's image, but the per-CPU areas aren't.
             for pointer in [Some(task.address), current].into_iter().flatten() {
-                if linux.direct_map_unknown()
+                if linux.direct_map.load(Ordering::Relaxed) == 0
                     && let Some(physical) = view.walk(pointer)
                 {
                     linux.find_direct_map(memory, placement, pointer, physical);
@@ -357,12 +358,6 @@ impl VcpuIntrospector {
             return;
         };
         linux.modules.follow(&mut self.cpu.modules);
-    }
-}
-
-impl LinuxKnowledge {
-    fn direct_map_unknown(&self) -> bool {
-        self.direct_map.load(std::sync::atomic::Ordering::Relaxed) == 0
     }
 }
 

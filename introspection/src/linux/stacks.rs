@@ -36,15 +36,9 @@ pub fn find(image: &KernelImage<'_>, symbols: &Symbols, release: &str) -> Option
 pub fn find_initcalls(image: &KernelImage<'_>, symbols: &Symbols) -> Option<Initcalls> {
     let names = ["do_one_initcall", "__initcall_start", "__initcall_end"];
     let [caller, start, stop] = symbols.addresses_of(names);
-    let (caller, start, stop) = (caller?, start?, stop?);
-    let length = usize::try_from(stop.checked_sub(start)?).ok()?;
-    let entries = image.bytes_from(start)?.get(..length)?;
-    Initcalls::parse(
-        caller..symbols.address_after(caller)?,
-        start,
-        entries,
-        symbols,
-    )
+    let caller = caller?..symbols.address_after(caller?)?;
+    let (start, entries) = image.between([start, stop])?;
+    Initcalls::parse(caller, start, entries, symbols)
 }
 
 /// The running task, and the code outside the kernel's image that its stack may lead through.

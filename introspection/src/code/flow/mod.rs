@@ -139,6 +139,13 @@ impl Flow {
         words.filter_map(|(offset, access)| (access.kind != Use::Write).then_some(offset))
     }
 
+    /// The offset of the reads of `width` bytes from the structure at `base`, if all have the same.
+    pub fn only_read_of(&self, base: Value, width: u8) -> Option<u64> {
+        let mut reads = self.reads_of(base, width);
+        let first = reads.next()?;
+        reads.all(|other| other == first).then_some(first)
+    }
+
     /// The offsets of the accesses to the structure at `base`, of `width` bytes, in their order.
     pub fn words_of(&self, base: Value, width: u8) -> impl Iterator<Item = (u64, &Access)> {
         self.accesses.iter().filter_map(move |access| {

@@ -137,10 +137,5 @@ fn tree(code: &Code<'_>, flow: &Flow, findings: &mut Findings) {
 /// it, and nothing else of 8 bytes.
 fn root_of_tree(code: &Code<'_>) -> Option<u64> {
     let flow = code.flow("mtree_load")?;
-    let mut words: Vec<u64> = flow.reads_of(flow.argument(0)?, 8).collect();
-    words.dedup();
-    match words.as_slice() {
-        [root] => Some(*root),
-        _ => None,
-    }
+    flow.only_read_of(flow.argument(0)?, 8)
 }

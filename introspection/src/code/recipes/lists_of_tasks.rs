@@ -21,10 +21,8 @@ pub fn find(code: &Code<'_>, findings: &mut Findings) {
     let Some(signal) = findings.member("task_struct", "signal") else {
         return;
     };
-    for name in VISITORS {
-        if let Some(flow) = code.flow(name) {
-            processes(&flow, signal, findings);
-        }
+    for flow in code.flows(VISITORS) {
+        processes(&flow, signal, findings);
     }
     if let Some(flow) = code.flow("__x64_sys_getppid") {
         parent(code, &flow, findings);

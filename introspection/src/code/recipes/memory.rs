@@ -14,10 +14,8 @@ pub fn find(code: &Code<'_>, findings: &mut Findings) {
         page_tables(code, &flow, findings);
     }
     let of_task = findings.member("task_struct", "mm");
-    for name in ["split_vma", "do_mmap"] {
-        if let Some(flow) = code.flow(name)
-            && let Some(count) = count_of_areas(&flow, of_task)
-        {
+    for flow in code.flows(["split_vma", "do_mmap"]) {
+        if let Some(count) = count_of_areas(&flow, of_task) {
             findings.add_member(MEMORY, "map_count", count);
         }
     }

@@ -13,10 +13,8 @@ const MARKS: u64 = 3;
 
 /// Finds members of a node, and its size. Since 6.1, some compilers have a part of `xas_load` in a function of its own.
 pub fn find(code: &Code<'_>, findings: &mut Findings) {
-    for name in ["xas_load", "xas_descend"] {
-        if let Some(flow) = code.flow(name) {
-            members(&flow, findings);
-        }
+    for flow in code.flows(["xas_load", "xas_descend"]) {
+        members(&flow, findings);
     }
     let Some(slots) = findings.member(NODE, "slots") else {
         return;
