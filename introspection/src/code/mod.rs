@@ -26,8 +26,6 @@ use flow::{Call, Flow};
 use crate::Symbols;
 use crate::image::KernelImage;
 
-/// Maximum length of an instruction, in bytes (SDM volume 2, section 2.3.11).
-const MAX_LENGTH: usize = 15;
 /// Maximum number of bytes of code that are searched. Distributions' kernels have some 20 MB of code.
 const MAX_TEXT: usize = 64 << 20;
 /// Maximum length of a function whose end isn't known, in bytes.
@@ -69,7 +67,6 @@ impl<'a> Code<'a> {
     /// if the bytes are none.
     pub fn instruction(&self, address: u64) -> Option<Instruction> {
         let bytes = self.image.bytes_from(address)?;
-        let bytes = &bytes[..bytes.len().min(MAX_LENGTH)];
         let options = DecoderOptions::NONE;
         let mut instruction = Decoder::with_ip(64, bytes, address, options).decode();
         self.unrelocate(&mut instruction);

@@ -249,8 +249,8 @@ impl LinuxKnowledge {
     /// than 4096. Takes up to some ms for these. The guest may run meanwhile, and processes that are started or end meanwhile may be
     /// missing.
     pub fn list_processes<M: PhysicalMemory>(&self, memory: &M) -> Option<Vec<ListedProcess>> {
-        let registers = self.modules.kernel_registers(self.placement.get()?)?;
-        self.processes(memory, &registers, None)?.all()
+        let view = self.own_view(memory)?;
+        GuestProcesses::new(view, self.instances.as_ref()?, None).all()
     }
 
     /// Whether `address` is in the range of modules and outside the kernel's image, which may reach into that range.

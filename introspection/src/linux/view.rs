@@ -45,6 +45,12 @@ impl LinuxKnowledge {
         };
         self.view(memory, &nowhere_else)
     }
+
+    /// The kernel's memory by its own page tables. `None` if these are unknown, and while the slide is.
+    pub fn own_view<'a, M: PhysicalMemory>(&'a self, memory: &'a M) -> Option<KernelView<'a, M>> {
+        let registers = self.modules.kernel_registers(self.placement.get()?)?;
+        self.view(memory, &registers)
+    }
 }
 
 impl<'a, M: PhysicalMemory> KernelView<'a, M> {

@@ -10,12 +10,13 @@ use std::ops::Range;
 
 use kvmprof_recording::{LockOwner, LockWait};
 
-use super::{forms_of, only};
+use super::forms_of;
 use crate::image::Symbols;
 use crate::image::types::Types;
 use crate::linux::LinuxKnowledge;
 use crate::linux::cpu::{comm, task_at};
 use crate::linux::view::kernel_pointer;
+use crate::only;
 use crate::{PhysicalMemory, Registers};
 
 /// The functions that wait in a loop, the structure that is their first argument, and its member that points to the owner.

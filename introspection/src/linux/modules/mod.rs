@@ -184,13 +184,10 @@ impl Modules {
 
     /// Reads the list if it has changed, unless former lists that are still in use take too much memory.
     pub fn read<M: PhysicalMemory>(&self, linux: &LinuxKnowledge, memory: &M) {
-        let (Some(layout), Some(placement)) = (&self.layout, linux.placement.get()) else {
+        let (Some(layout), Some(view)) = (&self.layout, linux.own_view(memory)) else {
             return;
         };
-        let Some(registers) = self.kernel_registers(placement) else {
-            return;
-        };
-        let view = KernelView::new(linux, placement, memory, &registers);
+        let placement = view.placement();
         let before = self.loaded();
         if self.retired().are_full(&before) {
             return;
@@ -209,15 +206,8 @@ impl Modules {
                 (None, Some(rules)) => Unwinding::Code(Arc::clone(rules), placement.slide),
                 (None, None) => Unwinding::FramePointers,
             };
-            let head = layout.head.wrapping_add(placement.slide);
-            loaded = Arc::new(LoadedModules::read(
-                layout,
-                &view,
-                head,
-                &unwinding,
-                fingerprint,
-                &loaded,
-            ));
+            let read = LoadedModules::read(layout, &view, &unwinding, fingerprint, &loaded);
+            loaded = Arc::new(read);
             if fingerprint == self::fingerprint(layout, memory, placement) {
                 self.publish(loaded, &before, since);
                 break;
@@ -233,10 +223,8 @@ impl Modules {
         memory: &M,
         name: &str,
     ) -> Option<bool> {
-        let (layout, placement) = (self.layout.as_ref()?, linux.placement.get()?);
-        let registers = self.kernel_registers(placement)?;
-        let view = KernelView::new(linux, placement, memory, &registers);
-        let head = layout.head.wrapping_add(placement.slide);
+        let (layout, view) = (self.layout.as_ref()?, linux.own_view(memory)?);
+        let head = view.linked(layout.head);
         let mut link = view.u64(head);
         for _ in 0..MAX_NAMED {
             let Some(entry) = link.filter(|entry| *entry != head) else {

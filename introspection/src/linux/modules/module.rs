@@ -137,9 +137,7 @@ impl ModuleInfo {
             orc: layout.orc.and_then(|offsets| OrcInfo::read(offsets, bytes)),
         })
     }
-}
 
-impl ModuleInfo {
     /// Whether `address` is in the module's code.
     pub fn has_code_at(&self, address: u64) -> bool {
         self.texts.iter().any(|text| text.contains(&address))

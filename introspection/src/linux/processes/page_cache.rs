@@ -7,6 +7,7 @@ use vm_memory::GuestAddress;
 
 use crate::PhysicalMemory;
 
+use super::maple::is_node;
 use super::process_layout::PageCacheLayout;
 use super::{FileIdentity, ProcessView};
 use crate::linux::LinuxKnowledge;
@@ -132,9 +133,8 @@ impl LinuxKnowledge {
         if !is_same() {
             return None;
         }
-        let pages = self.modules().kernel_registers(self.placement.get()?)?;
         let reader = Reader {
-            flags: self.view(memory, &pages)?,
+            flags: self.own_view(memory)?,
             pages: match self.addresses.vmemmap_base {
                 Some(variable) => view.variable_u64(variable)?,
                 None => FIXED_PAGES,
@@ -229,11 +229,6 @@ impl<M: PhysicalMemory> Reader<'_, '_, M> {
         let address = GuestAddress(number.checked_mul(PAGE)?);
         self.memory.contains(address).then_some(address)
     }
-}
-
-/// True for an entry that points to a node (`xa_is_node`).
-fn is_node(entry: u64) -> bool {
-    entry & 3 == 2 && entry > 4096
 }
 
 /// The slot in the same node of `slots` slots whose entry this slot shares (`xa_is_sibling`).
