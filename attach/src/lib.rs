@@ -35,6 +35,7 @@ mod host_kernel;
 mod host_stacks;
 mod kernel_memory;
 mod machines;
+mod mapping;
 mod memory;
 mod nested;
 pub mod remote;
@@ -51,6 +52,7 @@ pub use machines::{
     Machine, MachineList, NameRules, Named, Obstacle, RuleError, RuleText, Vcpu, find_machines,
     missing_to_look_into, why_hidden,
 };
+pub use mapping::Mapping;
 pub use memory::{AttachError, AttachedMemory};
 pub use nested::NestedGuest;
 pub use slots::{Slot, Slots};

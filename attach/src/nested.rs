@@ -23,9 +23,7 @@ impl NestedGuest {
     ) -> Option<Self> {
         let layout = kernel.vcpu_layout().ok()?;
         let vcpu = kernel.private_data(kernel.process(pid)?, descriptor)?;
-        let guest = kernel
-            .memory()
-            .read_pointer(vcpu.checked_add(layout.kvm)?)?;
+        let guest = kernel.memory().pointer(vcpu, layout.kvm)?;
         (guest == kvm).then_some(())?;
         let nested = layout.nested?;
         Some(Self {
@@ -38,6 +36,6 @@ impl NestedGuest {
     /// Whether the vCPU runs a nested guest. This takes one read of the host kernel's memory, about 2 us. The answer holds while the vCPU stands
     /// still. A nested guest with shadow page tables, without nested paging, isn't detected.
     pub fn runs(&self) -> bool {
-        self.kernel.memory().read_u64(self.pointer) == Some(self.nested)
+        self.kernel.memory().u64(self.pointer, 0) == Some(self.nested)
     }
 }

@@ -91,12 +91,9 @@ impl Slots {
     /// The version of the slots that the guest has now; two reads of the kernel's memory.
     pub(crate) fn current_version(kernel: &HostKernel, kvm: u64) -> Option<Version> {
         let memory = kernel.memory();
-        let table = memory.read_pointer(kvm.checked_add(kernel.layout().kvm.memslots)?)?;
-        let generation = table.checked_add(kernel.layout().slot.generation)?;
-        Some(Version {
-            table,
-            generation: memory.read_u64(generation)?,
-        })
+        let table = memory.pointer(kvm, kernel.layout().kvm.memslots)?;
+        let generation = memory.u64(table, kernel.layout().slot.generation)?;
+        Some(Version { table, generation })
     }
 
     /// The version of these slots.
@@ -170,7 +167,7 @@ fn entries(kernel: &HostKernel, table: u64) -> Option<Vec<Entry>> {
 
 fn array(kernel: &HostKernel, table: u64, used: u64, first: u64) -> Option<Vec<Entry>> {
     let layout = &kernel.layout().slot;
-    let used = kernel.memory().read_u32(table.checked_add(used)?)?;
+    let used = kernel.memory().u32(table, used)?;
     let used = u64::from(used);
     (used <= MAX_SLOTS as u64).then_some(())?;
     let first = table.checked_add(first)?;
@@ -192,11 +189,11 @@ fn tree(kernel: &HostKernel, table: u64) -> Option<Vec<Entry>> {
         return None;
     };
     let memory = kernel.memory();
-    let node_index = memory.read_u32(table.checked_add(node_index)?)?;
+    let node_index = memory.u32(table, node_index)?;
     // A slot is in two trees at most, the one that is used and its successor.
     (node_index < 2).then_some(())?;
     let node = node.checked_add(u64::from(node_index) * node_size)?;
-    let mut open = vec![memory.read_u64(table.checked_add(root)?)?];
+    let mut open = vec![memory.u64(table, root)?];
     let mut seen = HashSet::new();
     let mut found = Vec::new();
     while let Some(address) = open.pop() {

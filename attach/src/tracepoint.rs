@@ -116,7 +116,7 @@ impl Tracepoint {
         Self::read_of("kvm", name)
     }
 
-    /// The same of the tracepoint `name` of another `group` of the host's kernel; `None` if this host lets kvmprof read no such one.
+    /// The same of the tracepoint `name` of another `group` of the host's kernel; `None` if this host doesn't let kvmprof read it.
     pub fn of_host(group: &'static str, name: &'static str) -> Option<Self> {
         Self::read_of(group, name).ok()
     }

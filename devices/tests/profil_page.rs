@@ -74,16 +74,9 @@ impl ProcessMemory for Memory {
 
 fn call(function: Function) -> Call {
     Call {
-        function,
-        flags: 0,
-        pid: 1,
-        ranges: 0,
         buffer: BUFFER,
-        size: 0,
         offset: TEXT,
-        scale: 0,
-        time: 0,
-        program: [0; 16],
+        ..Call::new(function, 1)
     }
 }
 

@@ -4,11 +4,10 @@
 //! `krunfw_get_kernel(u64 *load, u64 *entry, size_t *length)`, which says where that has to be (libkrun:
 //! `src/libkrun/src/lib.rs`). The function isn't called: its code is read, as a kernel's is ([`crate::code`]).
 
-use crate::IntrospectionError;
-use crate::Symbols;
 use crate::code::Code;
 use crate::code::flow::{Access, Flow, Node, Use};
 use crate::image::{KernelImage, Vmlinux};
+use crate::{IntrospectionError, Symbols};
 
 /// The variable with the kernel.
 const CONTENTS: &str = "KERNEL_BUNDLE";

@@ -31,12 +31,12 @@ pub struct ImageCode {
     pid: Option<Location>,
     /// Whether it runs only at its link-time addresses.
     is_fixed: bool,
-    placed: OnceLock<Placed>,
+    placed: OnceLock<PlacedCode>,
 }
 
 /// Where the code runs.
 #[derive(Debug)]
-pub struct Placed {
+pub struct PlacedCode {
     /// The distance from link-time addresses, wrapping.
     pub slide: u64,
     /// The place of the pid, if it is relative to a variable.
@@ -106,7 +106,7 @@ impl ImageCode {
     }
 
     /// Where the code runs, if that is known.
-    pub fn placed(&self) -> Option<&Placed> {
+    pub fn placed(&self) -> Option<&PlacedCode> {
         self.placed.get()
     }
 
@@ -121,7 +121,7 @@ impl ImageCode {
 
     fn place(&self, slide: u64) {
         // Another vCPU may have found the same meanwhile.
-        let _ = self.placed.get_or_init(|| Placed {
+        let _ = self.placed.get_or_init(|| PlacedCode {
             slide,
             note: (self.pid.as_ref()).map(|pid| GuestNote {
                 pid: Some(pid.moved(slide)),

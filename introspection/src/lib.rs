@@ -123,6 +123,12 @@ impl Identity {
     }
 }
 
+/// The common value of all of `found`. `None` if there are none, or if they differ.
+fn only<T: PartialEq>(mut found: impl Iterator<Item = T>) -> Option<T> {
+    let first = found.next()?;
+    found.all(|other| other == first).then_some(first)
+}
+
 /// `name` with all bytes after its first NUL set to NUL.
 fn padded(mut name: [u8; COMM_LENGTH]) -> [u8; COMM_LENGTH] {
     let length = name

@@ -2,7 +2,7 @@
 
 use kvmprof_abi::note::{self, GuestNote, TYPE_LOCATIONS, parse_note};
 
-use super::image_code::{ImageCode, Placed, Placement};
+use super::image_code::{ImageCode, PlacedCode, Placement};
 use super::noted::PidAt;
 use super::{IntrospectionError, Registers, notes};
 use crate::PhysicalMemory;
@@ -57,7 +57,7 @@ impl OtherGuest {
     }
 
     /// Where its code runs, if that is known.
-    pub fn placed(&self) -> Option<&Placed> {
+    pub fn placed(&self) -> Option<&PlacedCode> {
         self.code.as_ref()?.placed()
     }
 

@@ -1,8 +1,9 @@
 //! The places in guest memory of the running process's identity, for readers that can't look up anything themselves.
 
-use kvmprof_recording::{COMM_LENGTH, Mode, Preemption};
+use kvmprof_recording::{COMM_LENGTH, Mode};
 use vm_memory::GuestAddress;
 
+use crate::linux::preemption;
 use crate::{Identity, padded};
 
 /// The highest process id plus one (`PID_MAX_LIMIT`, `include/linux/threads.h`).
@@ -117,12 +118,7 @@ impl ProcessPlaces {
                     if identity.mode == Mode::Kernel && count & interrupts != 0 {
                         identity.mode = Mode::Interrupt;
                     }
-                    identity.preemption = match count & forbids {
-                        _ if forbids == 0 => Preemption::Unknown,
-                        0 => Preemption::On,
-                        _ if cpl != 0 => Preemption::On,
-                        _ => Preemption::Off,
-                    };
+                    identity.preemption = preemption(cpl, forbids, Some(count));
                 }
             }
         }
@@ -151,6 +147,8 @@ fn number(bytes: [u8; COMM_LENGTH], width: u8) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use kvmprof_recording::Preemption;
+
     use super::*;
 
     fn places(is_linux: bool) -> ProcessPlaces {

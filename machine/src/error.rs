@@ -326,6 +326,11 @@ pub fn kvm(operation: &'static str) -> impl FnOnce(kvm_ioctls::Error) -> Machine
     move |source| MachineError::Kvm { operation, source }
 }
 
+/// For `map_err`: the error of a write of this structure into guest memory.
+pub fn write_error(what: &'static str) -> impl FnOnce(vm_memory::GuestMemoryError) -> MachineError {
+    move |source| MachineError::WriteMemory { what, source }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

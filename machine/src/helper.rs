@@ -3,13 +3,14 @@
 //! It is forked before that, knows the names on the command line, and takes short requests, which never have a path. So an attacker who has taken over
 //! kvmprof can request only these few things.
 
+use std::error::Error;
 use std::ffi::CStr;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Mutex;
 
-use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::io::{FdFlags, fcntl_setfd, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recv, recvmsg, send,
@@ -30,6 +31,14 @@ const FAILED: u8 = 1;
 
 /// The answer to a request: open files, or an error in words.
 pub type Answer = Result<Vec<OwnedFd>, String>;
+
+/// An error and its cause, as an answer has them.
+pub(crate) fn described(error: &dyn Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
 
 /// The connection to a helper process. Dropping it ends the process.
 #[derive(Debug)]
@@ -142,13 +151,11 @@ impl Helper {
         let mut answer = [0; MESSAGE_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received = loop {
+        let received = retry_on_intr(|| {
             let mut parts = [IoSliceMut::new(&mut answer)];
-            match recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
-                Err(Errno::INTR) => {}
-                received => break received?.bytes,
-            }
-        };
+            recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+        })?
+        .bytes;
         let mut files = Vec::new();
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
@@ -191,11 +198,9 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 fn serve(socket: &OwnedFd, mut answer: impl FnMut(&[u8]) -> Answer) {
     let mut message = [0; MESSAGE_MAX];
     loop {
-        let length = match recv(socket, &mut message, RecvFlags::empty()) {
-            Ok((_, 0)) => return,
+        let length = match retry_on_intr(|| recv(socket, &mut message, RecvFlags::empty())) {
+            Ok((_, 0)) | Err(_) => return,
             Ok((_, length)) => length,
-            Err(Errno::INTR) => continue,
-            Err(_) => return,
         };
         let answer = answer(message.get(..length).unwrap_or_default());
         if reply(socket, answer).is_err() {

@@ -15,7 +15,7 @@ use kvmprof_sandbox::paths::{self, Use};
 use kvmprof_sandbox::process::{self, FileRights};
 use kvmprof_sandbox::user::User;
 
-use crate::helper::{Answer, Helper};
+use crate::helper::{Answer, Helper, described};
 use crate::unix_socket::{SocketFileError, SocketListener, SocketName};
 
 /// The kinds of request, in a message's first byte.
@@ -156,7 +156,7 @@ pub fn record(
     }))
 }
 
-/// As [`record`], for a file that is written at any offset: its descriptor, and what gives it its name. It isn't a recording, but one that is there isn't lost either.
+/// As [`record`], for a file that is written at any offset: its descriptor, and what gives it its name. An older file of this name isn't lost either.
 ///
 /// # Errors
 /// As [`record`]; there is something else than a regular file.
@@ -299,14 +299,6 @@ fn make(output: &mut State, is_socket: bool) -> Answer {
     let another = file.another().map_err(|error| error.to_string())?;
     *output = State::Recording(file);
     Ok(vec![another.into()])
-}
-
-/// An error and its cause.
-fn described(error: &SocketFileError) -> String {
-    match std::error::Error::source(error) {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    }
 }
 
 #[cfg(test)]

@@ -3,19 +3,17 @@
 /// Now, in ns of CLOCK_MONOTONIC: the time base of all samples.
 pub fn monotonic_ns() -> u64 {
     // By libc: rustix asks the kernel by prctl(2) where the vDSO is, which the filters of the sandbox don't allow.
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `now` is a valid timespec to write to; CLOCK_MONOTONIC always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+    clock_ns(libc::CLOCK_MONOTONIC).unwrap_or_default()
 }
 
 /// The processor time that thread `tid` of this process has used, in ns; `None` once it has ended.
 pub fn thread_cpu_ns(tid: libc::pid_t) -> Option<u64> {
     // MAKE_THREAD_CPUCLOCK with CPUCLOCK_SCHED (`include/linux/posix-timers_types.h`). By libc: rustix has no clocks of other threads.
-    let clock = (!tid << 3) | 6;
+    clock_ns((!tid << 3) | 6)
+}
+
+/// The time of `clock`, in ns; `None` if there is no such clock.
+fn clock_ns(clock: libc::clockid_t) -> Option<u64> {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,

@@ -9,10 +9,9 @@ use rustix::process::{
 };
 use rustix::thread::{CapabilitySet, set_no_new_privs};
 
-use crate::Thread;
-use crate::capabilities;
 use crate::state::{self, Mechanism};
 use crate::user::User;
+use crate::{Thread, capabilities};
 
 /// The first descriptor behind standard input, output and error.
 const FIRST: u32 = 3;

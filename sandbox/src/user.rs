@@ -11,7 +11,11 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use rustix::fs::{Mode, mkdirat};
-use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+use rustix::process::{Gid, Uid, getgroups};
+use rustix::thread::{
+    CapabilitySet, capabilities, set_capabilities, set_thread_groups, set_thread_res_gid,
+    set_thread_res_uid,
+};
 
 /// The user that `--user` names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +23,7 @@ pub struct User {
     uid: u32,
     gid: u32,
     /// Supplementary groups.
-    groups: Vec<u32>,
+    groups: Vec<Gid>,
 }
 
 /// Why a process can't become that user.
@@ -105,10 +109,15 @@ impl User {
     /// The thread may not become another user.
     pub fn become_for_good(&self) -> io::Result<()> {
         // A thread that was started in `acting` has the user's effective id: it has to become root again first.
-        set_ids(libc::SYS_setresuid, [KEEP, 0, KEEP])?;
-        set_groups(&self.groups)?;
-        set_ids(libc::SYS_setresgid, [self.gid; 3])?;
-        set_ids(libc::SYS_setresuid, [self.uid; 3])
+        set_thread_res_uid(KEEP_UID, Uid::ROOT, KEEP_UID)?;
+        set_thread_groups(&self.groups)?;
+        let (uid, gid) = self.ids();
+        set_thread_res_gid(gid, gid, gid)?;
+        Ok(set_thread_res_uid(uid, uid, uid)?)
+    }
+
+    fn ids(&self) -> (Uid, Gid) {
+        (Uid::from_raw(self.uid), Gid::from_raw(self.gid))
     }
 
     /// Makes a folder called `name` in the open folder `above`. It belongs to the user from its first moment on, wherever root may make one. Were it given
@@ -160,14 +169,15 @@ fn number(field: Option<&&str>) -> Option<u32> {
     field?.parse().ok()
 }
 
-fn groups_of(name: &str, groups: &str) -> Vec<u32> {
+fn groups_of(name: &str, groups: &str) -> Vec<Gid> {
     let has = |group: &Vec<&str>| {
         let mut members = group.get(3).into_iter().flat_map(|list| list.split(','));
         members.any(|member| !member.is_empty() && member == name)
     };
     let numbers = records(groups).filter(has);
     let numbers = numbers.filter_map(|group| number(group.get(2)));
-    numbers.filter(|gid| *gid != 0).collect()
+    let numbers = numbers.filter(|gid| !matches!(*gid, 0 | u32::MAX));
+    numbers.map(Gid::from_raw).collect()
 }
 
 /// The user that threads become.
@@ -209,48 +219,21 @@ pub fn acting<T>(action: impl FnOnce() -> T) -> io::Result<T> {
     let Some(user) = chosen() else {
         return Ok(action());
     };
-    let groups = groups()?;
-    set_groups(&user.groups)?;
-    set_ids(libc::SYS_setresgid, [KEEP, user.gid, KEEP])?;
-    set_ids(libc::SYS_setresuid, [KEEP, user.uid, KEEP])?;
+    let groups = getgroups()?;
+    let (uid, gid) = user.ids();
+    set_thread_groups(&user.groups)?;
+    set_thread_res_gid(KEEP_GID, gid, KEEP_GID)?;
+    set_thread_res_uid(KEEP_UID, uid, KEEP_UID)?;
     let done = action();
-    set_ids(libc::SYS_setresuid, [KEEP, 0, KEEP])?;
-    set_ids(libc::SYS_setresgid, [KEEP, 0, KEEP])?;
-    set_groups(&groups)?;
+    set_thread_res_uid(KEEP_UID, Uid::ROOT, KEEP_UID)?;
+    set_thread_res_gid(KEEP_GID, Gid::ROOT, KEEP_GID)?;
+    set_thread_groups(&groups)?;
     Ok(done)
 }
 
-/// Stands for an id that doesn't change: setresuid(2).
-const KEEP: u32 = u32::MAX;
-
-/// Sets the real, effective and saved ids of this thread alone, which the C library's functions don't.
-fn set_ids(call: libc::c_long, [real, effective, saved]: [u32; 3]) -> io::Result<()> {
-    // SAFETY: the call takes three numbers.
-    match unsafe { libc::syscall(call, real, effective, saved) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-fn groups() -> io::Result<Vec<u32>> {
-    // SAFETY: with a count of 0 it only tells how many there are; then it writes as many as there is room for.
-    unsafe {
-        let count = libc::syscall(libc::SYS_getgroups, 0, std::ptr::null_mut::<u32>());
-        let mut groups = vec![0; usize::try_from(count).unwrap_or(0)];
-        let count = libc::syscall(libc::SYS_getgroups, groups.len(), groups.as_mut_ptr());
-        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
-        groups.truncate(count);
-        Ok(groups)
-    }
-}
-
-fn set_groups(groups: &[u32]) -> io::Result<()> {
-    // SAFETY: it reads as many numbers as it is told that there are.
-    match unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
+/// Stand for ids that don't change: setresuid(2).
+const KEEP_UID: Option<Uid> = None;
+const KEEP_GID: Option<Gid> = None;
 
 #[cfg(test)]
 mod tests {
@@ -349,8 +332,12 @@ mod tests {
     #[test]
     fn groups_are_those_of_the_user() {
         let groups = "root:x:0:a\nkvm:x:105:a,b\nusers:x:100:\nb:x:7:bb\nc:x:8:b\nbroken\nd:x:y:b";
-        assert_eq!(groups_of("b", groups), [105, 8]);
-        assert_eq!(groups_of("a", groups), [105]);
+        let numbers = |name| -> Vec<u32> {
+            let groups = groups_of(name, groups).into_iter();
+            groups.map(Gid::as_raw).collect()
+        };
+        assert_eq!(numbers("b"), [105, 8]);
+        assert_eq!(numbers("a"), [105]);
         assert!(groups_of("", groups).is_empty());
     }
 }

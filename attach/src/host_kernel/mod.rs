@@ -96,15 +96,11 @@ impl HostKernel {
     fn own_namespace(&self) -> Option<(u64, u32)> {
         let layout = &self.layout.task;
         let task = self.memory.own_task().ok()?;
-        let pid = self
-            .memory
-            .read_pointer(task.checked_add(layout.thread_pid)?)?;
-        let level = self.memory.read_u32(pid.checked_add(layout.level)?)?;
+        let pid = self.memory.pointer(task, layout.thread_pid)?;
+        let level = self.memory.u32(pid, layout.level)?;
         let entry = self.number_entry(pid, level)?;
-        let number = self.memory.read_u32(entry.checked_add(layout.number)?)?;
-        let namespace = self
-            .memory
-            .read_pointer(entry.checked_add(layout.namespace)?)?;
+        let number = self.memory.u32(entry, layout.number)?;
+        let namespace = self.memory.pointer(entry, layout.namespace)?;
         let own = rustix::thread::gettid().as_raw_nonzero().get();
         (number == own.cast_unsigned()).then_some((namespace, level))
     }
@@ -119,31 +115,25 @@ impl HostKernel {
     /// The number of the `struct pid` at `pid` in this process's namespace.
     fn number(&self, pid: u64) -> Option<i32> {
         let layout = &self.layout.task;
-        let level = self.memory.read_u32(pid.checked_add(layout.level)?)?;
+        let level = self.memory.u32(pid, layout.level)?;
         (level >= self.level).then_some(())?;
         let entry = self.number_entry(pid, self.level)?;
-        let namespace = self
-            .memory
-            .read_pointer(entry.checked_add(layout.namespace)?)?;
+        let namespace = self.memory.pointer(entry, layout.namespace)?;
         (namespace == self.namespace).then_some(())?;
-        let number = self.memory.read_u32(entry.checked_add(layout.number)?)?;
+        let number = self.memory.u32(entry, layout.number)?;
         i32::try_from(number).ok().filter(|number| *number > 0)
     }
 
-    /// The process with this pid. `None` if there is none, or if it has ended or has no address space.
+    /// The process with this pid. `None` if it doesn't exist, has ended or has no address space.
     pub(crate) fn process(&self, pid: i32) -> Option<Process> {
         let layout = &self.layout.task;
         let structure = self.pid_structure(pid)?;
         (self.number(structure)? == pid).then_some(())?;
-        let link = self
-            .memory
-            .read_pointer(structure.checked_add(layout.processes)?)?;
+        let link = self.memory.pointer(structure, layout.processes)?;
         let task = link.checked_sub(layout.process_link)?;
-        let own_pid = self
-            .memory
-            .read_pointer(task.checked_add(layout.thread_pid)?)?;
+        let own_pid = self.memory.pointer(task, layout.thread_pid)?;
         (own_pid == structure).then_some(())?;
-        let mm = self.memory.read_pointer(task.checked_add(layout.mm)?)?;
+        let mm = self.memory.pointer(task, layout.mm)?;
         Some(Process { task, mm })
     }
 
@@ -151,20 +141,16 @@ impl HostKernel {
     fn pid_structure(&self, pid: i32) -> Option<u64> {
         let layout = &self.layout.pids;
         let index = u64::try_from(pid).ok()?;
-        let mut entry = self
-            .memory
-            .read_pointer(self.namespace.checked_add(layout.root)?)?;
+        let mut entry = self.memory.pointer(self.namespace, layout.root)?;
         for _ in 0..MAX_TREE {
             if entry & NODE_MASK != NODE {
                 return (entry & NODE_MASK == 0).then_some(entry);
             }
             let node = entry - NODE;
-            let mut shift = [0];
-            self.memory
-                .read(node.checked_add(layout.shift)?, &mut shift)?;
-            let slot = index.checked_shr(shift[0].into())? & (layout.slot_count - 1);
-            let place = node.checked_add(layout.slots)?.checked_add(slot * 8)?;
-            entry = self.memory.read_pointer(place)?;
+            let shift = self.memory.byte(node, layout.shift)?;
+            let slot = index.checked_shr(shift.into())? & (layout.slot_count - 1);
+            let slots = node.checked_add(layout.slots)?;
+            entry = self.memory.pointer(slots, slot * 8)?;
         }
         None
     }
@@ -172,61 +158,52 @@ impl HostKernel {
     /// `private_data` of the file with this descriptor: the `struct kvm` of a KVM guest, or the `struct kvm_vcpu` of a vCPU.
     pub(crate) fn private_data(&self, process: Process, descriptor: i32) -> Option<u64> {
         let layout = &self.layout.files;
-        let files = process.task.checked_add(self.layout.task.files)?;
-        let files = self.memory.read_pointer(files)?;
-        let table = self.memory.read_pointer(files.checked_add(layout.table)?)?;
-        let max = self.memory.read_u32(table.checked_add(layout.max)?)?;
+        let files = self.memory.pointer(process.task, self.layout.task.files)?;
+        let table = self.memory.pointer(files, layout.table)?;
+        let max = self.memory.u32(table, layout.max)?;
         let descriptor = u32::try_from(descriptor).ok().filter(|it| *it < max)?;
-        let all = self.memory.read_pointer(table.checked_add(layout.files)?)?;
-        let entry = all.checked_add(u64::from(descriptor) * 8)?;
-        let file = self.memory.read_pointer(entry)?;
-        self.memory
-            .read_pointer(file.checked_add(layout.private_data)?)
+        let all = self.memory.pointer(table, layout.files)?;
+        let file = self.memory.pointer(all, u64::from(descriptor) * 8)?;
+        self.memory.pointer(file, layout.private_data)
     }
 
     /// The `struct mm_struct` of the process that has made the guest at `kvm`.
     pub(crate) fn mm_of(&self, kvm: u64) -> Option<u64> {
-        self.memory
-            .read_pointer(kvm.checked_add(self.layout.kvm.mm)?)
+        self.memory.pointer(kvm, self.layout.kvm.mm)
     }
 
     /// The type of the guest at `kvm`, `KVM_X86_*_VM` (`arch/x86/include/uapi/asm/kvm.h`): 0 is an ordinary guest. `None` if
     /// the kernel has no types of guests.
     pub(crate) fn vm_type(&self, kvm: u64) -> Option<u8> {
-        let mut kind = [0];
-        self.memory
-            .read(kvm.checked_add(self.layout.kvm.vm_type?)?, &mut kind)?;
-        Some(kind[0])
+        self.memory.byte(kvm, self.layout.kvm.vm_type?)
     }
 
     /// The guest of the vCPU at `vcpu`. `None` if the vCPU's index isn't `index`.
     pub(crate) fn guest_of(&self, vcpu: u64, index: u32) -> Option<u64> {
         let layout = &self.layout.kvm;
-        let found = self.memory.read_u32(vcpu.checked_add(layout.vcpu_id)?)?;
+        let found = self.memory.u32(vcpu, layout.vcpu_id)?;
         (found == index).then_some(())?;
-        self.memory.read_pointer(vcpu.checked_add(layout.vcpu_kvm)?)
+        self.memory.pointer(vcpu, layout.vcpu_kvm)
     }
 
     /// The number of vCPUs of the guest at `kvm`.
     pub(crate) fn vcpu_count(&self, kvm: u64) -> Option<u32> {
-        let count = kvm.checked_add(self.layout.kvm.vcpu_count?)?;
-        self.memory.read_u32(count)
+        self.memory.u32(kvm, self.layout.kvm.vcpu_count?)
     }
 
     /// The number of the vCPU at `vcpu`, and the id of the thread that ran it last, as all of the host has it. `None` if the vCPU hasn't run yet.
     pub(crate) fn index_and_thread_of(&self, vcpu: u64) -> Option<(u32, u32)> {
         let layout = &self.layout;
-        let index = (self.memory).read_u32(vcpu.checked_add(layout.kvm.vcpu_id)?)?;
-        let pid = (self.memory).read_pointer(vcpu.checked_add(layout.kvm.vcpu_pid)?)?;
+        let index = self.memory.u32(vcpu, layout.kvm.vcpu_id)?;
+        let pid = self.memory.pointer(vcpu, layout.kvm.vcpu_pid)?;
         let entry = self.number_entry(pid, 0)?;
-        let thread = (self.memory).read_u32(entry.checked_add(layout.task.number)?)?;
+        let thread = self.memory.u32(entry, layout.task.number)?;
         Some((index, thread))
     }
 
     /// The id of the thread that ran the vCPU at `vcpu` last. `None` if the vCPU hasn't run yet.
     pub(crate) fn thread_of(&self, vcpu: u64) -> Option<i32> {
-        let pid = vcpu.checked_add(self.layout.kvm.vcpu_pid)?;
-        self.number(self.memory.read_pointer(pid)?)
+        self.number(self.memory.pointer(vcpu, self.layout.kvm.vcpu_pid)?)
     }
 }
 

@@ -5,13 +5,13 @@ mod error;
 pub(crate) mod program;
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::ptr::NonNull;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
 pub use error::KernelMemoryError;
 
 use crate::capabilities;
+use crate::mapping::Mapping;
 
 /// Maximum number of bytes that one run of the program reads.
 const AT_ONCE: usize = 4096;
@@ -72,23 +72,30 @@ impl KernelMemory {
         Some(())
     }
 
-    /// The 64-bit number at kernel address `address`.
-    pub fn read_u64(&self, address: u64) -> Option<u64> {
-        let mut bytes = [0; 8];
-        self.read(address, &mut bytes)?;
-        Some(u64::from_ne_bytes(bytes))
+    /// The 64-bit number at `offset` in the structure at kernel address `structure`.
+    pub fn u64(&self, structure: u64, offset: u64) -> Option<u64> {
+        self.member(structure, offset).map(u64::from_ne_bytes)
     }
 
-    /// The 32-bit number at kernel address `address`.
-    pub fn read_u32(&self, address: u64) -> Option<u32> {
-        let mut bytes = [0; 4];
-        self.read(address, &mut bytes)?;
-        Some(u32::from_ne_bytes(bytes))
+    /// The 32-bit number at `offset` in the structure at kernel address `structure`.
+    pub fn u32(&self, structure: u64, offset: u64) -> Option<u32> {
+        self.member(structure, offset).map(u32::from_ne_bytes)
     }
 
-    /// The pointer at kernel address `address`; `None` if it is null, too.
-    pub fn read_pointer(&self, address: u64) -> Option<u64> {
-        self.read_u64(address).filter(|pointer| *pointer != 0)
+    /// The byte at `offset` in the structure at kernel address `structure`.
+    pub fn byte(&self, structure: u64, offset: u64) -> Option<u8> {
+        self.member(structure, offset).map(u8::from_ne_bytes)
+    }
+
+    /// The pointer at `offset` in the structure at kernel address `structure`; `None` if it is null, too.
+    pub fn pointer(&self, structure: u64, offset: u64) -> Option<u64> {
+        (self.u64(structure, offset)).filter(|pointer| *pointer != 0)
+    }
+
+    fn member<const N: usize>(&self, structure: u64, offset: u64) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        self.read(structure.checked_add(offset)?, &mut bytes)?;
+        Some(bytes)
     }
 
     fn run(&self, arguments: [u64; 2], result: &mut [u8]) -> io::Result<()> {
@@ -122,30 +129,11 @@ pub(crate) fn why_refused(error: io::Error) -> KernelMemoryError {
 
 /// The mapped value of a map.
 #[derive(Debug)]
-struct MappedValue(NonNull<u8>);
-
-// SAFETY: the mapping belongs to the whole process, and this is its only owner.
-unsafe impl Send for MappedValue {}
+struct MappedValue(Mapping);
 
 impl MappedValue {
     fn map(map: &OwnedFd) -> io::Result<Self> {
-        // SAFETY: a new mapping at a place that the kernel chooses; nothing of this process is changed.
-        let address = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                AT_ONCE,
-                libc::PROT_READ,
-                libc::MAP_SHARED,
-                map.as_raw_fd(),
-                0,
-            )
-        };
-        if address == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        NonNull::new(address.cast())
-            .map(Self)
-            .ok_or_else(|| io::Error::other("it is mapped at address 0"))
+        Mapping::shared(Some(map.as_fd()), AT_ONCE, libc::PROT_READ).map(Self)
     }
 
     /// Copies the first bytes of the value to `buffer`.
@@ -155,16 +143,7 @@ impl MappedValue {
         }
         // SAFETY: the mapping has AT_ONCE readable bytes as long as `self` lives; only the program writes there, which
         // has been run under the lock that the caller holds.
-        unsafe {
-            std::ptr::copy_nonoverlapping(self.0.as_ptr(), buffer.as_mut_ptr(), buffer.len())
-        };
+        unsafe { std::ptr::copy_nonoverlapping(self.0.start(), buffer.as_mut_ptr(), buffer.len()) };
         Ok(())
-    }
-}
-
-impl Drop for MappedValue {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made by `map` with this length, and isn't used any more.
-        unsafe { libc::munmap(self.0.as_ptr().cast(), AT_ONCE) };
     }
 }

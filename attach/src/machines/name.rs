@@ -18,7 +18,7 @@ pub fn text(name: &[u8]) -> String {
 }
 
 /// The guest's name by `command_line`, the VMM's arguments with a NUL behind each (`/proc/PID/cmdline`): QEMU's `-name`,
-/// crosvm's and kvmtool's `--name`, Firecracker's `--id`. `None` if there is none of these.
+/// crosvm's and kvmtool's `--name`, Firecracker's `--id`. `None` without such an option.
 fn name_of(command_line: &[u8]) -> Option<String> {
     let mut arguments = command_line.split(|byte| *byte == 0).skip(1);
     while let Some(argument) = arguments.next() {

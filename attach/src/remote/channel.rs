@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vm_memory::GuestAddress;
 
 use super::message::{Answer, BLOCK_BYTES, GuestRange, MAX_BLOCKS, Request, SLOT_BYTES, Stopped};
-use super::processor::Stay;
+use super::processor::ProcessorPin;
 use super::shared::{DATA_BYTES, MESSAGE_WORDS, Shared};
 use crate::tracer::{StopOutcome, TraceError};
 use crate::{AttachError, Slot, Slots};
@@ -23,9 +23,9 @@ const SLICE: Duration = Duration::from_millis(100);
 /// A longer read while a vCPU stands still isn't put together of blocks.
 const MAX_OF_BLOCKS: usize = 4 * BLOCK_BYTES;
 
-/// The guest that the channels are about.
+/// What all channels of a guest share.
 #[derive(Debug)]
-pub struct About {
+pub struct ChannelState {
     /// The VMM.
     pub pid: i32,
     /// The memory slots as they were told last, without their addresses in the VMM.
@@ -37,18 +37,18 @@ pub struct About {
 /// The guest's physical memory, and its vCPUs, as a thread of the tracer shows them. Threads can share it, and take turns.
 #[derive(Debug)]
 pub struct Channel {
-    guest: Arc<About>,
-    asker: Mutex<Asker>,
+    guest: Arc<ChannelState>,
+    requester: Mutex<Requester>,
 }
 
 #[derive(Debug)]
-struct Asker {
+struct Requester {
     shared: Arc<Shared>,
     /// The number of the last request.
     number: u32,
     request: Vec<u64>,
     answer: Box<[u64; MESSAGE_WORDS]>,
-    look: Look,
+    look: LookMemory,
 }
 
 /// A block of guest memory that was read during a look.
@@ -62,11 +62,11 @@ struct Block {
 
 /// The memory that was read while a vCPU stands still.
 #[derive(Debug, Default)]
-struct Look {
+struct LookMemory {
     /// Whether one does.
     is_open: bool,
     /// The processor on which the threads of both processes work meanwhile.
-    stay: Option<Stay>,
+    pin: Option<ProcessorPin>,
     blocks: Vec<Block>,
     /// The bytes of the blocks.
     bytes: Vec<u8>,
@@ -76,7 +76,7 @@ struct Look {
     next: Vec<GuestAddress>,
 }
 
-impl About {
+impl ChannelState {
     pub fn new(pid: i32, slots: &Slots) -> Self {
         let slots = slots.iter().map(|slot| Slot {
             host_address: 0,
@@ -108,31 +108,33 @@ impl About {
 }
 
 impl Channel {
-    pub(super) fn new(guest: Arc<About>, shared: Arc<Shared>) -> Self {
-        let asker = Asker {
+    pub(super) fn new(guest: Arc<ChannelState>, shared: Arc<Shared>) -> Self {
+        let requester = Requester {
             shared,
             number: 0,
             request: Vec::with_capacity(MESSAGE_WORDS),
             answer: Box::new([0; MESSAGE_WORDS]),
-            look: Look::default(),
+            look: LookMemory::default(),
         };
         Self {
             guest,
-            asker: Mutex::new(asker),
+            requester: Mutex::new(requester),
         }
     }
 
     /// How long its vCPU was held so far, in ns, if it is a vCPU's own channel.
     fn held(&self) -> u64 {
-        self.asker().shared.held()
+        self.requester().shared.held()
     }
 
-    fn asker(&self) -> MutexGuard<'_, Asker> {
-        self.asker.lock().unwrap_or_else(PoisonError::into_inner)
+    fn requester(&self) -> MutexGuard<'_, Requester> {
+        self.requester
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn ask(&self, request: &Request, spin: Duration) -> Answer {
-        self.asker().ask(&self.guest, request, spin)
+        self.requester().ask(&self.guest, request, spin)
     }
 
     /// The memory slots as they were told last. Their addresses in the VMM are 0.
@@ -147,11 +149,11 @@ impl Channel {
     /// # Errors
     /// The guest or the tracer has ended, or the guest has no memory that can be read any more. [`Channel::slots`] stay as they were.
     pub fn refresh(&self) -> Result<Option<u32>, AttachError> {
-        let mut asker = self.asker();
-        match asker.ask(&self.guest, &Request::Refresh, Duration::ZERO) {
+        let mut requester = self.requester();
+        match requester.ask(&self.guest, &Request::Refresh, Duration::ZERO) {
             Answer::Slots(vcpus, None) => Ok(vcpus),
             Answer::Slots(vcpus, Some(count)) => {
-                let slots = asker
+                let slots = requester
                     .slots(count)
                     .ok_or(AttachError::Slots(self.guest.pid))?;
                 *(self.guest.slots.write()).unwrap_or_else(PoisonError::into_inner) =
@@ -167,13 +169,13 @@ impl Channel {
 
 impl PhysicalMemory for Channel {
     fn read_physical(&self, address: GuestAddress, buffer: &mut [u8]) -> Option<()> {
-        let mut asker = self.asker();
-        if asker.look.is_open && buffer.len() <= MAX_OF_BLOCKS {
-            return asker.read_blocks(&self.guest, address, buffer);
+        let mut requester = self.requester();
+        if requester.look.is_open && buffer.len() <= MAX_OF_BLOCKS {
+            return requester.read_blocks(&self.guest, address, buffer);
         }
         let mut address = address;
         for part in buffer.chunks_mut(DATA_BYTES) {
-            asker.read(&self.guest, address, part)?;
+            requester.read(&self.guest, address, part)?;
             address = GuestAddress(address.0.checked_add(part.len() as u64)?);
         }
         Some(())
@@ -184,10 +186,10 @@ impl PhysicalMemory for Channel {
     }
 }
 
-impl Asker {
+impl Requester {
     /// Asks, and waits for the answer: first for `spin` without giving the processor away, unless the tracer needs it to answer.
-    fn ask(&mut self, guest: &About, request: &Request, spin: Duration) -> Answer {
-        let spin = match self.look.stay {
+    fn ask(&mut self, guest: &ChannelState, request: &Request, spin: Duration) -> Answer {
+        let spin = match self.look.pin {
             Some(_) => Duration::ZERO,
             None => spin,
         };
@@ -221,7 +223,12 @@ impl Asker {
     }
 
     /// Reads at most [`DATA_BYTES`].
-    fn read(&mut self, guest: &About, address: GuestAddress, buffer: &mut [u8]) -> Option<()> {
+    fn read(
+        &mut self,
+        guest: &ChannelState,
+        address: GuestAddress,
+        buffer: &mut [u8],
+    ) -> Option<()> {
         let bytes = buffer.len();
         let range = GuestRange { address, bytes };
         match self.ask(guest, &Request::Read(range), SPIN) {
@@ -234,7 +241,7 @@ impl Asker {
     /// Reads while a vCPU stands still, by blocks.
     fn read_blocks(
         &mut self,
-        guest: &About,
+        guest: &ChannelState,
         address: GuestAddress,
         buffer: &mut [u8],
     ) -> Option<()> {
@@ -266,7 +273,7 @@ impl Asker {
     }
 
     /// Reads the block at `address`, and returns its number; `None` if there is no room for it. A block that can't be read has a number, too.
-    fn read_block(&mut self, guest: &About, address: GuestAddress) -> Option<usize> {
+    fn read_block(&mut self, guest: &ChannelState, address: GuestAddress) -> Option<usize> {
         let index = self.look.blocks.len();
         if index >= MAX_BLOCKS {
             self.look.is_full = true;
@@ -284,7 +291,7 @@ impl Asker {
     }
 }
 
-impl Look {
+impl LookMemory {
     /// Begins a look that begins with the blocks of `addresses`.
     fn begin(&mut self, addresses: &[GuestAddress], stopped: &Stopped, shared: &Shared) {
         self.blocks.clear();
@@ -399,17 +406,17 @@ impl RemoteVcpu {
         };
         let seen = see(&mut state);
         let is_over = state.is_over;
-        let mut asker = self.channel.asker();
-        asker.look.end();
+        let mut requester = self.channel.requester();
+        requester.look.end();
         if is_over {
-            asker.look.stay = None;
+            requester.look.pin = None;
             return match seen {
                 Err(TraceError::Gone) => Ok(StopOutcome::Gone),
                 seen => seen.map(StopOutcome::Stopped),
             };
         }
-        let answer = asker.ask(&self.channel.guest, &Request::Release, SPIN);
-        asker.look.stay = None;
+        let answer = requester.ask(&self.channel.guest, &Request::Release, SPIN);
+        requester.look.pin = None;
         match answer {
             Answer::Released => seen.map(StopOutcome::Stopped),
             answer => not_stopped(answer),
@@ -417,21 +424,21 @@ impl RemoteVcpu {
     }
 
     fn stop(&self) -> Answer {
-        let mut asker = self.channel.asker();
-        let next = std::mem::take(&mut asker.look.next);
-        asker.look.stay = Stay::here();
-        let processor = asker.look.stay.as_ref();
-        let processor = processor.and_then(|stay| u32::try_from(stay.processor).ok());
+        let mut requester = self.channel.requester();
+        let next = std::mem::take(&mut requester.look.next);
+        requester.look.pin = ProcessorPin::here();
+        let processor = requester.look.pin.as_ref();
+        let processor = processor.and_then(|pin| u32::try_from(pin.processor).ok());
         let request = Request::Look(self.number, processor, next);
-        let answer = asker.ask(&self.channel.guest, &request, Duration::ZERO);
+        let answer = requester.ask(&self.channel.guest, &request, Duration::ZERO);
         let Request::Look(_, _, next) = request else {
             return Answer::Refused;
         };
-        let Asker { look, shared, .. } = &mut *asker;
+        let Requester { look, shared, .. } = &mut *requester;
         if let Answer::Stopped(stopped) = &answer {
             look.begin(&next, stopped, shared);
         } else {
-            look.stay = None;
+            look.pin = None;
         }
         look.next = next;
         answer

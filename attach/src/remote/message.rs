@@ -34,7 +34,7 @@ pub struct GuestRange {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Stop this vCPU of those of the channel, and read its registers and the blocks of guest memory at these addresses. It stands still until
-    /// [`Request::Release`]. Meanwhile whoever asks stays on this processor.
+    /// [`Request::Release`]. Meanwhile the thread that asks stays on this processor.
     Look(usize, Option<u32>, Vec<GuestAddress>),
     /// Ask KVM whether the vCPU that stands still runs or is halted.
     MpState,
@@ -139,9 +139,9 @@ pub enum Answer {
     Gone,
     /// The vCPU can't be looked at, or can't any longer; it goes on.
     Failed(TraceError),
-    /// Whether it is so, or has been done.
+    /// Whether that is true, or was done.
     Is(bool),
-    /// The memory slots, if they have changed: so many are in the data. The number of vCPUs that the guest has made, if that is known.
+    /// The number of vCPUs that the guest has made, if that is known; and the number of memory slots in the data, if they have changed.
     Slots(Option<u32>, Option<usize>),
     /// The guest has ended.
     Ended,

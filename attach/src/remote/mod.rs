@@ -33,7 +33,7 @@ pub use service::StandStill;
 
 use crate::AttachedMemory;
 use crate::tracer::TracedVcpu;
-use channel::About;
+use channel::ChannelState;
 use service::{ServedVcpu, Service};
 use shared::Shared;
 
@@ -52,7 +52,7 @@ pub struct Tracer {
 /// The guest for the side that has none.
 #[derive(Debug)]
 pub struct Guest {
-    about: Arc<About>,
+    state: Arc<ChannelState>,
     /// The vCPUs, each with a channel of its own.
     pub vcpus: Vec<RemoteVcpu>,
     /// The same vCPUs, for one thread that looks at them in turn.
@@ -76,7 +76,7 @@ pub fn divide(
     vcpus: &[TracedVcpu],
     stand_still: StandStill,
 ) -> io::Result<(Tracer, Guest)> {
-    let about = Arc::new(About::new(memory.machine().pid, &memory.slots()));
+    let state = Arc::new(ChannelState::new(memory.machine().pid, &memory.slots()));
     let mut tracer = Tracer {
         services: Vec::new(),
         stopping: Arc::default(),
@@ -99,7 +99,7 @@ pub fn divide(
         );
         tracer.services.push((name, service));
         tracer.shared.push(Arc::clone(&shared));
-        let channel = Arc::new(Channel::new(Arc::clone(&about), Arc::clone(&shared)));
+        let channel = Arc::new(Channel::new(Arc::clone(&state), Arc::clone(&shared)));
         Ok::<_, io::Error>((channel, shared))
     };
     let remote = |channel: &Arc<Channel>, number, vcpu: &TracedVcpu| {
@@ -130,15 +130,15 @@ pub fn divide(
         vcpu_count: memory.vcpu_count(),
         control: reader("slots")?,
         others: [reader("read 0")?, reader("read 1")?],
-        about: Arc::clone(&about),
+        state: Arc::clone(&state),
     };
     Ok((tracer, guest))
 }
 
 impl Guest {
-    /// Notes the process that traces, by a descriptor (pidfd_open(2)): whoever waits for its answer waits no longer than it lives.
+    /// Notes the process that traces, by a descriptor (pidfd_open(2)): a wait for its answer ends when it ends.
     pub fn is_traced_by(&self, tracer: OwnedFd) {
-        self.about.is_traced_by(tracer);
+        self.state.is_traced_by(tracer);
     }
 }
 

@@ -7,14 +7,14 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 
 /// The calling thread stays on one processor until this is dropped.
 #[derive(Debug)]
-pub struct Stay {
+pub struct ProcessorPin {
     /// Where it might run before.
     before: CpuSet,
     /// The number of the processor.
     pub processor: usize,
 }
 
-impl Stay {
+impl ProcessorPin {
     /// Stays where the thread is. `None` if it can't.
     pub fn here() -> Option<Self> {
         Self::at(sched_getcpu())
@@ -31,7 +31,7 @@ impl Stay {
     }
 }
 
-impl Drop for Stay {
+impl Drop for ProcessorPin {
     fn drop(&mut self) {
         // The processors that it may use may have become others meanwhile: then it may use those.
         let _ = sched_setaffinity(None, &self.before);
@@ -45,13 +45,13 @@ mod tests {
     #[test]
     fn a_thread_stays_on_its_processor_until_released() {
         let before = sched_getaffinity(None).unwrap();
-        let stay = Stay::here().unwrap();
+        let pin = ProcessorPin::here().unwrap();
         let now = sched_getaffinity(None).unwrap();
-        assert_eq!((now.count(), sched_getcpu()), (1, stay.processor));
-        drop(stay);
+        assert_eq!((now.count(), sched_getcpu()), (1, pin.processor));
+        drop(pin);
         assert_eq!(sched_getaffinity(None).unwrap(), before);
-        assert!(Stay::at(usize::MAX).is_none());
+        assert!(ProcessorPin::at(usize::MAX).is_none());
         let absent = (0..CpuSet::MAX_CPU).find(|number| !before.is_set(*number));
-        assert!(absent.is_none_or(|number| Stay::at(number).is_none()));
+        assert!(absent.is_none_or(|number| ProcessorPin::at(number).is_none()));
     }
 }

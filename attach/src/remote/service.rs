@@ -8,12 +8,12 @@ use kvmprof_introspection::PhysicalMemory;
 use vm_memory::GuestAddress;
 
 use super::message::{Answer, BLOCK_BYTES, GuestRange, Request, SLOT_BYTES, Stopped};
-use super::processor::Stay;
+use super::processor::ProcessorPin;
 use super::shared::{DATA_BYTES, MESSAGE_WORDS, Shared};
 use crate::tracer::{SLOW_PAUSE, State, StopOutcome, TraceError, TracedVcpu};
 use crate::{AttachError, AttachedMemory, NestedGuest, Slots};
 
-/// How long a vCPU may stand still for a look, whoever asks for it, unless [`StandStill::UntilReleased`] was asked for at the start.
+/// How long a vCPU may stand still for a look by any channel, unless [`StandStill::UntilReleased`] was asked for at the start.
 const MAX_LOOK: Duration = Duration::from_secs(2);
 /// How long the thread takes the processor to wait for the next request: while a vCPU stands still, whose processor is free meanwhile, unless whoever asks needs the
 /// same one; and after a read, which another one often follows.
@@ -140,8 +140,8 @@ impl<M: ServedMemory> Service<M> {
             self.last = number;
             let answer = match self.request() {
                 Some(Request::Look(vcpu, processor, blocks)) => {
-                    let stay = processor.and_then(|it| Stay::at(usize::try_from(it).ok()?));
-                    self.spin_in_look = match stay {
+                    let pin = processor.and_then(|it| ProcessorPin::at(usize::try_from(it).ok()?));
+                    self.spin_in_look = match pin {
                         Some(_) => Duration::ZERO,
                         None => SPIN_IN_LOOK,
                     };
@@ -204,7 +204,7 @@ impl<M: ServedMemory> Service<M> {
         Answer::Slots(self.memory.vcpu_count(), count)
     }
 
-    /// Looks at a vCPU: answers with what it shows, and does what is asked for until it is let go. `None` if nothing is to be answered any more.
+    /// Looks at a vCPU: answers with its state, and serves requests until it is released. `None` if no further answer is needed.
     fn look(&mut self, number: usize, blocks: &[GuestAddress]) -> Option<Answer> {
         self.is_overdue = false;
         // See TracedVcpu.

@@ -4,12 +4,13 @@
 
 use std::hint::spin_loop;
 use std::io;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::Timespec;
 use rustix::thread::futex;
+
+use crate::mapping::Mapping;
 
 /// Words of 8 bytes that a request and an answer have room for.
 pub const MESSAGE_WORDS: usize = 512;
@@ -31,10 +32,8 @@ const LOOKS: u32 = 64;
 
 /// The memory. A process that is forked shares it with its parent.
 #[derive(Debug)]
-pub struct Shared(NonNull<u8>);
+pub struct Shared(Mapping);
 
-// SAFETY: the mapping belongs to the whole process, and this is its only owner in it.
-unsafe impl Send for Shared {}
 // SAFETY: all accesses are by atomic numbers, or by copies from and to the data, about whose contents nothing is assumed.
 unsafe impl Sync for Shared {}
 
@@ -44,23 +43,7 @@ impl Shared {
     /// # Errors
     /// There is no memory.
     pub fn map() -> io::Result<Self> {
-        // SAFETY: a new mapping at a place that the kernel chooses; nothing of this process is changed.
-        let address = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                BYTES,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        if address == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let address = NonNull::new(address.cast());
-        let address = address.ok_or_else(|| io::Error::other("it is mapped at address 0"))?;
-        Ok(Self(address))
+        Mapping::shared(None, BYTES, libc::PROT_READ | libc::PROT_WRITE).map(Self)
     }
 
     /// Asks the other side. The number of the request is that of the last one and 1.
@@ -81,7 +64,7 @@ impl Shared {
         self.read_words(ANSWER, words);
     }
 
-    /// Waits for another request than `last`, as [`Self::is_answered`] does; without a `slice` for any time. The number of the request; `None` if there is none.
+    /// Waits for another request than `last`, as [`Self::is_answered`] does; without a `slice` without a limit. Returns the request's number; `None` if no request came.
     pub fn next_request(&self, last: u32, spin: Duration, slice: Option<Duration>) -> Option<u32> {
         let is_new = |asked| asked != last;
         self.wait(ASKED, ANSWERER_SLEEPS, is_new, spin, slice)
@@ -100,7 +83,7 @@ impl Shared {
         self.wake(ANSWERED, ASKER_SLEEPS);
     }
 
-    /// Wakes up whoever waits for a request, although there may be none.
+    /// Wakes up the thread that waits for a request, although there may be no request.
     pub fn interrupt(&self) {
         // It fails for no word that is mapped.
         let _ = futex::wake(self.word(ASKED), futex::Flags::empty(), u32::MAX >> 1);
@@ -113,7 +96,7 @@ impl Shared {
             // SAFETY: the range is within the data, which is mapped as long as `self` lives. Whatever the other process writes there
             // meanwhile is nothing but bytes.
             unsafe {
-                let place = self.0.as_ptr().add(DATA + at);
+                let place = self.0.start().add(DATA + at);
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, length);
             }
         }
@@ -125,13 +108,13 @@ impl Shared {
         if length > 0 {
             // SAFETY: as for `put_data`.
             unsafe {
-                let place = self.0.as_ptr().add(DATA + at);
+                let place = self.0.start().add(DATA + at);
                 std::ptr::copy_nonoverlapping(place, bytes.as_mut_ptr(), length);
             }
         }
     }
 
-    /// Adds to the time for which the channel's vCPU was held, whoever asked for that.
+    /// Adds to the time for which the channel's vCPU was held, by any channel.
     pub fn add_held(&self, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.held_ns().fetch_add(ns, Ordering::Relaxed);
@@ -145,20 +128,20 @@ impl Shared {
     fn held_ns(&self) -> &AtomicU64 {
         // SAFETY: the offset is within the first page, aligned to 8 bytes, and mapped as long as `self` lives; both processes access it
         // atomically.
-        unsafe { AtomicU64::from_ptr(self.0.as_ptr().add(HELD).cast()) }
+        unsafe { AtomicU64::from_ptr(self.0.start().add(HELD).cast()) }
     }
 
     fn word(&self, offset: usize) -> &AtomicU32 {
         // SAFETY: all offsets are within the first page, aligned to 4 bytes, and mapped as long as `self` lives; both processes access
         // them atomically.
-        unsafe { AtomicU32::from_ptr(self.0.as_ptr().add(offset).cast()) }
+        unsafe { AtomicU32::from_ptr(self.0.start().add(offset).cast()) }
     }
 
     /// The words of a message.
     fn words(&self, offset: usize) -> &[AtomicU64; MESSAGE_WORDS] {
         // SAFETY: a message's offset is a multiple of 8, and its words are mapped as long as `self` lives; both processes access them
         // atomically.
-        unsafe { &*self.0.as_ptr().add(offset).cast() }
+        unsafe { &*self.0.start().add(offset).cast() }
     }
 
     fn write_words(&self, offset: usize, words: &[u64]) {
@@ -211,13 +194,6 @@ impl Shared {
         }
         sleeps.store(0, Ordering::SeqCst);
         is_it(word.load(Ordering::Acquire))
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made by `map` with this length, and isn't used any more by this process.
-        unsafe { libc::munmap(self.0.as_ptr().cast(), BYTES) };
     }
 }
 

@@ -103,9 +103,9 @@ pub fn served() -> io::Result<Served> {
         memory.slots(),
         Arc::clone(&stopping),
     );
-    let about = Arc::new(About::new(PID, &memory.slots()));
+    let state = Arc::new(ChannelState::new(PID, &memory.slots()));
     Ok(Served {
-        channel: Arc::new(Channel::new(about, Arc::clone(&shared))),
+        channel: Arc::new(Channel::new(state, Arc::clone(&shared))),
         memory,
         _tracer: RunningTracer {
             stopping,
@@ -123,7 +123,7 @@ impl Served {
         &self.channel
     }
 
-    /// Asks with these words, whatever they mean, and waits for the answer; `None` if it is none.
+    /// Sends these words as a request, and waits for the answer; `None` if the answer is invalid.
     pub fn ask(&mut self, request: &[u64]) -> Option<Answer> {
         let mut words = [0; MESSAGE_WORDS];
         self.shared.ask(request);
@@ -156,8 +156,8 @@ impl HostileTracer {
     pub fn start(script: Vec<u8>) -> io::Result<(Self, RemoteVcpu)> {
         let shared = Arc::new(Shared::map()?);
         let stopping: Arc<AtomicBool> = Arc::default();
-        let about = Arc::new(About::new(PID, &slots(BYTES)));
-        let channel = Arc::new(Channel::new(about, Arc::clone(&shared)));
+        let state = Arc::new(ChannelState::new(PID, &slots(BYTES)));
+        let channel = Arc::new(Channel::new(state, Arc::clone(&shared)));
         let (answering, is_over) = (Arc::clone(&shared), Arc::clone(&stopping));
         let thread = thread::spawn(move || {
             let mut script = script.as_slice();

@@ -84,12 +84,12 @@ fn requests_that_kvmprof_never_makes_are_refused() {
 #[test]
 fn waits_end_when_the_tracer_ends() {
     let shared = Arc::new(Shared::map().unwrap());
-    let about = Arc::new(About::new(PID, &slots(BYTES)));
+    let state = Arc::new(ChannelState::new(PID, &slots(BYTES)));
     // The read end of a pipe whose other end is closed is ready, like a process that has ended.
     let (ended, other) = io::pipe().unwrap();
     drop(other);
-    about.is_traced_by(ended.into());
-    let channel = Arc::new(Channel::new(about, shared));
+    state.is_traced_by(ended.into());
+    let channel = Arc::new(Channel::new(state, shared));
     let read = channel.read_physical(GuestAddress(BYTES), &mut [0; BLOCK_BYTES]);
     assert_eq!(read, None);
     assert!(matches!(channel.refresh(), Err(AttachError::NoTracer(PID))));

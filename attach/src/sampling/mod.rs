@@ -248,7 +248,7 @@ impl SamplingHost {
     ) -> Option<Stacks> {
         let is_wanted = parts != StackParts::default() && self.form().knows_privilege();
         is_wanted.then_some(())?;
-        let cr4 = (self.kernel.memory()).read_u64(vcpu.checked_add(self.layout.cr4)?)?;
+        let cr4 = self.kernel.memory().u64(vcpu, self.layout.cr4)?;
         Some(Stacks {
             bytes: STACK_BYTES,
             linux,
@@ -263,8 +263,8 @@ impl SamplingHost {
         };
         let control = || {
             let memory = self.kernel.memory();
-            let vmcb = memory.read_pointer(vcpu.checked_add(vmcb)?)?;
-            memory.read_u32(vmcb.checked_add(vmcb::NESTED_CONTROL)?)
+            let vmcb = memory.pointer(vcpu, vmcb)?;
+            memory.u32(vmcb, vmcb::NESTED_CONTROL)
         };
         control().is_some_and(|control| control & 1 == 1)
     }
@@ -275,8 +275,7 @@ impl SamplingHost {
         let process = kernel.process(self.pid);
         let vcpu = process.and_then(|process| kernel.private_data(process, descriptor));
         let of_guest = |vcpu: &u64| {
-            let kvm = vcpu.checked_add(self.layout.kvm)?;
-            (kernel.memory().read_pointer(kvm)? == self.kvm).then_some(())
+            (kernel.memory().pointer(*vcpu, self.layout.kvm)? == self.kvm).then_some(())
         };
         vcpu.filter(|vcpu| of_guest(vcpu).is_some())
             .ok_or(SamplingError::NoVcpu)

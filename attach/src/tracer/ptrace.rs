@@ -50,16 +50,9 @@ impl TracedThread {
     /// # Errors
     /// PTRACE_SEIZE fails: with EPERM, or with ESRCH if there is no such thread.
     pub fn seize(tid: pid_t) -> io::Result<Self> {
+        let options = libc::PTRACE_O_TRACESYSGOOD as usize as *mut c_void;
         // SAFETY: PTRACE_SEIZE takes no address, and its options as a number.
-        let result = unsafe {
-            libc::ptrace(
-                libc::PTRACE_SEIZE,
-                tid,
-                ptr::null_mut::<c_void>(),
-                libc::PTRACE_O_TRACESYSGOOD as usize as *mut c_void,
-            )
-        };
-        check(result)?;
+        unsafe { ptrace(libc::PTRACE_SEIZE, tid, 0, options)? };
         Ok(Self { tid })
     }
 
@@ -119,33 +112,15 @@ impl TracedThread {
 
     /// The general registers of a stopped thread.
     pub fn registers(&self) -> io::Result<user_regs_struct> {
-        let mut registers = MaybeUninit::<user_regs_struct>::uninit();
-        // SAFETY: PTRACE_GETREGS writes a user_regs_struct to its last argument.
-        let result = unsafe {
-            libc::ptrace(
-                libc::PTRACE_GETREGS,
-                self.tid,
-                ptr::null_mut::<c_void>(),
-                registers.as_mut_ptr().cast::<c_void>(),
-            )
-        };
-        check(result)?;
-        // SAFETY: it was written.
-        Ok(unsafe { registers.assume_init() })
+        // SAFETY: PTRACE_GETREGS writes a user_regs_struct, which consists of numbers.
+        unsafe { self.read(libc::PTRACE_GETREGS, 0) }
     }
 
     /// Sets the general registers of a stopped thread.
     pub fn set_registers(&self, registers: &user_regs_struct) -> io::Result<()> {
+        let registers = ptr::from_ref(registers).cast_mut().cast();
         // SAFETY: PTRACE_SETREGS reads a user_regs_struct from its last argument.
-        let result = unsafe {
-            libc::ptrace(
-                libc::PTRACE_SETREGS,
-                self.tid,
-                ptr::null_mut::<c_void>(),
-                ptr::from_ref(registers).cast_mut().cast::<c_void>(),
-            )
-        };
-        check(result)
+        unsafe { ptrace(libc::PTRACE_SETREGS, self.tid, 0, registers) }
     }
 
     /// The extended registers of a stopped thread (floating point and vectors), as XSAVE lays them out, or FXSAVE on an
@@ -165,66 +140,31 @@ impl TracedThread {
             iov_base: bytes.as_mut_ptr().cast(),
             iov_len: bytes.len(),
         };
+        let described = (&raw mut buffer).cast();
         // SAFETY: PTRACE_GETREGSET writes to the buffer that the iovec describes, at most its length, and sets that.
-        let result = unsafe {
-            libc::ptrace(
-                libc::PTRACE_GETREGSET,
-                self.tid,
-                kind as *mut c_void,
-                (&raw mut buffer).cast::<c_void>(),
-            )
-        };
-        check(result)?;
+        unsafe { ptrace(libc::PTRACE_GETREGSET, self.tid, kind, described)? };
         bytes.truncate(buffer.iov_len);
         Ok(bytes)
     }
 
     /// The signals that a stopped thread has blocked, signal n at bit n - 1.
     pub fn blocked_signals(&self) -> io::Result<u64> {
-        let mut set = 0_u64;
         // SAFETY: PTRACE_GETSIGMASK writes the 8 bytes of a kernel's signal set.
-        let result = unsafe {
-            libc::ptrace(
-                libc::PTRACE_GETSIGMASK,
-                self.tid,
-                size_of::<u64>() as *mut c_void,
-                (&raw mut set).cast::<c_void>(),
-            )
-        };
-        check(result)?;
-        Ok(set)
+        unsafe { self.read(libc::PTRACE_GETSIGMASK, size_of::<u64>()) }
     }
 
     /// Sets the signals that a stopped thread has blocked. SIGKILL and SIGSTOP can't be blocked.
     pub fn set_blocked_signals(&self, mut set: u64) -> io::Result<()> {
+        let (bytes, set) = (size_of::<u64>(), (&raw mut set).cast());
         // SAFETY: PTRACE_SETSIGMASK reads the 8 bytes of a kernel's signal set.
-        let result = unsafe {
-            libc::ptrace(
-                libc::PTRACE_SETSIGMASK,
-                self.tid,
-                size_of::<u64>() as *mut c_void,
-                (&raw mut set).cast::<c_void>(),
-            )
-        };
-        check(result)
+        unsafe { ptrace(libc::PTRACE_SETSIGMASK, self.tid, bytes, set) }
     }
 
     /// Whether the signal that a stopped thread is about to get is due to what it does at an address of which `is_moved` says so, where it was moved to. Others were
     /// sent by a process, or are due to what the thread did before, and wouldn't come again: a breakpoint of its own, or a system call that its filter traps.
     pub fn is_signal_due(&self, is_moved: impl Fn(u64) -> bool) -> io::Result<bool> {
-        let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
-        // SAFETY: PTRACE_GETSIGINFO writes a siginfo_t to its last argument.
-        let result = unsafe {
-            libc::ptrace(
-                libc::PTRACE_GETSIGINFO,
-                self.tid,
-                ptr::null_mut::<c_void>(),
-                info.as_mut_ptr().cast::<c_void>(),
-            )
-        };
-        check(result)?;
-        // SAFETY: it was written.
-        let info = unsafe { info.assume_init() };
+        // SAFETY: PTRACE_GETSIGINFO writes a siginfo_t, which consists of numbers.
+        let info: libc::siginfo_t = unsafe { self.read(libc::PTRACE_GETSIGINFO, 0)? };
         // SAFETY: any bytes are an address. Those of a trap and of a system call are at the same place.
         let address = unsafe { info.si_addr() } as u64;
         Ok(match (info.si_signo, info.si_code) {
@@ -240,19 +180,10 @@ impl TracedThread {
 
     /// At which system call a thread has stopped; `None` if it has stopped elsewhere.
     pub fn system_call(&self) -> io::Result<Option<SystemCall>> {
-        let mut info = MaybeUninit::<libc::ptrace_syscall_info>::zeroed();
-        // SAFETY: PTRACE_GET_SYSCALL_INFO writes a ptrace_syscall_info of at most this size to its last argument.
-        let result = unsafe {
-            libc::ptrace(
-                libc::PTRACE_GET_SYSCALL_INFO,
-                self.tid,
-                size_of::<libc::ptrace_syscall_info>() as *mut c_void,
-                info.as_mut_ptr().cast::<c_void>(),
-            )
-        };
-        check(result)?;
-        // SAFETY: it consists of numbers, which were zeroed or written.
-        let info = unsafe { info.assume_init() };
+        let bytes = size_of::<libc::ptrace_syscall_info>();
+        // SAFETY: PTRACE_GET_SYSCALL_INFO writes a ptrace_syscall_info of at most this size, which consists of numbers.
+        let info: libc::ptrace_syscall_info =
+            unsafe { self.read(libc::PTRACE_GET_SYSCALL_INFO, bytes)? };
         // SAFETY: all parts of the union consist of numbers, which were zeroed or written.
         let side = unsafe {
             match info.op {
@@ -270,37 +201,33 @@ impl TracedThread {
 
     /// The address of a stopped thread's `struct rseq` (rseq(2)); `None` if it has none.
     pub fn rseq(&self) -> io::Result<Option<u64>> {
-        let mut found = MaybeUninit::<libc::ptrace_rseq_configuration>::zeroed();
-        // SAFETY: PTRACE_GET_RSEQ_CONFIGURATION writes a ptrace_rseq_configuration of at most this size to its last argument.
-        let result = unsafe {
-            libc::ptrace(
-                libc::PTRACE_GET_RSEQ_CONFIGURATION,
-                self.tid,
-                size_of::<libc::ptrace_rseq_configuration>() as *mut c_void,
-                found.as_mut_ptr().cast::<c_void>(),
-            )
-        };
-        match check(result) {
+        let bytes = size_of::<libc::ptrace_rseq_configuration>();
+        // SAFETY: PTRACE_GET_RSEQ_CONFIGURATION writes a ptrace_rseq_configuration of at most this size, which consists of numbers.
+        let found: io::Result<libc::ptrace_rseq_configuration> =
+            unsafe { self.read(libc::PTRACE_GET_RSEQ_CONFIGURATION, bytes) };
+        let address = match found {
             // A kernel without restartable sequences doesn't know the request.
             Err(error) if error.raw_os_error() == Some(libc::EIO) => return Ok(None),
-            other => other?,
-        }
-        // SAFETY: it consists of numbers, which were zeroed or written.
-        let address = unsafe { found.assume_init() }.rseq_abi_pointer;
+            found => found?.rseq_abi_pointer,
+        };
         Ok((address != 0).then_some(address))
     }
 
     fn request(&self, request: c_uint, data: c_uint) -> io::Result<()> {
         // SAFETY: these requests take no address, and a signal or nothing as data.
-        let result = unsafe {
-            libc::ptrace(
-                request,
-                self.tid,
-                ptr::null_mut::<c_void>(),
-                data as usize as *mut c_void,
-            )
-        };
-        check(result)
+        unsafe { ptrace(request, self.tid, 0, data as usize as *mut c_void) }
+    }
+
+    /// The value that `request` writes.
+    ///
+    /// # Safety
+    /// The request with this address writes no more than a `T` to its last argument, and a `T` may be zeros and whatever it writes.
+    unsafe fn read<T>(&self, request: c_uint, address: usize) -> io::Result<T> {
+        let mut value = MaybeUninit::<T>::zeroed();
+        // SAFETY: it writes no more than the value has.
+        unsafe { ptrace(request, self.tid, address, value.as_mut_ptr().cast())? };
+        // SAFETY: its bytes were zeroed or written.
+        Ok(unsafe { value.assume_init() })
     }
 }
 
@@ -311,7 +238,13 @@ impl Drop for TracedThread {
     }
 }
 
-fn check(result: libc::c_long) -> io::Result<()> {
+/// One call of ptrace(2).
+///
+/// # Safety
+/// `data` is a number, or points to what the request with this address reads and writes.
+unsafe fn ptrace(request: c_uint, tid: pid_t, address: usize, data: *mut c_void) -> io::Result<()> {
+    // SAFETY: as the caller states.
+    let result = unsafe { libc::ptrace(request, tid, address as *mut c_void, data) };
     if result < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -6,12 +6,11 @@ use std::time::{Duration, Instant};
 
 use libc::{c_int, pid_t, user_regs_struct};
 
-use super::TraceError;
 use super::code::ThreadCode;
 use super::frame::ReturnFrame;
-use super::memory;
 use super::moved::MovedThread;
 use super::ptrace::{SyscallStop, SystemCall, TracedThread};
+use super::{TraceError, memory};
 
 /// How long this thread looks without a pause at a thread that hasn't stopped yet, and the pause between later looks.
 const SPIN: Duration = Duration::from_micros(50);

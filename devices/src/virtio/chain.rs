@@ -76,8 +76,7 @@ impl Cursor {
                 .ok_or(QueueError::BufferOutsideMemory)?;
             transfer(address, moved, step as usize).map_err(|_| QueueError::BufferOutsideMemory)?;
             moved += step as usize;
-            // A chain of memory may be longer than the length field of a used element can state.
-            self.done = self.done.saturating_add(step);
+            self.done += step;
             self.offset += step;
             if self.offset == piece.length {
                 self.piece += 1;
@@ -92,7 +91,7 @@ impl Chain {
     /// Reads and checks all descriptors of the chain that starts with number `head` of `table`.
     pub fn read(
         memory: &GuestMemory,
-        table: Table,
+        mut table: Table,
         head: u16,
         direction: Direction,
     ) -> Result<Self, QueueError> {
@@ -105,8 +104,9 @@ impl Chain {
             direction,
             total: 0,
         };
-        let mut next = head;
-        for _ in 0..table.length {
+        let (mut next, mut left) = (head, table.length);
+        while left > 0 {
+            left -= 1;
             let descriptor = reader.descriptor(table, next)?;
             let flags = u32::from(descriptor.flags());
             if flags & VRING_DESC_F_INDIRECT != 0 {
@@ -114,8 +114,9 @@ impl Chain {
                 if flags & VRING_DESC_F_NEXT != 0 {
                     return Err(QueueError::Indirect);
                 }
-                reader.read_indirect(&mut chain, table, descriptor)?;
-                return reader.whole(chain);
+                table = table.indirect(descriptor)?;
+                (next, left) = (0, table.length);
+                continue;
             }
             reader.add(&mut chain, descriptor)?;
             if flags & VRING_DESC_F_NEXT == 0 {
@@ -127,6 +128,22 @@ impl Chain {
     }
 }
 
+impl Table {
+    /// The table that `descriptor` leads to (section 2.7.5.3). It allows no further one.
+    fn indirect(self, descriptor: Descriptor) -> Result<Self, QueueError> {
+        let bytes = u64::from(descriptor.len());
+        let length = u16::try_from(bytes / DESCRIPTOR_SIZE).map_err(|_| QueueError::Indirect)?;
+        if length == 0 || bytes % DESCRIPTOR_SIZE != 0 || length > self.indirect_max {
+            return Err(QueueError::Indirect);
+        }
+        Ok(Self {
+            address: descriptor.addr().0,
+            length,
+            indirect_max: 0,
+        })
+    }
+}
+
 /// Reads one chain.
 struct Reader<'a> {
     memory: &'a GuestMemory,
@@ -135,44 +152,11 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads the table that `descriptor` leads to (section 2.7.5.3).
-    fn read_indirect(
-        &mut self,
-        chain: &mut Chain,
-        table: Table,
-        descriptor: Descriptor,
-    ) -> Result<(), QueueError> {
-        let bytes = u64::from(descriptor.len());
-        let length = u16::try_from(bytes / DESCRIPTOR_SIZE).map_err(|_| QueueError::Indirect)?;
-        if length == 0 || bytes % DESCRIPTOR_SIZE != 0 || length > table.indirect_max {
-            return Err(QueueError::Indirect);
-        }
-        let indirect = Table {
-            address: descriptor.addr().0,
-            length,
-            indirect_max: 0,
-        };
-        let mut next = 0;
-        for _ in 0..length {
-            let descriptor = self.descriptor(indirect, next)?;
-            let flags = u32::from(descriptor.flags());
-            if flags & VRING_DESC_F_INDIRECT != 0 {
-                return Err(QueueError::Indirect);
-            }
-            self.add(chain, descriptor)?;
-            if flags & VRING_DESC_F_NEXT == 0 {
-                return Ok(());
-            }
-            next = descriptor.next();
-        }
-        Err(QueueError::Loop)
-    }
-
     fn add(&mut self, chain: &mut Chain, descriptor: Descriptor) -> Result<(), QueueError> {
         let is_output = u32::from(descriptor.flags()) & VRING_DESC_F_WRITE != 0;
         let allowed = match self.direction {
             Direction::ToDevice => !is_output,
-            Direction::ToDriver | Direction::Memory => is_output,
+            Direction::ToDriver => is_output,
             // The pieces that the device reads come first (section 2.7.4.2).
             Direction::Request => is_output || chain.output.pieces.is_empty(),
         };
@@ -197,7 +181,7 @@ impl Reader<'_> {
             });
         }
         self.total += u64::from(descriptor.len());
-        if self.total > CHAIN_MAX && self.direction != Direction::Memory {
+        if self.total > CHAIN_MAX {
             return Err(QueueError::TooLong);
         }
         Ok(())

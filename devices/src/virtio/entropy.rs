@@ -100,8 +100,6 @@ impl VirtioDevice for Entropy {
         Vec::new()
     }
 
-    fn driver_ok(&mut self, _features: u64) {}
-
     fn reset(&mut self) {
         self.broken = false;
     }

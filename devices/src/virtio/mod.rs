@@ -44,7 +44,7 @@ pub trait VirtioDevice {
     fn configuration(&self) -> Vec<u8>;
 
     /// Notes that the driver is ready and has accepted these features. Queues are served from now on.
-    fn driver_ok(&mut self, features: u64);
+    fn driver_ok(&mut self, _features: u64) {}
 
     /// Restores the initial state after a reset by the driver, which can come at any moment. Work that can't be done here must be
     /// done before queues are served again.

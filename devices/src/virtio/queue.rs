@@ -86,8 +86,6 @@ pub enum Direction {
     ToDriver,
     /// Each chain is a request, which the device reads, and then room for its answer, which it writes.
     Request,
-    /// Each chain is memory that the driver names, for the device to write or not, of any length.
-    Memory,
 }
 
 /// The driver's settings for a queue: guest-physical addresses.
@@ -121,7 +119,6 @@ impl QueueLayout {
 pub struct Virtqueue {
     queue: Queue,
     layout: QueueLayout,
-    direction: Direction,
     chain: Option<Chain>,
     /// Heads of chains that the previous server of the queue hasn't finished. They come first.
     left: VecDeque<u16>,
@@ -138,7 +135,6 @@ impl Virtqueue {
         Ok(Self {
             queue: Queue::new(size_max).map_err(|_| QueueError::Size(size_max.into()))?,
             layout: QueueLayout::default(),
-            direction: Direction::ToDevice,
             chain: None,
             left: VecDeque::new(),
             used: false,
@@ -252,7 +248,6 @@ impl Virtqueue {
         memory: &GuestMemory,
         direction: Direction,
     ) -> Result<bool, QueueError> {
-        self.direction = direction;
         if self.chain.is_none() && self.is_ready() {
             let mut head = self.next_head(memory)?;
             if head.is_none() && self.queue.event_idx_enabled() {
@@ -346,17 +341,6 @@ impl Virtqueue {
         if let Some(chain) = &mut self.chain {
             // Nothing is moved, so that nothing fails.
             let _ = (chain.output).advance(bytes, |_, _, _| Ok::<_, QueueError>(()));
-        }
-    }
-
-    /// Skips the next memory to write, `bytes` at most, and calls `each` with the pieces of that memory.
-    pub fn take_memory(&mut self, bytes: usize, mut each: impl FnMut(GuestAddress, usize)) {
-        if let Some(chain) = &mut self.chain {
-            // Nothing is moved, so that nothing fails.
-            let _ = (chain.output).advance(bytes, |address, _, length| {
-                each(address, length);
-                Ok::<_, QueueError>(())
-            });
         }
     }
 

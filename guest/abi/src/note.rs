@@ -34,6 +34,8 @@
 //! The VMM starts all vCPUs at once at the image's entry point, with rdi = index and rdx = number of vCPUs, instead of
 //! leaving all but the first to wait for INIT and SIPI. The descriptor is empty or a `u32 version` = 1.
 
+use crate::encoded::array;
+
 /// The owner of all notes of this module, without its final NUL.
 pub const OWNER: &str = "kvmprof";
 
@@ -184,19 +186,13 @@ impl core::fmt::Display for NoteError {
 impl core::error::Error for NoteError {}
 
 fn u32_at(bytes: &[u8], offset: usize) -> Result<u32, NoteError> {
-    bytes
-        .get(offset..)
-        .and_then(|rest| rest.first_chunk())
-        .map(|field| u32::from_le_bytes(*field))
-        .ok_or(NoteError::Truncated(bytes.len()))
+    let field = array(bytes, offset).ok_or(NoteError::Truncated(bytes.len()))?;
+    Ok(u32::from_le_bytes(field))
 }
 
 fn i64_at(bytes: &[u8], offset: usize) -> Result<i64, NoteError> {
-    bytes
-        .get(offset..)
-        .and_then(|rest| rest.first_chunk())
-        .map(|field| i64::from_le_bytes(*field))
-        .ok_or(NoteError::Truncated(bytes.len()))
+    let field = array(bytes, offset).ok_or(NoteError::Truncated(bytes.len()))?;
+    Ok(i64::from_le_bytes(field))
 }
 
 fn check_version(descriptor: &[u8]) -> Result<(), NoteError> {

@@ -165,26 +165,13 @@ impl CounterId {
 
     /// The source of the counts.
     pub const fn source(self) -> CounterSource {
-        match self {
-            Self::CpuTime
-            | Self::Ticks
-            | Self::PortReads
-            | Self::PortWrites
-            | Self::MmioReads
-            | Self::MmioWrites
-            | Self::Interrupted => CounterSource::Kvmprof,
-            Self::Exits
-            | Self::Halts
-            | Self::Interrupts
-            | Self::TlbFlushes
-            | Self::Emulated
-            | Self::PageFaults => CounterSource::Kvm,
-            Self::Cycles
-            | Self::Instructions
-            | Self::Branches
-            | Self::BranchMisses
-            | Self::CacheReferences
-            | Self::CacheMisses => CounterSource::Processor,
+        // Their numbers are in the order of their sources.
+        if self.number() <= Self::Interrupted.number() {
+            CounterSource::Kvmprof
+        } else if self.number() <= Self::PageFaults.number() {
+            CounterSource::Kvm
+        } else {
+            CounterSource::Processor
         }
     }
 }

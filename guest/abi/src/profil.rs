@@ -113,6 +113,22 @@ impl Call {
     /// Bytes of an encoded call, without its ranges.
     pub const SIZE: usize = 72;
 
+    /// A call of `function` for the process `pid`, without a buffer.
+    pub const fn new(function: Function, pid: i32) -> Self {
+        Self {
+            function,
+            flags: 0,
+            pid,
+            ranges: 0,
+            buffer: 0,
+            size: 0,
+            offset: 0,
+            scale: 0,
+            time: u64::MAX,
+            program: [0; 16],
+        }
+    }
+
     /// The encoded form, as in `PROFIL.md`.
     pub fn encode(&self) -> Encoded<{ Self::SIZE }> {
         let mut bytes = Encoded::new();

@@ -17,8 +17,7 @@
 //! ([`detect`]). If `getpc` was killed, the stream ends anywhere.
 
 use crate::encoded::{Encoded, array};
-use crate::pcs::low_u16;
-use crate::pcs::{Format, Ledger, MAX_LIST, Record, Status, kind};
+use crate::pcs::{Format, Ledger, MAX_LIST, Record, Status, kind, low_u16};
 
 /// Bytes in a process's name (`TASK_COMM_LEN`, `include/linux/sched.h`).
 pub const COMM_SIZE: usize = 16;

@@ -355,7 +355,7 @@ impl Agent {
         }
     }
 
-    fn disconnect(&mut self, error: &dyn std::error::Error) {
+    fn disconnect(&mut self, error: &(dyn std::error::Error + 'static)) {
         let was_ready = self.connection.as_ref().is_some_and(Connection::is_ready);
         self.connection = None;
         self.environment.outgoing = Outgoing::default();
@@ -440,12 +440,7 @@ fn wait(fds: &mut [PollFd<'_>], timeout: Duration) -> anyhow::Result<()> {
 }
 
 /// The error and its causes, on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes: Vec<String> = anyhow::Chain::new(error).map(ToString::to_string).collect();
+    causes.join(": ")
 }

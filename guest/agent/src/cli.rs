@@ -9,9 +9,8 @@ use clap::Parser;
 use crate::agent::{Agent, Settings};
 use crate::cuse::Permissions;
 use crate::daemon::{Process, Readiness, go_to_background};
-use crate::kernel_log;
-use crate::other;
 use crate::port::PortLocation;
+use crate::{kernel_log, other};
 
 /// Makes /dev/pcs, /dev/prf, /dev/prf0.., /dev/profil and /dev/pmc in a guest of kvmprof's
 ///

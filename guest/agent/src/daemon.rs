@@ -46,8 +46,8 @@ pub fn go_to_background() -> io::Result<Process> {
         -1 => Err(io::Error::last_os_error()),
         0 => {
             drop(ours);
-            // SAFETY: setsid takes no memory. It can't fail, because a new process leads no group.
-            unsafe { libc::setsid() };
+            // It can't fail, because a new process leads no group.
+            let _ = rustix::process::setsid();
             Ok(Process::Background(Readiness::Background(theirs)))
         }
         _ => {

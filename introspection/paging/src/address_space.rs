@@ -124,6 +124,13 @@ impl<'a, M: PhysicalMemory> AddressSpace<'a, M> {
             self.translate(address)
         })
     }
+
+    /// The `N` bytes at virtual address `address`. `None` if a part isn't mapped or isn't guest memory.
+    pub fn read_array<const N: usize>(&self, address: u64) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        self.read(address, &mut bytes)?;
+        Some(bytes)
+    }
 }
 
 /// True if the bits above those that `levels` levels of page tables translate equal the highest translated bit.
@@ -152,7 +159,5 @@ pub fn read_paged<M: PhysicalMemory>(
 
 /// The 64-bit number at guest-physical address `address`.
 pub fn read_u64<M: PhysicalMemory>(memory: &M, address: GuestAddress) -> Option<u64> {
-    let mut bytes = [0; 8];
-    memory.read_physical(address, &mut bytes)?;
-    Some(u64::from_le_bytes(bytes))
+    memory.read_array(address).map(u64::from_le_bytes)
 }

@@ -34,6 +34,16 @@ pub trait PhysicalMemory {
 
     /// Whether guest-physical address `address` is guest memory.
     fn contains(&self, address: GuestAddress) -> bool;
+
+    /// The `N` bytes at guest-physical address `address`. `None` if a part isn't guest memory.
+    fn read_array<const N: usize>(&self, address: GuestAddress) -> Option<[u8; N]>
+    where
+        Self: Sized,
+    {
+        let mut bytes = [0; N];
+        self.read_physical(address, &mut bytes)?;
+        Some(bytes)
+    }
 }
 
 /// Physical memory that can also be written: the memory of a guest that this process runs.

@@ -27,11 +27,6 @@ impl Findings {
         self.add_member(structure, SIZE, size);
     }
 
-    /// Adds that `enumerator` of `enumeration` is `value`.
-    pub fn add_number(&mut self, enumeration: &'static str, enumerator: &'static str, value: u64) {
-        self.add_member(enumeration, enumerator, value);
-    }
-
     /// Adds that the variable `name` has the link-time address `address`.
     pub fn add_variable(&mut self, name: &'static str, address: u64) {
         vote(&mut self.variables, name, address);

@@ -26,8 +26,6 @@ use flow::{Call, Flow};
 use crate::Symbols;
 use crate::image::KernelImage;
 
-/// Maximum length of an instruction, in bytes (SDM volume 2, section 2.3.11).
-const MAX_LENGTH: usize = 15;
 /// Maximum number of bytes of code that are searched. Distributions' kernels have some 20 MB of code.
 const MAX_TEXT: usize = 64 << 20;
 /// Maximum length of a function whose end isn't known, in bytes.
@@ -69,7 +67,6 @@ impl<'a> Code<'a> {
     /// if the bytes are none.
     pub fn instruction(&self, address: u64) -> Option<Instruction> {
         let bytes = self.image.bytes_from(address)?;
-        let bytes = &bytes[..bytes.len().min(MAX_LENGTH)];
         let options = DecoderOptions::NONE;
         let mut instruction = Decoder::with_ip(64, bytes, address, options).decode();
         self.unrelocate(&mut instruction);
@@ -132,6 +129,11 @@ impl<'a> Code<'a> {
         Some(Flow::of(self, self.function(name)?))
     }
 
+    /// What those of the functions `names` do that the kernel has.
+    pub fn flows<const N: usize>(&self, names: [&str; N]) -> impl Iterator<Item = Flow> {
+        names.into_iter().filter_map(|name| self.flow(name))
+    }
+
     /// What the function at `start` does.
     pub fn flow_at(&self, start: u64) -> Flow {
         Flow::of(self, self.from(start))
@@ -142,6 +144,11 @@ impl<'a> Code<'a> {
         call.target.is_some_and(|target| {
             self.name(target) == Some(name) || self.found.get(name) == Some(&target)
         })
+    }
+
+    /// The calls in `flow` to the function `name`.
+    pub fn calls_to<'f>(&'f self, flow: &'f Flow, name: &'f str) -> impl Iterator<Item = &'f Call> {
+        (flow.calls.iter()).filter(move |call| self.is_call_to(call, name))
     }
 
     /// The function around `address`, if the symbols tell it.

@@ -41,11 +41,11 @@ struct NamedCode {
 #[derive(Debug)]
 pub struct Firmware {
     slots: Box<[Slot]>,
-    known: Mutex<Known>,
+    known: Mutex<FirmwareState>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct FirmwareState {
     volumes: Volumes,
     log: FirmwareLog,
 }
@@ -96,15 +96,13 @@ impl Firmware {
         if slot.state.load(Ordering::Relaxed) != 0 {
             return;
         }
-        let mut code = [0; CODE];
         let physical = AddressSpace::new(memory, registers).translate(address);
-        if physical != Some(GuestAddress(address))
-            || memory
-                .read_physical(GuestAddress(address), &mut code)
-                .is_none()
-        {
+        if physical != Some(GuestAddress(address)) {
             return;
         }
+        let Some(code) = memory.read_array::<CODE>(GuestAddress(address)) else {
+            return;
+        };
         let claimed = (slot.state).compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
         if claimed.is_ok() {
             slot.address.store(address, Ordering::Relaxed);
@@ -122,12 +120,10 @@ impl Firmware {
             return;
         }
         let mut known = self.known();
-        let Known { volumes, log } = &mut *known;
+        let FirmwareState { volumes, log } = &mut *known;
         for noted in noted {
-            let mut now = [0; CODE];
-            let is_same = memory
-                .read_physical(GuestAddress(noted.address), &mut now)
-                .is_some_and(|()| now == noted.code);
+            let now = memory.read_array(GuestAddress(noted.address));
+            let is_same = now == Some(noted.code);
             let found = is_same.then(|| find(memory, &noted, volumes)).flatten();
             log.add(&noted, found);
         }
@@ -143,7 +139,7 @@ impl Firmware {
         self.known().log.after(known)
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+    fn known(&self) -> std::sync::MutexGuard<'_, FirmwareState> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -192,9 +188,7 @@ fn word(name: &str) -> Option<String> {
 
 /// `N` bytes at a physical address.
 fn bytes<const N: usize, M: PhysicalMemory>(memory: &M, address: u64) -> Option<[u8; N]> {
-    let mut bytes = [0; N];
-    memory.read_physical(GuestAddress(address), &mut bytes)?;
-    Some(bytes)
+    memory.read_array(GuestAddress(address))
 }
 
 #[cfg(test)]

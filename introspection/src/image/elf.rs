@@ -6,10 +6,10 @@ use std::io::Read;
 use flate2::read::ZlibDecoder;
 use object::elf::{
     ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD, ET_DYN, FileHeader64, PF_X, PT_LOAD, ProgramHeader64,
-    SHF_EXECINSTR, SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB, SectionType, SymbolSection,
+    SHF_EXECINSTR, SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB, SectionHeader64, SectionType, SymbolSection,
 };
 use object::read::elf::{
-    CompressionHeader, FileHeader, NoteIterator, ProgramHeader, SectionHeader,
+    CompressionHeader, FileHeader, NoteIterator, ProgramHeader, SectionHeader, SectionTable,
 };
 use object::{LittleEndian, SectionIndex, read};
 
@@ -17,6 +17,7 @@ use super::super::IntrospectionError;
 
 type Header = FileHeader64<LittleEndian>;
 type Program = ProgramHeader64<LittleEndian>;
+type Section = SectionHeader64<LittleEndian>;
 
 /// Maximum number of segments; a kernel has about five.
 const MAX_SEGMENTS: usize = 64;
@@ -51,17 +52,20 @@ impl<'a> Vmlinux<'a> {
     /// The file isn't a 64-bit little-endian ELF file, or its headers point outside it.
     pub fn parse(file: &'a [u8]) -> Result<Self, IntrospectionError> {
         let header = Header::parse(file).map_err(damaged)?;
-        let endian = header.endian().map_err(damaged)?;
+        header.endian().map_err(damaged)?;
         let mut segments = Vec::new();
-        for program in header.program_headers(endian, file).map_err(damaged)? {
-            if program.p_type(endian) == PT_LOAD && segments.len() < MAX_SEGMENTS {
-                let data = program.data(endian, file).map_err(|()| {
+        for program in header
+            .program_headers(LittleEndian, file)
+            .map_err(damaged)?
+        {
+            if program.p_type(LittleEndian) == PT_LOAD && segments.len() < MAX_SEGMENTS {
+                let data = program.data(LittleEndian, file).map_err(|()| {
                     IntrospectionError::Elf("a segment lies outside the file".to_owned())
                 })?;
                 segments.push(Segment {
-                    address: program.p_vaddr(endian),
+                    address: program.p_vaddr(LittleEndian),
                     data,
-                    memory_length: program.p_memsz(endian),
+                    memory_length: program.p_memsz(LittleEndian),
                 });
             }
         }
@@ -74,30 +78,21 @@ impl<'a> Vmlinux<'a> {
 
     /// Whether the file may run at any address.
     pub fn is_position_independent(&self) -> bool {
-        let kind = self
-            .header
-            .endian()
-            .map(|endian| self.header.e_type(endian));
-        kind == Ok(ET_DYN)
+        self.header.e_type(LittleEndian) == ET_DYN
     }
 
     /// The parts of executable segments that are in the file, by the virtual address to which they were linked.
     pub fn executable(&self) -> impl Iterator<Item = (u64, &'a [u8])> {
-        let (file, header) = (self.file, self.header);
-        let programs = header.endian().and_then(|endian| {
-            let programs = header.program_headers(endian, file)?;
-            Ok((endian, programs))
+        let file = self.file;
+        let programs = self.header.program_headers(LittleEndian, file);
+        let code = programs.unwrap_or_default().iter().filter(|program| {
+            program.p_type(LittleEndian) == PT_LOAD && program.p_flags(LittleEndian).0 & PF_X.0 != 0
         });
-        programs.into_iter().flat_map(move |(endian, programs)| {
-            let code = programs.iter().filter(move |program| {
-                program.p_type(endian) == PT_LOAD && program.p_flags(endian).0 & PF_X.0 != 0
-            });
-            let part = move |program: &Program| {
-                let data = program.data(endian, file).ok()?;
-                Some((program.p_vaddr(endian), data))
-            };
-            code.filter_map(part).take(MAX_SEGMENTS)
-        })
+        let part = move |program: &Program| {
+            let data = program.data(LittleEndian, file).ok()?;
+            Some((program.p_vaddr(LittleEndian), data))
+        };
+        code.filter_map(part).take(MAX_SEGMENTS)
     }
 
     /// The loadable segments.
@@ -113,32 +108,27 @@ impl<'a> Vmlinux<'a> {
     /// The link-time address and the data of the section `name`. `None` if there is no such section, or it has no data
     /// in the file.
     pub fn section(&self, name: &[u8]) -> Option<(u64, &'a [u8])> {
-        let endian = self.header.endian().ok()?;
-        let sections = self.header.sections(endian, self.file).ok()?;
-        let (_, section) = sections.section_by_name(endian, name)?;
-        if section.sh_type(endian) == SHT_NOBITS {
+        let (_, section) = self.sections()?.section_by_name(LittleEndian, name)?;
+        if section.sh_type(LittleEndian) == SHT_NOBITS {
             return None;
         }
-        Some((
-            section.sh_addr(endian),
-            section.data(endian, self.file).ok()?,
-        ))
+        let data = section.data(LittleEndian, self.file).ok()?;
+        Some((section.sh_addr(LittleEndian), data))
     }
 
     /// The data of the section `name`, unpacked if it is packed (`SHF_COMPRESSED`, elf(5)). `None` if there is no such section, or it is damaged or
     /// unpacks to more than [`MAX_SECTION`] bytes.
     pub fn unpacked_section(&self, name: &[u8]) -> Option<Cow<'a, [u8]>> {
-        let endian = self.header.endian().ok()?;
-        let sections = self.header.sections(endian, self.file).ok()?;
-        let (_, section) = sections.section_by_name(endian, name)?;
-        let data = section.data(endian, self.file).ok()?;
-        let Some((header, offset, size)) = section.compression(endian, self.file).ok()? else {
+        let (_, section) = self.sections()?.section_by_name(LittleEndian, name)?;
+        let data = section.data(LittleEndian, self.file).ok()?;
+        let packing = section.compression(LittleEndian, self.file).ok()?;
+        let Some((header, offset, size)) = packing else {
             return Some(Cow::Borrowed(data));
         };
         let (start, size) = (usize::try_from(offset).ok()?, usize::try_from(size).ok()?);
         let packed = self.file.get(start..start.checked_add(size)?)?;
         let mut unpacked = Vec::new();
-        match header.ch_type(endian) {
+        match header.ch_type(LittleEndian) {
             ELFCOMPRESS_ZLIB => ZlibDecoder::new(packed)
                 .take(MAX_SECTION + 1)
                 .read_to_end(&mut unpacked),
@@ -162,32 +152,35 @@ impl<'a> Vmlinux<'a> {
         self.symbol_table(SHT_DYNSYM)
     }
 
+    fn sections(&self) -> Option<SectionTable<'a, Header>> {
+        self.header.sections(LittleEndian, self.file).ok()
+    }
+
     /// The defined symbols of the table of this type.
     fn symbol_table(&self, kind: SectionType) -> impl Iterator<Item = FileSymbol<'a>> + use<'a> {
         use object::read::elf::Sym;
-        let table = self.header.endian().ok().and_then(|endian| {
-            let sections = self.header.sections(endian, self.file).ok()?;
-            let table = sections.symbols(endian, self.file, kind).ok()?;
-            Some((endian, sections, table))
+        let table = self.sections().and_then(|sections| {
+            let table = sections.symbols(LittleEndian, self.file, kind).ok()?;
+            Some((sections, table))
         });
-        table.into_iter().flat_map(|(endian, sections, table)| {
+        table.into_iter().flat_map(|(sections, table)| {
             let is_code = move |section: SymbolSection| {
                 let index = section.index().map(|index| SectionIndex(index.into()));
                 let section = index.and_then(|index| sections.section(index).ok());
-                section.is_some_and(|section| section.sh_flags(endian).contains(SHF_EXECINSTR))
+                section.is_some_and(has_code)
             };
             let strings = table.strings();
             table.symbols().iter().filter_map(move |symbol| {
                 // A symbol whose name can't be read is still there.
-                let name = symbol.name(endian, strings).unwrap_or_default();
-                let section = symbol.st_shndx(endian);
+                let name = symbol.name(LittleEndian, strings).unwrap_or_default();
+                let section = symbol.st_shndx(LittleEndian);
                 let kept = section != object::elf::SHN_UNDEF
                     && symbol.st_type() != object::elf::STT_SECTION
                     && symbol.st_type() != object::elf::STT_FILE
                     // The assembler's own labels are within functions.
                     && !name.starts_with(b".L");
                 kept.then(|| FileSymbol {
-                    address: symbol.st_value(endian),
+                    address: symbol.st_value(LittleEndian),
                     name,
                     kind: if is_code(section) {
                         SymbolKind::Function
@@ -196,7 +189,7 @@ impl<'a> Vmlinux<'a> {
                     } else {
                         SymbolKind::Variable
                     },
-                    size: symbol.st_size(endian),
+                    size: symbol.st_size(LittleEndian),
                 })
             })
         })
@@ -204,17 +197,13 @@ impl<'a> Vmlinux<'a> {
 
     /// The ends of the sections with code, by address.
     pub fn code_ends(&self) -> Vec<u64> {
-        let sections = self.header.endian().ok().and_then(|endian| {
-            let sections = self.header.sections(endian, self.file).ok()?;
-            Some((endian, sections))
-        });
-        let mut ends: Vec<u64> = sections
-            .iter()
-            .flat_map(|(endian, sections)| sections.iter().map(|section| (*endian, section)))
-            .filter(|(endian, section)| section.sh_flags(*endian).contains(SHF_EXECINSTR))
-            .map(|(endian, section)| {
-                let length = section.sh_size(endian);
-                section.sh_addr(endian).saturating_add(length)
+        let sections = self.sections();
+        let code = sections.iter().flat_map(SectionTable::iter);
+        let mut ends: Vec<u64> = code
+            .filter(|section| has_code(section))
+            .map(|section| {
+                let length = section.sh_size(LittleEndian);
+                section.sh_addr(LittleEndian).saturating_add(length)
             })
             .collect();
         ends.sort_unstable();
@@ -250,16 +239,12 @@ pub enum SymbolKind {
 /// damaged, or isn't a 64-bit little-endian ELF file.
 pub fn notes<'a>(elf: &'a [u8], owner: &[u8]) -> Vec<(u32, &'a [u8])> {
     let mut found = Vec::new();
-    let Ok(header) = Header::parse(elf) else {
-        return found;
-    };
-    let Ok(endian) = header.endian() else {
-        return found;
-    };
-    let programs = header.program_headers(endian, elf).unwrap_or(&[]);
+    let header = Header::parse(elf).ok();
+    let header = header.filter(|header| header.endian().is_ok());
+    let programs = header.and_then(|header| header.program_headers(LittleEndian, elf).ok());
     let mut budget = MAX_NOTES;
-    for program in programs.iter().take(MAX_SEGMENTS) {
-        if let Ok(Some(notes)) = program.notes(endian, elf) {
+    for program in programs.unwrap_or_default().iter().take(MAX_SEGMENTS) {
+        if let Ok(Some(notes)) = program.notes(LittleEndian, elf) {
             add_notes(notes, owner, &mut budget, &mut found);
         }
     }
@@ -295,6 +280,10 @@ fn next_note<'a>(
 ) -> Option<read::elf::Note<'a, Header>> {
     *budget = budget.checked_sub(1)?;
     notes.next().ok().flatten()
+}
+
+fn has_code(section: &Section) -> bool {
+    section.sh_flags(LittleEndian).contains(SHF_EXECINSTR)
 }
 
 fn damaged(error: read::Error) -> IntrospectionError {

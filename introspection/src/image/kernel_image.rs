@@ -19,12 +19,11 @@ pub struct KernelImage<'a> {
 impl<'a> KernelImage<'a> {
     /// The image in the file `file`.
     pub fn from_file(file: Vmlinux<'a>) -> Self {
+        let segments = file.segments().to_vec();
         Self {
-            segments: file.segments().to_vec(),
             file: Some(file),
             is_running: false,
-            types: None,
-            slide: 0,
+            ..Self::from_memory(segments)
         }
     }
 
@@ -41,16 +40,14 @@ impl<'a> KernelImage<'a> {
 
     /// The image of a kernel that doesn't run yet, laid out as in memory, from this link-time address on.
     pub fn flat(address: u64, data: &'a [u8]) -> Self {
+        let segment = Segment {
+            address,
+            data,
+            memory_length: data.len() as u64,
+        };
         Self {
-            segments: vec![Segment {
-                address,
-                data,
-                memory_length: data.len() as u64,
-            }],
-            file: None,
             is_running: false,
-            types: None,
-            slide: 0,
+            ..Self::from_memory(vec![segment])
         }
     }
 
@@ -129,12 +126,14 @@ impl<'a> KernelImage<'a> {
     ) -> Option<(u64, &'a [u8])> {
         let section = self.file.as_ref();
         let section = section.and_then(|file| file.section(name.as_bytes()));
-        section.or_else(|| {
-            let [start, stop] = symbols.addresses_of(bounds);
-            let (start, stop) = (start?, stop?);
-            let length = usize::try_from(stop.checked_sub(start)?).ok()?;
-            Some((start, self.bytes_from(start)?.get(..length)?))
-        })
+        section.or_else(|| self.between(symbols.addresses_of(bounds)))
+    }
+
+    /// The address and the bytes of the range with these bounds.
+    pub fn between(&self, [start, stop]: [Option<u64>; 2]) -> Option<(u64, &'a [u8])> {
+        let (start, stop) = (start?, stop?);
+        let length = usize::try_from(stop.checked_sub(start)?).ok()?;
+        Some((start, self.bytes_from(start)?.get(..length)?))
     }
 
     /// The notes of `owner`: their types and descriptors.

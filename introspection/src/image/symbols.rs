@@ -103,24 +103,6 @@ impl Symbols {
         Self::from_table(found, Vec::new())
     }
 
-    /// These symbols and those `variables` that they lack: names and link-time addresses.
-    pub(crate) fn with_variables(self, variables: &[(&'static str, u64)]) -> Self {
-        let (mut symbols, mut text) = (self.symbols, self.text);
-        for (name, address) in variables {
-            let Some((name_start, name_length)) = push_name(&mut text, name) else {
-                continue;
-            };
-            symbols.push(Symbol {
-                address: *address,
-                size: 0,
-                name_start,
-                name_length,
-                kind: b'd',
-            });
-        }
-        Self::new(symbols, text, self.code_ends)
-    }
-
     /// These symbols and those of `others` whose names they lack.
     pub(crate) fn with_others(mut self, others: &Self) -> Self {
         let names: HashSet<&str> = self.symbols.iter().map(|it| self.name(it)).collect();

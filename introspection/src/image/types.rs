@@ -1,32 +1,24 @@
 //! The layout of a kernel's structures: from its BTF, or, for a kernel without BTF, from its code.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use super::btf::{Btf, Structures};
 
 /// A fact about a kernel that isn't known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Missing {
     /// The offset of a member of a structure.
+    #[error("{0}.{1}")]
     Member(&'static str, &'static str),
     /// The size of a structure.
+    #[error("the size of {0}")]
     Size(&'static str),
     /// The address of a symbol.
+    #[error("the address of {0}")]
     Symbol(&'static str),
     /// Structures of another form than those of the kernels that are known.
+    #[error("the form of {0}")]
     Form(&'static str),
-}
-
-impl fmt::Display for Missing {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Member(structure, member) => write!(to, "{structure}.{member}"),
-            Self::Size(structure) => write!(to, "the size of {structure}"),
-            Self::Symbol(name) => write!(to, "the address of {name}"),
-            Self::Form(structure) => write!(to, "the form of {structure}"),
-        }
-    }
 }
 
 /// What stands for a structure's size in place of a member.
@@ -46,7 +38,7 @@ pub enum Types<'a> {
 }
 
 impl<'a> Types<'a> {
-    /// As [`Btf::offset_of`].
+    /// As [`Structure::offset_of`].
     pub fn offset_of(&self, structure: &'static str, member: &'static str) -> Option<u64> {
         self.structures(structure).offset_of(member)
     }
@@ -98,10 +90,13 @@ pub enum Structure<'t, 'a> {
 }
 
 impl Structure<'_, '_> {
-    /// The offset of `member`, in bytes.
+    /// The offset of `member`, in bytes. A member of a member is `outer.inner`, as in `d_name.len`.
     pub fn offset_of(&self, member: &'static str) -> Option<u64> {
         match self {
-            Self::Btf(_, structures) => structures.offset_of(member),
+            Self::Btf(_, structures) => match member.split_once('.') {
+                Some((outer, inner)) => structures.offset_within(outer, inner),
+                None => structures.offset_of(member),
+            },
             Self::Code(name, members) => members.get(&(name, member)).copied(),
         }
     }
@@ -112,25 +107,6 @@ impl Structure<'_, '_> {
             Self::Btf(name, _) | Self::Code(name, _) => name,
         };
         (self.offset_of(member)).ok_or(Missing::Member(name, member))
-    }
-
-    /// The offset of `path`, a member of a member, as in `d_name.len`, in bytes.
-    pub fn offset_within(&self, path: &'static str) -> Option<u64> {
-        match self {
-            Self::Btf(_, structures) => {
-                let (member, inner) = path.split_once('.')?;
-                structures.offset_within(member, inner)
-            }
-            Self::Code(name, members) => members.get(&(name, path)).copied(),
-        }
-    }
-
-    /// As [`Structure::offset_within`], for a member without which nothing else is of use.
-    pub fn need_within(&self, path: &'static str) -> Result<u64, Missing> {
-        let name = match self {
-            Self::Btf(name, _) | Self::Code(name, _) => name,
-        };
-        (self.offset_within(path)).ok_or(Missing::Member(name, path))
     }
 
     /// As [`Structures::bit_of`]. Code doesn't tell it.

@@ -202,10 +202,7 @@ fn value_of(types: &Types<'_>, (structure, member): &(&'static str, &'static str
     if *member == SIZE {
         return types.size_of(structure).ok();
     }
-    let found = match member.contains('.') {
-        true => types.structures(structure).offset_within(member),
-        false => types.offset_of(structure, member),
-    };
+    let found = types.offset_of(structure, member);
     found.or_else(|| types.enumerator(structure, member).map(u64::from))
 }
 

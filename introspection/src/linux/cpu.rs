@@ -1,21 +1,21 @@
 //! One vCPU of a Linux guest: its per-CPU area and its current task.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use crate::PhysicalMemory;
+use crate::{Identity, PhysicalMemory, Registers, Stack, VcpuIntrospector, padded};
 use kvmprof_recording::{COMM_LENGTH, LockWait, Mode};
 
 use super::modes::{kernel_mode, preemption};
 use super::modules::KnownModules;
 use super::placement::Placement;
-use super::processes::{self, GuestProcesses, ProcessFollower, ProcessMap, RunningTask};
+use super::processes::{GuestProcesses, ProcessFollower, ProcessMap, ProcessView, RunningTask};
 use super::stacks::KnownCode;
 use super::task_layout::PerCpu;
 use super::view::{KernelView, kernel_pointer};
 use super::{KERNEL_MAP, LinuxKnowledge, TaskReader};
 use crate::image::types::Missing;
 use crate::unwind::StackSource;
-use crate::{Identity, Registers, Stack, VcpuIntrospector, padded};
 
 /// The highest process id plus one (`PID_MAX_LIMIT`, `include/linux/threads.h`).
 const PID_LIMIT: i32 = 4 << 20;
@@ -81,16 +81,16 @@ impl Cpu {
             (linux.modules).check(memory, placement, self.modules.loaded());
         }
         let view = KernelView::new(linux, placement, memory, registers);
-        let Some(base) = self.base(linux, &view, registers) else {
+        let Some(base) = self.base(&view, registers) else {
             return identity;
         };
         let per_cpu = |symbol| per_cpu(symbol, placement, base);
         let current = linux.addresses.current.map(per_cpu);
-        let task = current.and_then(|current| task(linux, &view, current));
+        let task = current.and_then(|current| task_at(&view, view.u64(current)?));
         if let Some(task) = &task {
             // The first idle task is in the kernel's image, but the per-CPU areas aren't.
             for pointer in [Some(task.address), current].into_iter().flatten() {
-                if linux.direct_map_unknown()
+                if linux.direct_map.load(Ordering::Relaxed) == 0
                     && let Some(physical) = view.walk(pointer)
                 {
                     linux.find_direct_map(memory, placement, pointer, physical);
@@ -102,9 +102,9 @@ impl Cpu {
             });
             identity.pid = task.process;
             identity.tid = task.thread;
-            identity.comm = comm(linux, &view, task.address);
+            identity.comm = comm(&view, task.address);
             if want_process_group {
-                identity.process_group = process_group(linux, &view, task).unwrap_or(-1);
+                identity.process_group = process_group(&view, task).unwrap_or(-1);
             }
         }
         let mut count = None;
@@ -114,7 +114,7 @@ impl Cpu {
         }
         let count = count.map(i32::cast_unsigned);
         if identity.mode == Mode::Kernel {
-            identity.mode = kernel_mode(linux, &view, count, task.as_ref());
+            identity.mode = kernel_mode(&view, count, task.as_ref());
         }
         identity.preemption = preemption(registers.cpl, linux.addresses.preemption, count);
         identity
@@ -144,11 +144,10 @@ impl Cpu {
     /// The offset of the vCPU's per-CPU area.
     fn base<M: PhysicalMemory>(
         &mut self,
-        linux: &LinuxKnowledge,
         view: &KernelView<'_, M>,
         registers: &Registers,
     ) -> Option<u64> {
-        let (offsets, cpus) = match linux.addresses.per_cpu {
+        let (offsets, cpus) = match view.linux().addresses.per_cpu {
             PerCpu::Table { address, cpus } => (address, cpus),
             PerCpu::UnknownTable => return self.base_from_kernel_code(registers),
             // Without SMP, per-CPU variables are ordinary variables.
@@ -174,7 +173,7 @@ impl Cpu {
             self.is_seen |= self.base == Some(registers.gs_base);
             return Some(own);
         }
-        if self.is_convinced(linux, view, registers.gs_base) {
+        if self.is_convinced(view, registers.gs_base) {
             self.base = Some(registers.gs_base);
             self.is_seen = true;
             return self.base;
@@ -183,13 +182,8 @@ impl Cpu {
     }
 
     /// True if `gs_base` has been another CPU's offset so often that the guest must number its CPUs differently.
-    fn is_convinced<M: PhysicalMemory>(
-        &mut self,
-        linux: &LinuxKnowledge,
-        view: &KernelView<'_, M>,
-        gs_base: u64,
-    ) -> bool {
-        let PerCpu::Table { address, cpus } = linux.addresses.per_cpu else {
+    fn is_convinced<M: PhysicalMemory>(&mut self, view: &KernelView<'_, M>, gs_base: u64) -> bool {
+        let PerCpu::Table { address, cpus } = view.linux().addresses.per_cpu else {
             return false;
         };
         let known = (0..cpus.min(MAX_COMPARED))
@@ -237,7 +231,7 @@ impl VcpuIntrospector {
             return;
         };
         let view = linux.view(memory, registers);
-        let still = view.and_then(|view| task_at(linux, &view, task));
+        let still = view.and_then(|view| task_at(&view, task));
         self.cpu.seen = still
             .filter(|task| task.process == pid)
             .map(|task| RunningTask {
@@ -261,7 +255,7 @@ impl VcpuIntrospector {
         let view = linux.view(memory, registers)?;
         self.cpu
             .follower
-            .follow(linux, &view, registers, self.cpu.seen?, time)
+            .follow(&view, registers, self.cpu.seen?, time)
     }
 
     /// The id in its innermost pid namespace of the thread `tid` that [`VcpuIntrospector::identify`] has just found. `None` if that namespace is the
@@ -319,7 +313,7 @@ impl VcpuIntrospector {
         let view = linux.view(memory, registers)?;
         let layout = linux.processes.as_ref()?;
         let mm = view.u64(self.cpu.seen?.task.wrapping_add(layout.mm))?;
-        processes::can_write(&view, layout, mm, address)
+        ProcessView::new(&view, layout).can_write(mm, address)
     }
 
     /// The lock that the vCPU, stopped with `registers`, waits for in a loop. `None` if it doesn't wait, or that is
@@ -367,12 +361,6 @@ impl VcpuIntrospector {
     }
 }
 
-impl LinuxKnowledge {
-    fn direct_map_unknown(&self) -> bool {
-        self.direct_map.load(std::sync::atomic::Ordering::Relaxed) == 0
-    }
-}
-
 /// Whether `offset` is that of a CPU's per-CPU area before the areas are set up, and of absent CPUs
 /// (`BOOT_PERCPU_OFFSET`, `arch/x86/kernel/setup_percpu.c`): the place of the initial values in the image if per-CPU
 /// symbols count from 0, otherwise 0.
@@ -397,21 +385,9 @@ pub struct Task {
     pub thread: i32,
 }
 
-/// The current task, from the pointer at `address`. `None` if that can't be a task.
-fn task<M: PhysicalMemory>(
-    linux: &LinuxKnowledge,
-    view: &KernelView<'_, M>,
-    address: u64,
-) -> Option<Task> {
-    task_at(linux, view, view.u64(address)?)
-}
-
 /// The task at `task`. `None` if that can't be a task.
-pub fn task_at<M: PhysicalMemory>(
-    linux: &LinuxKnowledge,
-    view: &KernelView<'_, M>,
-    task: u64,
-) -> Option<Task> {
+pub fn task_at<M: PhysicalMemory>(view: &KernelView<'_, M>, task: u64) -> Option<Task> {
+    let linux = view.linux();
     if task >> 63 == 0 || !task.is_multiple_of(8) {
         return None;
     }
@@ -443,37 +419,22 @@ pub fn task_at<M: PhysicalMemory>(
 }
 
 /// The name of the task at `task`. All zeros if it can't be read.
-pub fn comm<M: PhysicalMemory>(
-    linux: &LinuxKnowledge,
-    view: &KernelView<'_, M>,
-    task: u64,
-) -> [u8; COMM_LENGTH] {
-    let mut comm = [0; COMM_LENGTH];
-    let offset = linux.tasks.comm.ok();
-    match offset.and_then(|offset| view.read(task.wrapping_add(offset), &mut comm)) {
-        Some(()) => padded(comm),
-        None => [0; COMM_LENGTH],
-    }
+pub fn comm<M: PhysicalMemory>(view: &KernelView<'_, M>, task: u64) -> [u8; COMM_LENGTH] {
+    let offset = view.linux().tasks.comm.ok();
+    let comm = offset.and_then(|offset| view.read_array(task.wrapping_add(offset)));
+    comm.map_or([0; COMM_LENGTH], padded)
 }
 
 /// The name of the main thread of the process of the task at `task`. All zeros if it can't be read.
-pub fn process_name<M: PhysicalMemory>(
-    linux: &LinuxKnowledge,
-    view: &KernelView<'_, M>,
-    task: u64,
-) -> [u8; COMM_LENGTH] {
-    let leader = linux.tasks.leader;
+pub fn process_name<M: PhysicalMemory>(view: &KernelView<'_, M>, task: u64) -> [u8; COMM_LENGTH] {
+    let leader = view.linux().tasks.leader;
     let leader = leader.and_then(|leader| view.pointer(task, leader));
-    leader.map_or([0; COMM_LENGTH], |leader| comm(linux, view, leader))
+    leader.map_or([0; COMM_LENGTH], |leader| comm(view, leader))
 }
 
 /// The id of `task`'s process group. An exiting task has none.
-fn process_group<M: PhysicalMemory>(
-    linux: &LinuxKnowledge,
-    view: &KernelView<'_, M>,
-    task: &Task,
-) -> Option<i32> {
-    let layout = linux.tasks.group.as_ref().ok()?;
+fn process_group<M: PhysicalMemory>(view: &KernelView<'_, M>, task: &Task) -> Option<i32> {
+    let layout = view.linux().tasks.group.as_ref().ok()?;
     let signal = view.pointer(task.address, layout.signal)?;
     let group = view.pointer(signal, layout.process_group)?;
     let id = view.i32(group.wrapping_add(layout.number))?;

@@ -20,6 +20,7 @@ use crate::bundle::KernelBundle;
 use crate::code::Code;
 use crate::image::btf::Btf;
 use crate::image::dwarf::to_btf;
+use crate::image::elf::{FileSymbol, SymbolKind};
 use crate::image::kallsyms::{self, Anchor, Budget, Stretch};
 use crate::image::types::{Members, Missing, Types};
 use crate::image::{self, KernelImage, Vmlinux};
@@ -230,9 +231,13 @@ fn completed<'a>(
         return Ok((symbols, types));
     }
     let findings = Code::new(image, &symbols).findings();
-    let variables = findings.variables();
-    let missing = variables.filter(|(name, _)| symbols.address_of(name).is_none());
-    let missing: Vec<_> = missing.collect();
+    let variables = findings.variables().map(|(name, address)| FileSymbol {
+        address,
+        name: name.as_bytes(),
+        kind: SymbolKind::Variable,
+        size: 0,
+    });
+    let variables = Symbols::from_table(variables, Vec::new());
     let members = findings.members();
     let types = match types {
         Types::Btf(_) => types,
@@ -243,7 +248,7 @@ fn completed<'a>(
         (Types::Code(_), Some(described)) => described,
         (types, _) => types,
     };
-    Ok((symbols.with_variables(&missing), types))
+    Ok((symbols.with_others(&variables), types))
 }
 
 /// The release of the kernel in a file that isn't compressed: an ELF vmlinux, or a library with a kernel. `None` if there is none.

@@ -34,12 +34,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use vm_memory::GuestAddress;
 
-use crate::PhysicalMemory;
+use crate::{PhysicalMemory, Registers, Symbols};
 
 use crate::unwind::{CodeRules, Initcalls, MODULES, OrcTable, ReturnHooks};
-use crate::{Registers, Symbols};
 use gaps::Gaps;
-use kvmprof_paging::AddressSpace;
+use kvmprof_paging::{AddressSpace, read_u64};
 use locks::LockLoops;
 use placement::{Placement, PlacementCell};
 use processes::{InstanceLayout, MapBudget, ProcessLayout};
@@ -50,6 +49,7 @@ pub use build_files::BuildFiles;
 pub use cpu::Cpu;
 pub use from_kernel_image::{kernel_symbols, release as kernel_release, release_of_file};
 pub use kernel_watch::{KernelPulse, KernelWatch};
+pub use modes::preemption;
 pub use modules::{ModuleOmissions, Modules, NewFunctions};
 pub use processes::{
     Area, Backing, FileIdentity, GuestProcesses, ListedProcess, MappedFile, PerfMapPlace,
@@ -173,8 +173,7 @@ impl LinuxKnowledge {
     /// while the slide is unknown.
     pub fn has_panicked<M: PhysicalMemory>(&self, memory: &M) -> Option<bool> {
         let placement = self.placement.get()?;
-        let mut cpu = [0; 4];
-        memory.read_physical(placement.physical(self.addresses.panic_cpu?), &mut cpu)?;
+        let cpu = memory.read_array(placement.physical(self.addresses.panic_cpu?))?;
         Some(i32::from_le_bytes(cpu) != NO_PANIC_CPU)
     }
 
@@ -250,8 +249,8 @@ impl LinuxKnowledge {
     /// than 4096. Takes up to some ms for these. The guest may run meanwhile, and processes that are started or end meanwhile may be
     /// missing.
     pub fn list_processes<M: PhysicalMemory>(&self, memory: &M) -> Option<Vec<ListedProcess>> {
-        let registers = self.modules.kernel_registers(self.placement.get()?)?;
-        self.processes(memory, &registers, None)?.all()
+        let view = self.own_view(memory)?;
+        GuestProcesses::new(view, self.instances.as_ref()?, None).all()
     }
 
     /// Whether `address` is in the range of modules and outside the kernel's image, which may reach into that range.
@@ -269,11 +268,10 @@ impl LinuxKnowledge {
         pointer: u64,
         physical: GuestAddress,
     ) {
-        let variable = self.addresses.page_offset_base.and_then(|address| {
-            let mut base = [0; 8];
-            memory.read_physical(placement.physical(address), &mut base)?;
-            Some(u64::from_le_bytes(base))
-        });
+        let variable = self
+            .addresses
+            .page_offset_base
+            .and_then(|address| read_u64(memory, placement.physical(address)));
         let base = pointer.wrapping_sub(physical.0);
         let expected = match variable {
             Some(variable) => base == variable,

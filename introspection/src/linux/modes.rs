@@ -2,7 +2,6 @@
 
 use kvmprof_recording::{Mode, Preemption};
 
-use super::LinuxKnowledge;
 use super::cpu::Task;
 use super::task_layout::SOFTIRQ;
 use super::view::KernelView;
@@ -22,11 +21,11 @@ pub fn preemption(cpl: u8, bits: u32, count: Option<u32>) -> Preemption {
 
 /// The mode of a vCPU in the kernel that isn't halted, with this `preempt_count`.
 pub fn kernel_mode<M: PhysicalMemory>(
-    linux: &LinuxKnowledge,
     view: &KernelView<'_, M>,
     preempt_count: Option<u32>,
     task: Option<&Task>,
 ) -> Mode {
+    let linux = view.linux();
     let has = |count: Option<u32>, bits: u32| count.is_some_and(|count| count & bits != 0);
     let softirqs = task.zip(linux.tasks.softirq_count);
     let softirqs = softirqs.and_then(|(task, offset)| view.i32(task.address.wrapping_add(offset)));

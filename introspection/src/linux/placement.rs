@@ -5,10 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use vm_memory::GuestAddress;
 
-use crate::PhysicalMemory;
+use crate::{PhysicalMemory, Registers};
 
 use super::{KERNEL_MAP, KERNEL_MAP_LENGTH, LinuxKnowledge, MAX_BANNER};
-use crate::Registers;
 use kvmprof_paging::AddressSpace;
 
 /// The slide is a multiple of this number, in bytes (the lowest CONFIG_PHYSICAL_ALIGN on x86-64).
@@ -128,9 +127,7 @@ pub fn handler<M: PhysicalMemory>(
     table: u64,
     vector: u8,
 ) -> Option<u64> {
-    let mut entry = [0; 16];
-    let address = table.checked_add(u64::from(vector) * GATE_LENGTH)?;
-    space.read(address, &mut entry)?;
+    let entry = space.read_array::<16>(table.checked_add(u64::from(vector) * GATE_LENGTH)?)?;
     // The offset is in three parts: bits 0-15, 16-31 and 32-63.
     let [a, b, _, _, _, flags, c, d, e, f, g, h, ..] = entry;
     (flags & GATE_PRESENT != 0).then(|| u64::from_le_bytes([a, b, c, d, e, f, g, h]))

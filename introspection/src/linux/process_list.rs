@@ -6,13 +6,12 @@ use kvmprof_recording::processes::{GuestProcess, GuestProcessList};
 
 use super::LinuxKnowledge;
 use super::cpu::process_name;
-use super::processes::{Labelled, ListedProcess, ProcessLayout, page_tables};
+use super::processes::{Labelled, ListedProcess, ProcessLayout, ProcessView};
 use super::view::KernelView;
 use crate::{PhysicalMemory, Registers};
 
 /// A kernel's memory by its own page tables.
 struct Kernel<'a, M> {
-    linux: &'a LinuxKnowledge,
     memory: &'a M,
     registers: Registers,
     view: KernelView<'a, M>,
@@ -27,7 +26,6 @@ impl LinuxKnowledge {
         let view = self.view(memory, &registers)?;
         let list = self.processes(memory, &registers, None)?.all()?;
         let kernel = Kernel {
-            linux: self,
             memory,
             registers,
             view,
@@ -45,16 +43,16 @@ impl<M: PhysicalMemory> Kernel<'_, M> {
             process, parent, ..
         } = listed;
         let task = process.leader();
-        let state = self.linux.task_list.as_ref().and_then(|layout| {
+        let state = self.view.linux().task_list.as_ref().and_then(|layout| {
             let state = layout.state_of(&self.view, task)?;
             Some((state.letter(), layout.vcpu_of(&self.view, task)?))
         });
-        let name = process_name(self.linux, &self.view, task);
-        let layout = self.linux.processes.as_ref();
+        let name = process_name(&self.view, task);
+        let layout = self.view.linux().processes.as_ref();
         let labels = layout.map(|layout| {
             let memory = self.memory_of(layout, task);
             let memory = memory.as_ref().unwrap_or(self.view.space());
-            Labelled::new(self.linux, layout, &self.view, task).texts(memory)
+            Labelled::new(&self.view, layout, task).texts(memory)
         });
         GuestProcess {
             pid: process.pid,
@@ -70,7 +68,7 @@ impl<M: PhysicalMemory> Kernel<'_, M> {
     fn memory_of(&self, layout: &ProcessLayout, task: u64) -> Option<AddressSpace<'_, M>> {
         let mm = self.view.pointer(task, layout.mm)?;
         let registers = Registers {
-            cr3: page_tables(&self.view, layout, mm)?,
+            cr3: ProcessView::new(&self.view, layout).page_tables(mm)?,
             ..self.registers
         };
         Some(AddressSpace::new(self.memory, &registers))

@@ -1,15 +1,13 @@
 //! Finds the kernel's unwind table, and unwinds stacks of Linux guests.
 
-use crate::PhysicalMemory;
+use crate::{PhysicalMemory, Registers, Symbols};
 use kvmprof_recording::StackEnd;
 
 use super::LinuxKnowledge;
 use super::modules::LoadedModules;
-use super::processes::UserMemory;
+use super::processes::ProcessView;
 use super::runtimes::ProcessRuntime;
 use super::view::KernelView;
-use crate::Registers;
-use crate::Symbols;
 use crate::image::KernelImage;
 use crate::unwind::{
     Initcalls, KernelUnwinder, OrcFormat, OrcTable, PagedMemory, Stack, StackCopy, StackSource,
@@ -38,15 +36,9 @@ pub fn find(image: &KernelImage<'_>, symbols: &Symbols, release: &str) -> Option
 pub fn find_initcalls(image: &KernelImage<'_>, symbols: &Symbols) -> Option<Initcalls> {
     let names = ["do_one_initcall", "__initcall_start", "__initcall_end"];
     let [caller, start, stop] = symbols.addresses_of(names);
-    let (caller, start, stop) = (caller?, start?, stop?);
-    let length = usize::try_from(stop.checked_sub(start)?).ok()?;
-    let entries = image.bytes_from(start)?.get(..length)?;
-    Initcalls::parse(
-        caller..symbols.address_after(caller)?,
-        start,
-        entries,
-        symbols,
-    )
+    let caller = caller?..symbols.address_after(caller?)?;
+    let (start, entries) = image.between([start, stop])?;
+    Initcalls::parse(caller, start, entries, symbols)
 }
 
 /// The running task, and the code outside the kernel's image that its stack may lead through.
@@ -137,8 +129,9 @@ impl LinuxKnowledge {
         let (Some(view), Some(task)) = (self.view(memory, registers), task) else {
             return Some(StackEnd::Broken);
         };
-        match UserMemory::from_task(&view, layout, registers, task) {
-            Some(user_memory) => user_memory.end_of_stack(&view, layout),
+        let processes = ProcessView::new(&view, layout);
+        match processes.user_memory(registers, task) {
+            Some(user_memory) => processes.end_of_stack(user_memory),
             None => Some(StackEnd::Broken),
         }
     }

@@ -1,16 +1,14 @@
 //! Reads the kernel's memory through the page tables that are active on the vCPU.
 
-use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use vm_memory::GuestAddress;
 
-use crate::PhysicalMemory;
+use crate::{PhysicalMemory, Registers};
 
 use super::LinuxKnowledge;
 use super::placement::Placement;
-use crate::Registers;
-use kvmprof_paging::{AddressSpace, CR0_PG, read_paged};
+use kvmprof_paging::{AddressSpace, CR0_PG, read_paged, read_u64};
 
 /// The kernel's memory on one vCPU at one moment.
 #[derive(Debug)]
@@ -18,8 +16,7 @@ pub struct KernelView<'a, M> {
     memory: &'a M,
     space: AddressSpace<'a, M>,
     placement: Placement,
-    /// The link-time addresses of the image.
-    image: &'a Range<u64>,
+    linux: &'a LinuxKnowledge,
     /// The start of the direct mapping of all memory, or 0.
     direct_map: u64,
 }
@@ -48,6 +45,12 @@ impl LinuxKnowledge {
         };
         self.view(memory, &nowhere_else)
     }
+
+    /// The kernel's memory by its own page tables. `None` if these are unknown, and while the slide is.
+    pub fn own_view<'a, M: PhysicalMemory>(&'a self, memory: &'a M) -> Option<KernelView<'a, M>> {
+        let registers = self.modules.kernel_registers(self.placement.get()?)?;
+        self.view(memory, &registers)
+    }
 }
 
 impl<'a, M: PhysicalMemory> KernelView<'a, M> {
@@ -61,7 +64,7 @@ impl<'a, M: PhysicalMemory> KernelView<'a, M> {
             memory,
             space: AddressSpace::new(memory, registers),
             placement,
-            image: &linux.image,
+            linux,
             direct_map: linux.direct_map.load(Ordering::Relaxed),
         }
     }
@@ -74,6 +77,11 @@ impl<'a, M: PhysicalMemory> KernelView<'a, M> {
     /// The guest's memory.
     pub fn memory(&self) -> &'a M {
         self.memory
+    }
+
+    /// The kernel.
+    pub fn linux(&self) -> &'a LinuxKnowledge {
+        self.linux
     }
 
     /// The kernel's placement.
@@ -90,7 +98,7 @@ impl<'a, M: PhysicalMemory> KernelView<'a, M> {
             }
         }
         let linked = address.wrapping_sub(self.placement.slide);
-        if self.image.contains(&linked) {
+        if self.linux.image.contains(&linked) {
             return Some(self.placement.physical(linked));
         }
         self.walk(address)
@@ -102,7 +110,7 @@ impl<'a, M: PhysicalMemory> KernelView<'a, M> {
             // Under KPTI, the user's page tables lack most of the kernel, and the kernel's are next to them. Without
             // KPTI, that page is something else, so check that it maps the kernel.
             let kernel = self.space.kernel_half()?;
-            let start = self.image.start;
+            let start = self.linux.image.start;
             let found = kernel.translate(start.wrapping_add(self.placement.slide))?;
             (found == self.placement.physical(start)).then(|| kernel.translate(address))?
         })
@@ -126,11 +134,16 @@ impl<'a, M: PhysicalMemory> KernelView<'a, M> {
         })
     }
 
+    /// The `N` bytes at kernel address `address`.
+    pub fn read_array<const N: usize>(&self, address: u64) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        self.read(address, &mut bytes)?;
+        Some(bytes)
+    }
+
     /// The pointer or other 64-bit number at kernel address `address`.
     pub fn u64(&self, address: u64) -> Option<u64> {
-        let mut bytes = [0; 8];
-        self.read(address, &mut bytes)?;
-        Some(u64::from_le_bytes(bytes))
+        self.read_array(address).map(u64::from_le_bytes)
     }
 
     /// The pointer to a structure of the kernel at `offset` in the structure at kernel address `structure`.
@@ -140,25 +153,18 @@ impl<'a, M: PhysicalMemory> KernelView<'a, M> {
 
     /// The `int` at kernel address `address`.
     pub fn i32(&self, address: u64) -> Option<i32> {
-        let mut bytes = [0; 4];
-        self.read(address, &mut bytes)?;
-        Some(i32::from_le_bytes(bytes))
+        self.read_array(address).map(i32::from_le_bytes)
     }
 
     /// The 32-bit variable with link-time address `address`.
     pub fn variable_u32(&self, address: u64) -> Option<u32> {
-        let mut bytes = [0; 4];
-        self.memory
-            .read_physical(self.placement.physical(address), &mut bytes)?;
-        Some(u32::from_le_bytes(bytes))
+        let variable = self.memory.read_array(self.placement.physical(address));
+        variable.map(u32::from_le_bytes)
     }
 
     /// The 64-bit variable with link-time address `address`.
     pub fn variable_u64(&self, address: u64) -> Option<u64> {
-        let mut bytes = [0; 8];
-        self.memory
-            .read_physical(self.placement.physical(address), &mut bytes)?;
-        Some(u64::from_le_bytes(bytes))
+        read_u64(self.memory, self.placement.physical(address))
     }
 }
 

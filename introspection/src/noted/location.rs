@@ -1,9 +1,8 @@
 //! Reads a value at a location from a `kvmprof` note or `--pid-at`.
 
-use crate::PhysicalMemory;
+use crate::{PhysicalMemory, Registers};
 use kvmprof_abi::note::{Base, COMM_WIDTH, Location};
 
-use crate::Registers;
 use kvmprof_paging::AddressSpace;
 
 /// The number at `location`, sign-extended. `None` if an address of its chain isn't mapped, or the location is that of
@@ -26,12 +25,10 @@ pub fn name<M: PhysicalMemory>(
     space: &AddressSpace<'_, M>,
     registers: &Registers,
 ) -> Option<[u8; COMM_WIDTH as usize]> {
-    let mut bytes = [0; COMM_WIDTH as usize];
     if location.width != COMM_WIDTH {
         return None;
     }
-    space.read(address(location, space, registers)?, &mut bytes)?;
-    Some(bytes)
+    space.read_array(address(location, space, registers)?)
 }
 
 /// The address of the value at `location`. `None` if an address of its chain isn't mapped.
@@ -47,9 +44,8 @@ pub fn address<M: PhysicalMemory>(
     let (first, rest) = location.offsets().split_first()?;
     let mut address = start.wrapping_add_signed(*first);
     for offset in rest {
-        let mut pointer = [0; 8];
-        space.read(address, &mut pointer)?;
-        address = u64::from_le_bytes(pointer).wrapping_add_signed(*offset);
+        let pointer = space.read_array(address).map(u64::from_le_bytes)?;
+        address = pointer.wrapping_add_signed(*offset);
     }
     Some(address)
 }

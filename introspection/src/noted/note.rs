@@ -1,11 +1,10 @@
 //! Identifies the current process of guests with an ELF note of owner `kvmprof`, or with `--pid-at`.
 
-use crate::PhysicalMemory;
+use crate::{Identity, PhysicalMemory, Registers, padded};
 use kvmprof_abi::note::{GuestNote, Location};
 use kvmprof_recording::{COMM_LENGTH, Mode, Preemption};
 
 use super::location;
-use crate::{Identity, Registers, padded};
 use kvmprof_paging::AddressSpace;
 
 /// Finds the running process and thread by `note`. Ids that the note lacks stay unknown, except that a missing thread

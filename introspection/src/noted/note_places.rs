@@ -100,9 +100,7 @@ fn pointer<M: PhysicalMemory>(
     let (base, first) = start(location);
     let pointer = Location::new(base, 8, &[first])?;
     let at = location::address(&pointer, space, registers)?;
-    let mut target = [0; 8];
-    space.read(at, &mut target)?;
-    let target = u64::from_le_bytes(target);
+    let target = space.read_array(at).map(u64::from_le_bytes)?;
     (target != 0).then_some(())?;
     let range = target.saturating_sub(AROUND)..target.saturating_add(AROUND);
     let mapped = space.mapped(&range).into_iter();

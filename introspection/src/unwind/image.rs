@@ -6,18 +6,16 @@
 //! would have its return address, according to the handler's unwind information or frame pointer, and are recognized by
 //! their form.
 
-use std::fmt;
 use std::sync::Arc;
 
 use kvmprof_recording::StackEnd;
 
 use super::calls::{Candidates, follows_call};
-use super::frame_pointer;
 use super::stack_memory::{PagedMemory, StackMemory};
 use super::unwind_table::Mapped;
 use super::user::{MAX_READS, UnwindCache, UserUnwinder};
 use super::user_registers::{FrameRegisters, UserRegisters};
-use super::{Stack, StackSource, UnwindTable};
+use super::{Stack, StackSource, UnwindTable, frame_pointer};
 use crate::{PhysicalMemory, Registers};
 use kvmprof_paging::AddressSpace;
 
@@ -45,18 +43,9 @@ impl ImageTables {
 }
 
 /// Unwinds the stacks of one guest by its image.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct ImageUnwinder {
     tables: Option<UserUnwinder>,
-}
-
-impl fmt::Debug for ImageUnwinder {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("ImageUnwinder")
-            .field("tables", &self.tables)
-            .finish()
-    }
 }
 
 impl ImageUnwinder {

@@ -9,11 +9,10 @@ use kvmprof_recording::StackEnd;
 use super::code_regions::{MODULES, ModuleCode};
 use super::initcalls::Initcalls;
 use super::orc::{Base, Kind, OrcEntry, OrcFormat};
-use super::retpoline;
 use super::return_hooks::ReturnHooks;
 use super::stack_memory::StackMemory;
 use super::user_registers::FrameRegisters;
-use super::{CodeRules, OrcTable, Stack, UserRegisters};
+use super::{CodeRules, OrcTable, Stack, UserRegisters, retpoline};
 use crate::Registers;
 
 /// Maximum number of times that a stack continues at a lower address: each interrupt, exception and NMI has a stack of

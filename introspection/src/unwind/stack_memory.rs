@@ -160,10 +160,8 @@ impl<M: PhysicalMemory, T: Fn(u64) -> Option<GuestAddress>> StackMemory for Page
         }
         let within = address % PAGE;
         let page = self.page(address - within)?;
-        let mut bytes = [0; 8];
         let physical = GuestAddress(page.0.checked_add(within)?);
-        self.memory.read_physical(physical, &mut bytes)?;
-        Some(u64::from_le_bytes(bytes))
+        self.memory.read_array(physical).map(u64::from_le_bytes)
     }
 
     fn code_before(&mut self, address: u64) -> Option<[u8; 8]> {

@@ -11,11 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kvmprof_recording::StackEnd;
 
 use super::calls::{self, ENDBR64, code_from, follows_call};
-use super::frame_pointer;
 use super::row_rules::{Ended, RowCache};
 use super::stack_memory::{CopiedMemory, StackCopy, StackMemory};
 use super::user_registers::{FrameRegisters, number};
-use super::{UnwindTable, UserRegisters};
+use super::{UnwindTable, UserRegisters, frame_pointer};
 
 /// Maximum number of words that are read for one stack.
 pub(super) const MAX_READS: u32 = 16 << 10;

@@ -1,11 +1,11 @@
 //! Detects a text in the console's output, which ends the guest.
 
-use std::fmt;
 use std::sync::Arc;
 
 use vmm_sys_util::eventfd::EventFd;
 
 /// Watches the output, which comes in pieces, until the text has come.
+#[derive(Debug)]
 pub struct TextWatch {
     text: Vec<u8>,
     /// The last bytes of the output, fewer than twice as many as the text has.
@@ -41,15 +41,6 @@ impl TextWatch {
                 self.recent.drain(..=self.text.len());
             }
         }
-    }
-}
-
-impl fmt::Debug for TextWatch {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("TextWatch")
-            .field("text", &String::from_utf8_lossy(&self.text))
-            .finish_non_exhaustive()
     }
 }
 

@@ -12,7 +12,7 @@ use imago::Storage;
 use imago::io_buffers::{IoVector, IoVectorMut};
 use imago::storage::drivers::CommonStorageHelper;
 use rustix::fs::{FallocateFlags, FlockOperation};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 use super::{DiskError, can_be_image};
 use crate::no_wait::open_without_waiting;
@@ -165,13 +165,10 @@ impl HostFile {
     }
 
     fn allocate(&self, flags: FallocateFlags, offset: u64, length: u64) -> io::Result<bool> {
-        loop {
-            match rustix::fs::fallocate(&self.file, flags, offset, length) {
-                Ok(()) => return Ok(true),
-                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV) => return Ok(false),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
+        match retry_on_intr(|| rustix::fs::fallocate(&self.file, flags, offset, length)) {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV) => Ok(false),
+            Err(error) => Err(error.into()),
         }
     }
 }

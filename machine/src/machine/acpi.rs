@@ -4,8 +4,6 @@
 //! ACPI is hardware-reduced, because the machine has no fixed hardware: no PM timer, no SCI, no legacy
 //! interrupts. So the tables have to describe everything else: the I/O APIC, the serial port.
 
-use acpi_tables::Aml;
-use acpi_tables::aml;
 use acpi_tables::fadt::{FADTBuilder, Flags, PmProfile};
 use acpi_tables::gas::{AccessSize, AddressSpace, GAS};
 use acpi_tables::madt::{
@@ -14,10 +12,11 @@ use acpi_tables::madt::{
 use acpi_tables::rsdp::Rsdp;
 use acpi_tables::sdt::Sdt;
 use acpi_tables::xsdt::XSDT;
+use acpi_tables::{Aml, aml};
 use kvmprof_devices::legacy::power;
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::error::MachineError;
+use crate::error::{MachineError, write_error};
 use crate::layout;
 use crate::memory::GuestMemory;
 use crate::virtio::VirtioSlot;
@@ -60,10 +59,7 @@ pub(super) fn write(
 ) -> Result<u64, MachineError> {
     memory
         .write_slice(&build(cpus, virtio), GuestAddress(layout::ACPI_TABLES))
-        .map_err(|source| MachineError::WriteMemory {
-            what: "the ACPI tables",
-            source,
-        })?;
+        .map_err(write_error("the ACPI tables"))?;
     Ok(layout::ACPI_TABLES)
 }
 
@@ -148,11 +144,7 @@ fn dsdt(virtio: &[VirtioSlot]) -> Sdt {
         virtio_mmio(&mut body, index, device);
     }
     // Only the first element matters: what to write into the sleep control register's SLP_TYP.
-    aml::Name::new(
-        aml::Path::new("_S5_"),
-        &aml::Package::new(vec![&power::SLEEP_TYPE_S5]),
-    )
-    .to_aml_bytes(&mut body);
+    named("_S5_", &aml::Package::new(vec![&power::SLEEP_TYPE_S5])).to_aml_bytes(&mut body);
 
     let mut dsdt = Sdt::new(
         *b"DSDT",
@@ -166,19 +158,24 @@ fn dsdt(virtio: &[VirtioSlot]) -> Sdt {
     dsdt
 }
 
+/// The object called `name` of a device.
+fn named(name: &str, value: &dyn Aml) -> aml::Name {
+    aml::Name::new(aml::Path::new(name), value)
+}
+
 fn com1(sink: &mut Vec<u8>) {
     const PORTS: u8 = 8;
     aml::Device::new(
         aml::Path::new("_SB_.COM1"),
         vec![
-            &aml::Name::new(
-                aml::Path::new("_HID"),
+            &named(
+                "_HID",
                 // "16550A-compatible COM port".
                 &aml::EISAName::new("PNP0501"),
             ),
-            &aml::Name::new(aml::Path::new("_UID"), &aml::ZERO),
-            &aml::Name::new(
-                aml::Path::new("_CRS"),
+            &named("_UID", &aml::ZERO),
+            &named(
+                "_CRS",
                 &aml::ResourceTemplate::new(vec![
                     &aml::Interrupt::new(true, true, false, false, layout::COM1_IRQ),
                     &aml::IO::new(layout::COM1, layout::COM1, 1, PORTS),
@@ -195,20 +192,17 @@ fn power_button(sink: &mut Vec<u8>) {
     /// "S0 power button pressed" (table 5.165).
     const PRESSED: u8 = 0x80;
 
-    let id = aml::Name::new(aml::Path::new("_HID"), &aml::EISAName::new("PNP0C0C"));
-    let number = aml::Name::new(aml::Path::new("_UID"), &aml::ZERO);
+    let id = named("_HID", &aml::EISAName::new("PNP0C0C"));
+    let number = named("_UID", &aml::ZERO);
     aml::Device::new(aml::Path::new("_SB_.PWRB"), vec![&id, &number]).to_aml_bytes(sink);
     let interrupt = aml::Interrupt::new(true, true, false, false, layout::POWER_BUTTON_GSI);
     let button = aml::Path::new("\\_SB_.PWRB");
     aml::Device::new(
         aml::Path::new("_SB_.GED_"),
         vec![
-            &aml::Name::new(aml::Path::new("_HID"), &"ACPI0013"),
-            &aml::Name::new(aml::Path::new("_UID"), &aml::ZERO),
-            &aml::Name::new(
-                aml::Path::new("_CRS"),
-                &aml::ResourceTemplate::new(vec![&interrupt]),
-            ),
+            &named("_HID", &"ACPI0013"),
+            &named("_UID", &aml::ZERO),
+            &named("_CRS", &aml::ResourceTemplate::new(vec![&interrupt])),
             &aml::Method::new(
                 aml::Path::new("_EVT"),
                 1,
@@ -225,11 +219,11 @@ fn virtio_mmio(sink: &mut Vec<u8>, index: u32, device: &VirtioSlot) {
         aml::Path::new(&format!("_SB_.VR{index:02}")),
         vec![
             // The ID by which Linux's virtio_mmio driver finds its devices.
-            &aml::Name::new(aml::Path::new("_HID"), &"LNRO0005"),
-            &aml::Name::new(aml::Path::new("_UID"), &index),
-            &aml::Name::new(aml::Path::new("_CCA"), &aml::ONE),
-            &aml::Name::new(
-                aml::Path::new("_CRS"),
+            &named("_HID", &"LNRO0005"),
+            &named("_UID", &index),
+            &named("_CCA", &aml::ONE),
+            &named(
+                "_CRS",
                 &aml::ResourceTemplate::new(vec![
                     &aml::Memory32Fixed::new(true, device.address, device.size),
                     &aml::Interrupt::new(true, true, false, device.shared, device.gsi),

@@ -17,7 +17,7 @@ use linux_loader::start_info::{
 use vm_memory::{Bytes, GuestAddress};
 
 use super::image::{Image, ImageKind, LoadedKernel};
-use crate::error::MachineError;
+use crate::error::{MachineError, write_error};
 use crate::layout;
 use crate::memory::{GuestMemory, memory_ranges};
 
@@ -86,10 +86,7 @@ pub(super) fn load_command_line(
     bytes.push(0);
     memory
         .write_slice(&bytes, GuestAddress(layout::COMMAND_LINE))
-        .map_err(|source| MachineError::WriteMemory {
-            what: "the command line",
-            source,
-        })
+        .map_err(write_error("the command line"))
 }
 
 /// Puts an initial RAM disk as high as the kernel allows, but below `low_end`, the end of the
@@ -127,10 +124,7 @@ pub(super) fn load_initrd(
     let bytes = usize::try_from(size).unwrap_or(usize::MAX);
     memory
         .read_exact_volatile_from(GuestAddress(address), &mut file, bytes)
-        .map_err(|source| MachineError::WriteMemory {
-            what: "the initrd",
-            source,
-        })?;
+        .map_err(write_error("the initrd"))?;
     Ok(Initrd { address, size })
 }
 

@@ -189,26 +189,17 @@ fn read_virtual(vcpu: &VcpuFd, memory: &GuestMemory, address: u64) -> Vec<u8> {
 impl fmt::Display for FailureCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::InternalError {
-                suberror: KVM_INTERNAL_ERROR_EMULATION,
-            } => write!(f, "KVM could not emulate an instruction (suberror 1)"),
-            Self::InternalError {
-                suberror: KVM_INTERNAL_ERROR_SIMUL_EX,
-            } => write!(f, "KVM met too many exceptions at once (suberror 2)"),
-            Self::InternalError {
-                suberror: KVM_INTERNAL_ERROR_DELIVERY_EV,
-            } => write!(
-                f,
-                "KVM could not deliver an event to the guest (suberror 3)"
-            ),
-            Self::InternalError {
-                suberror: KVM_INTERNAL_ERROR_UNEXPECTED_EXIT_REASON,
-            } => write!(
-                f,
-                "The processor left the guest for a reason unknown to KVM (suberror 4)"
-            ),
             Self::InternalError { suberror } => {
-                write!(f, "KVM reported an internal error (suberror {suberror})")
+                let what = match suberror {
+                    KVM_INTERNAL_ERROR_EMULATION => "KVM could not emulate an instruction",
+                    KVM_INTERNAL_ERROR_SIMUL_EX => "KVM met too many exceptions at once",
+                    KVM_INTERNAL_ERROR_DELIVERY_EV => "KVM could not deliver an event to the guest",
+                    KVM_INTERNAL_ERROR_UNEXPECTED_EXIT_REASON => {
+                        "The processor left the guest for a reason unknown to KVM"
+                    }
+                    _ => "KVM reported an internal error",
+                };
+                write!(f, "{what} (suberror {suberror})")
             }
             Self::FailEntry { reason } => {
                 write!(

@@ -6,7 +6,7 @@
 use kvmprof_devices::legacy::power;
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::error::MachineError;
+use crate::error::{MachineError, write_error};
 use crate::layout;
 use crate::memory::GuestMemory;
 
@@ -17,10 +17,7 @@ use crate::memory::GuestMemory;
 pub(super) fn write(memory: &GuestMemory) -> Result<(), MachineError> {
     memory
         .write_slice(&reset_code(), GuestAddress(layout::RESET_VECTOR))
-        .map_err(|source| MachineError::WriteMemory {
-            what: "the reset vector",
-            source,
-        })
+        .map_err(write_error("the reset vector"))
 }
 
 /// 16-bit code that writes the ACPI reset register.

@@ -14,7 +14,7 @@ use vm_memory::{Bytes, GuestAddress};
 use super::kernel_notes::KernelNotes;
 use super::kernel_part::KernelPart;
 use super::other_image::what_else;
-use crate::error::MachineError;
+use crate::error::{MachineError, write_error};
 use crate::layout;
 use crate::memory::{GuestMemory, populate};
 
@@ -333,10 +333,7 @@ impl Image {
             let bundled = self.bytes.get(bundled.clone()).unwrap_or_default();
             memory
                 .write_slice(bundled, GuestAddress(*address))
-                .map_err(|source| MachineError::WriteMemory {
-                    what: "the kernel",
-                    source,
-                })?;
+                .map_err(write_error("the kernel"))?;
         } else {
             Elf::load(memory, None, &mut file, None).map_err(failed)?;
         }

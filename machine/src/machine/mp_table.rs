@@ -3,7 +3,7 @@
 
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::error::MachineError;
+use crate::error::{MachineError, write_error};
 use crate::layout;
 use crate::memory::GuestMemory;
 
@@ -44,10 +44,7 @@ mod interrupt {
 pub(super) fn write(memory: &GuestMemory, cpus: u8) -> Result<(), MachineError> {
     memory
         .write_slice(&build(cpus), GuestAddress(layout::MP_TABLE))
-        .map_err(|source| MachineError::WriteMemory {
-            what: "the MP table",
-            source,
-        })
+        .map_err(write_error("the MP table"))
 }
 
 /// The floating pointer and the table behind it.
@@ -71,7 +68,7 @@ fn configuration(cpus: u8) -> Vec<u8> {
     // The I/O APIC's id comes after those of the processors.
     let io_apic = cpus;
     let mut entries = Vec::new();
-    entries.extend((0..cpus).map(|cpu| processor(cpu).to_vec()));
+    entries.extend((0..cpus).map(processor));
     entries.push([&[entry::BUS, BUS][..], b"ISA   "].concat());
     let mut controller = vec![entry::IO_APIC, io_apic, APIC_VERSION, 1];
     controller.extend(layout::IO_APIC.to_le_bytes());
@@ -103,31 +100,15 @@ fn configuration(cpus: u8) -> Vec<u8> {
 }
 
 /// A processor's entry (section 4.3.1).
-fn processor(cpu: u8) -> [u8; 20] {
+fn processor(cpu: u8) -> Vec<u8> {
     const ENABLED: u8 = 1 << 0;
     const BOOTS: u8 = 1 << 1;
     /// A floating point unit and a local APIC (CPUID leaf 1, EDX).
     const FEATURES: u16 = 1 << 0 | 1 << 9;
 
     let flags = if cpu == 0 { ENABLED | BOOTS } else { ENABLED };
-    let mut processor = [0; 20];
-    let [low, high] = FEATURES.to_le_bytes();
-    let start = [
-        entry::PROCESSOR,
-        cpu,
-        APIC_VERSION,
-        flags,
-        0,
-        0,
-        0,
-        0,
-        low,
-        high,
-    ];
-    for (target, byte) in processor.iter_mut().zip(start) {
-        *target = byte;
-    }
-    processor
+    let start = [entry::PROCESSOR, cpu, APIC_VERSION, flags];
+    [&start[..], &[0; 4], &FEATURES.to_le_bytes(), &[0; 10]].concat()
 }
 
 /// Sets the byte at `place` so that all bytes add up to 0.

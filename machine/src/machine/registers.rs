@@ -8,7 +8,7 @@ use kvm_ioctls::VcpuFd;
 use vm_memory::{Bytes, GuestAddress};
 
 use super::image::ImageKind;
-use crate::error::{MachineError, kvm};
+use crate::error::{MachineError, kvm, write_error};
 use crate::layout;
 use crate::memory::GuestMemory;
 
@@ -120,10 +120,7 @@ pub(super) fn write_boot_tables(memory: &GuestMemory, kind: ImageKind) -> Result
     let write = |bytes: &[u8], address: u64| {
         memory
             .write_slice(bytes, GuestAddress(address))
-            .map_err(|source| MachineError::WriteMemory {
-                what: "the boot page tables",
-                source,
-            })
+            .map_err(write_error("the boot page tables"))
     };
     let gdt = boot_gdt(kind != ImageKind::Pvh);
     write(&table_bytes(&gdt), layout::BOOT_GDT)?;

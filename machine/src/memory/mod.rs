@@ -1,6 +1,7 @@
 //! Guest memory: its address ranges, the check that the host has enough memory, and the KVM slots.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use kvm_bindings::kvm_userspace_memory_region;
@@ -12,6 +13,7 @@ use vm_memory::{
     Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryRegion, GuestRegionMmap,
     MemoryRegionAddress,
 };
+use vmm_sys_util::syscall::SyscallReturnCode;
 
 mod backing;
 pub(crate) mod populate;
@@ -119,9 +121,8 @@ fn map_region(
 /// Excludes guest memory from core dumps of kvmprof: it isn't meant for those who get a dump, and would make the dump as long as itself.
 fn keep_out_of_core_dumps(memory: &GuestMemory) {
     for region in memory.iter() {
-        let length = usize::try_from(region.len()).unwrap_or(0);
-        // SAFETY: the range is the region's own mapping; the advice changes no contents. Without it the dump is longer.
-        unsafe { libc::madvise(region.as_ptr().cast(), length, libc::MADV_DONTDUMP) };
+        // Without this the dump is longer.
+        let _ = advise(region, 0..length(region), libc::MADV_DONTDUMP);
     }
 }
 
@@ -130,37 +131,42 @@ fn keep_out_of_core_dumps(memory: &GuestMemory) {
 /// clearing huge pages for them takes a large part of the start.
 fn ask_for_huge_pages(memory: &GuestMemory) {
     for region in memory.iter() {
-        let length = usize::try_from(region.len()).unwrap_or(0);
         let low = low_part(region);
-        let start: *mut libc::c_void = region.as_ptr().cast();
-        // SAFETY: both ranges are parts of the region's own mapping; the advice changes no contents.
-        unsafe {
-            libc::madvise(start, low, libc::MADV_NOHUGEPAGE);
-            libc::madvise(start.add(low), length - low, libc::MADV_HUGEPAGE);
-        }
+        let _ = advise(region, 0..low, libc::MADV_NOHUGEPAGE);
+        let _ = advise(region, low..length(region), libc::MADV_HUGEPAGE);
     }
 }
 
 /// Lets the host use huge pages for the lowest memory, too. Call this when the guest's kernel is in `memory`.
 pub fn started(memory: &GuestMemory) {
     for region in memory.iter() {
-        // SAFETY: the range is a part of the region's own mapping; the advice changes no contents.
-        unsafe {
-            libc::madvise(
-                region.as_ptr().cast(),
-                low_part(region),
-                libc::MADV_HUGEPAGE,
-            )
-        };
+        let _ = advise(region, 0..low_part(region), libc::MADV_HUGEPAGE);
     }
 }
 
 /// Size in bytes of the part of `region` that is lowest memory. The part is at the region's beginning.
 fn low_part(region: &GuestRegionMmap<()>) -> usize {
     match region.start_addr().0 {
-        0 => LOW.min(usize::try_from(region.len()).unwrap_or(0)),
+        0 => LOW.min(length(region)),
         _ => 0,
     }
+}
+
+fn length(region: &GuestRegionMmap<()>) -> usize {
+    usize::try_from(region.len()).unwrap_or(0)
+}
+
+/// Advises the host about these `bytes` of a region, counted from its start.
+fn advise(
+    region: &GuestRegionMmap<()>,
+    bytes: Range<usize>,
+    advice: libc::c_int,
+) -> io::Result<()> {
+    let start = region.as_ptr().wrapping_add(bytes.start).cast();
+    // SAFETY: the range is a part of the region's own mapping. Whoever reads it does so by volatile accesses, as of memory that a guest
+    // changes, so that the advice may change its contents.
+    let result = unsafe { libc::madvise(start, bytes.len(), advice) };
+    SyscallReturnCode(result).into_empty_result()
 }
 
 /// Makes all of `memory` zero, and gives its pages back to the host.
@@ -171,21 +177,12 @@ pub(super) fn clear(memory: &GuestMemory) -> Result<(), MachineError> {
     for region in memory.iter() {
         match region.file_offset() {
             Some(place) => clear_file(region, place),
-            None => clear_private(region),
+            // It is private and anonymous: it reads as zero from here on.
+            None => advise(region, 0..length(region), libc::MADV_DONTNEED),
         }
         .map_err(MachineError::ClearMemory)?;
     }
     Ok(())
-}
-
-fn clear_private(region: &GuestRegionMmap<()>) -> io::Result<()> {
-    let length = usize::try_from(region.len()).unwrap_or(0);
-    // SAFETY: the range is the region's own mapping, which is private and anonymous: it reads as zero from here on. Whoever
-    // reads it does so by volatile accesses, as of memory that a guest changes.
-    match unsafe { libc::madvise(region.as_ptr().cast(), length, libc::MADV_DONTNEED) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 /// Clears the contents of the file, also for other programs that map it.

@@ -8,6 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use kvmprof_devices::virtio::net::{HEADER_SIZE, Link, Offloads, Sent};
 use rustix::net::{AddressFamily, SocketType};
+use vmm_sys_util::syscall::SyscallReturnCode;
 
 use super::peer::{Peer, PeerLog, is_later};
 
@@ -218,9 +219,8 @@ fn open(name: &str) -> Result<File, TapError> {
     let size = libc::c_int::try_from(HEADER_SIZE).unwrap_or_default();
     // SAFETY: the request reads an int, which lives as long as the call, and the file is open.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const size) };
-    if result < 0 {
-        return Err(refused(name, "TUNSETVNETHDRSZ")(io::Error::last_os_error()));
-    }
+    let set = SyscallReturnCode(result).into_empty_result();
+    set.map_err(refused(name, "TUNSETVNETHDRSZ"))?;
     Ok(file)
 }
 
@@ -244,10 +244,7 @@ fn attach(file: &File, name: &str, flags: libc::c_int) -> io::Result<()> {
     }
     // SAFETY: the request reads and writes a struct ifreq, which lives as long as the call, and the file is open.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    SyscallReturnCode(result).into_empty_result()
 }
 
 /// The error for the kernel's answer to TUNSETIFF.

@@ -4,7 +4,6 @@
 //! This process doesn't serve the queues: a notification by the guest wakes the program (KVM_IOEVENTFD), and the program's event
 //! interrupts the guest (KVM_IRQFD). The thread serves them only after the program's end: it refuses the guest's requests then.
 
-use std::error::Error;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -22,13 +21,13 @@ use super::session::{Events, Openers, Session};
 use super::start_limit::StartLimit;
 use super::{ShareError, check_folder};
 use crate::error::MachineError;
+use crate::helper::described;
 use crate::lock::lock;
 use crate::log_limit::LogLimit;
 use crate::memory::GuestMemory;
-use crate::virtio::VirtioSlot;
 use crate::virtio::{
     Assembled, DeviceMonitor, DeviceThread, Ending, MmioRegisters, Notifications, VirtioMmio,
-    VirtioParts, borrowed,
+    VirtioParts, VirtioSlot, borrowed, queue_events,
 };
 
 /// Maximum number of lines of a program's standard error that are shown while the guest runs.
@@ -68,12 +67,7 @@ impl Share {
     fn device(self, memory: &GuestMemory) -> Result<Arc<SharedFolder>, MachineError> {
         let features = self.session.queue_features();
         let device = FileSystem::new(&self.options.tag, features);
-        let Notifications::EachQueue(events) =
-            Notifications::each_queue(QUEUES).map_err(MachineError::EventFd)?
-        else {
-            return Err(MachineError::EventFd(std::io::ErrorKind::Other.into()));
-        };
-        let notifications = Notifications::Elsewhere(events);
+        let notifications = Notifications::Elsewhere(queue_events(QUEUES)?);
         let mmio = Arc::new(VirtioMmio::new(device, memory.clone(), notifications)?);
         self.monitor.show(&mmio);
         Ok(Arc::new(SharedFolder {
@@ -277,8 +271,7 @@ impl SharedFolder {
     }
 
     fn note_failure(&self, limit: &mut LogLimit, error: &ShareError) {
-        let cause = error.source().map(|cause| format!(": {cause}"));
-        let failure = format!("{error}{}", cause.unwrap_or_default());
+        let failure = described(error);
         if let Some(more) = limit.take() {
             log::error!(
                 "The shared folder {} has failed, and the guest can't use it until it resets the device: {failure}{more}",

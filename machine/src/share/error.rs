@@ -99,6 +99,11 @@ pub enum ShareError {
 }
 
 impl ShareError {
+    /// For `map_err`: the host refuses `what`.
+    pub(super) fn host(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Host { what, source }
+    }
+
     /// The error, with its folder.
     pub(super) fn of(self, tag: &str) -> Self {
         Self::Share {

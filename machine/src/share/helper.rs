@@ -11,10 +11,12 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use vmm_sys_util::syscall::SyscallReturnCode;
+
 use super::ShareError;
 use super::options::{ShareOptions, ShareSource};
 use super::program::{Daemon, Program};
-use crate::helper::{Answer, Helper};
+use crate::helper::{Answer, Helper, described};
 
 /// The kinds of request, in a message's first byte.
 mod request {
@@ -92,10 +94,7 @@ impl ShareHelper {
         };
         // SAFETY: by this function's own condition.
         let helper = unsafe { Helper::fork(c"kvmprof-share", server) };
-        let helper = helper.map_err(|source| ShareError::Host {
-            what: "the process that starts virtiofsd",
-            source,
-        });
+        let helper = helper.map_err(ShareError::host("the process that starts virtiofsd"));
         Ok(Some(Self {
             process: helper?,
             is_outside: true,
@@ -111,10 +110,8 @@ impl ShareHelper {
     /// Nothing else in this process owns the descriptor.
     pub unsafe fn inherited(number: i32) -> io::Result<Self> {
         // SAFETY: the call takes numbers. Programs that this process executes later don't inherit the descriptor.
-        match unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } {
-            0.. => {}
-            _ => return Err(io::Error::last_os_error()),
-        }
+        let result = unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
+        SyscallReturnCode(result).into_empty_result()?;
         // SAFETY: it is open, and nobody else's by this function's own condition.
         let socket = unsafe { OwnedFd::from_raw_fd(number) };
         Ok(Self {
@@ -229,13 +226,5 @@ impl Server {
         let output = output.ok_or_else(|| "virtiofsd has no standard error".to_owned())?;
         self.running.insert(number, daemon);
         Ok(vec![stream.into(), output.into()])
-    }
-}
-
-/// An error and its cause.
-fn described(error: &ShareError) -> String {
-    match std::error::Error::source(error) {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
     }
 }

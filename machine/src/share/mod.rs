@@ -52,10 +52,7 @@ pub fn open_all(
     };
     if let (Some(helper), Some(program)) = (helper, &program) {
         let accepted = helper.use_program(program);
-        accepted.map_err(|source| ShareError::Host {
-            what: "the process that starts virtiofsd",
-            source,
-        })?;
+        accepted.map_err(ShareError::host("the process that starts virtiofsd"))?;
     }
     let starter = |number: usize| match (helper, u8::try_from(number)) {
         (Some(helper), Ok(number)) => Some(Starter::Helper(Arc::clone(helper), number)),

@@ -15,6 +15,7 @@ use std::{env, fs, ptr};
 
 use kvmprof_abi::text::is_visible;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use vmm_sys_util::syscall::SyscallReturnCode;
 
 use super::{ShareError, ShareHelper};
 
@@ -328,10 +329,7 @@ struct Mounts {
 /// Runs in the new process before it executes its program: closes all open files except the socket, makes the process end with the thread
 /// that started it, and makes its mounts.
 fn prepare(socket: i32, mounts: Mounts) -> io::Result<()> {
-    let check = |result: libc::c_long| match result {
-        0.. => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    };
+    let check = |result: libc::c_long| SyscallReturnCode(result).into_empty_result();
     // SAFETY: system calls on numbers; no memory is involved but a constant string and a structure on this stack.
     unsafe {
         // A kernel before 5.11 doesn't have this flag; all files of this program are close-on-exec anyway.

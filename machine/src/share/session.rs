@@ -91,10 +91,9 @@ impl Session {
     }
 
     fn with(stream: UnixStream, daemon: Option<Daemon>) -> Result<Self, ShareError> {
-        let own = stream.try_clone().map_err(|source| ShareError::Host {
-            what: "a descriptor",
-            source,
-        })?;
+        let own = stream
+            .try_clone()
+            .map_err(ShareError::host("a descriptor"))?;
         let mut session = Self {
             frontend: Frontend::from_stream(stream, QUEUES as u64),
             stream: own,
@@ -123,12 +122,9 @@ impl Session {
         let protocol = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
         let features = queues.features | (self.features & protocol);
         self.converse(|frontend| {
-            let unshared = |error: vhost::Error| error;
             let regions: Result<Vec<_>, _> = memory
                 .iter()
-                .map(|region| {
-                    VhostUserMemoryRegionInfo::from_guest_region(region).map_err(unshared)
-                })
+                .map(VhostUserMemoryRegionInfo::from_guest_region)
                 .collect();
             frontend.set_features(features)?;
             frontend.set_mem_table(&regions?)?;
@@ -209,10 +205,7 @@ impl Session {
     ) -> Result<T, ShareError> {
         let frontend = &mut self.frontend;
         let said = within(ANSWER_LIMIT, &self.stream, || talk(frontend));
-        let (result, is_late) = said.map_err(|source| ShareError::Host {
-            what: "a thread",
-            source,
-        })?;
+        let (result, is_late) = said.map_err(ShareError::host("a thread"))?;
         result.map_err(|error| match error {
             _ if is_late => ShareError::Silent,
             error if is_hangup(&error) => ShareError::Gone(self.final_words()),

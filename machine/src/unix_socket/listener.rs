@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use kvmprof_recording::file::OutputFolder;
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{SocketAddrUnix, SocketFlags};
 
-use super::SocketFileError;
 use super::path_lock::PathLock;
+use super::{SocketFileError, new_socket};
 
 /// Maximum length of a path in bytes: `sun_path` without its NUL (unix(7)).
 const MAX_PATH: usize = 107;
@@ -232,15 +232,6 @@ fn make_way(
             .map_err(|error| SocketFileError::io("replace the stale socket", path, error)),
         Err(errno) => Err(SocketFileError::os("probe", path)(errno)),
     }
-}
-
-fn new_socket() -> Result<OwnedFd, Errno> {
-    rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    )
 }
 
 #[cfg(test)]

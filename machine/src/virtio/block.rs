@@ -15,7 +15,7 @@ use kvmprof_recording::status::{DiskStatus, MachineStatus};
 
 use super::{
     Assembled, DeviceMonitor, DeviceThread, Ending, Notifications, VirtioMmio, VirtioParts,
-    borrowed,
+    borrowed, queue_events,
 };
 use crate::disk::{Disk, DiskDescription, Image};
 use crate::error::MachineError;
@@ -95,8 +95,7 @@ impl VirtioParts for BlockParts {
             queues: self.queues,
             serial,
         });
-        let notifications = Notifications::each_queue(self.queues.into());
-        let notifications = notifications.map_err(MachineError::EventFd)?;
+        let notifications = Notifications::EachQueue(queue_events(self.queues.into())?);
         let mmio = Arc::new(VirtioMmio::new(device, memory.clone(), notifications)?);
         let _ = self.monitor.device.set(Arc::clone(&mmio));
         let host = Arc::new(HostDisk {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use kvmprof_devices::virtio::entropy::Entropy;
 use kvmprof_recording::status::{EntropyStatus, MachineStatus};
+use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
@@ -65,11 +66,7 @@ impl VirtioParts for EntropySource {
 fn random(bytes: &mut [u8]) -> io::Result<()> {
     let mut done = 0;
     while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
-        match getrandom(rest, GetRandomFlags::NONBLOCK) {
-            Ok(count) => done += count,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        done += retry_on_intr(|| getrandom(&mut *rest, GetRandomFlags::NONBLOCK))?;
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::slots::VirtioSlot;
 use super::thread::DeviceThread;
-use crate::error::MachineError;
+use crate::error::{MachineError, kvm};
 use crate::lock::lock;
 use crate::memory::GuestMemory;
 
@@ -73,21 +73,21 @@ pub enum Notifications {
 }
 
 impl Notifications {
-    /// An event for each of `queues` queues.
-    ///
-    /// # Errors
-    /// There are no more file descriptors.
-    pub fn each_queue(queues: usize) -> io::Result<Self> {
-        let events: io::Result<_> = (0..queues).map(|_| EventFd::new(EFD_NONBLOCK)).collect();
-        events.map(Self::EachQueue)
-    }
-
     fn events(&self) -> &[EventFd] {
         match self {
             Self::Together(event) => std::slice::from_ref(event),
             Self::EachQueue(events) | Self::Elsewhere(events) => events,
         }
     }
+}
+
+/// An event for each of `queues` queues.
+///
+/// # Errors
+/// There are no more file descriptors.
+pub fn queue_events(queues: usize) -> Result<Vec<EventFd>, MachineError> {
+    let events: io::Result<_> = (0..queues).map(|_| EventFd::new(EFD_NONBLOCK)).collect();
+    events.map_err(MachineError::EventFd)
 }
 
 /// A virtio device with registers in memory. Any thread can use it.
@@ -194,7 +194,6 @@ impl<D: VirtioDevice + Send> MmioRegisters for VirtioMmio<D> {
     }
 
     fn connect(&self, vm: &VmFd, slot: &VirtioSlot) -> Result<(), MachineError> {
-        let refused = |operation| move |source| MachineError::Kvm { operation, source };
         let notify = IoEventAddress::Mmio(u64::from(slot.address) + u64::from(QUEUE_NOTIFY));
         match &self.notifications {
             Notifications::Together(event) => vm.register_ioevent(event, &notify, NoDatamatch),
@@ -202,8 +201,8 @@ impl<D: VirtioDevice + Send> MmioRegisters for VirtioMmio<D> {
                 .zip(events)
                 .try_for_each(|(queue, event)| vm.register_ioevent(event, &notify, queue)),
         }
-        .map_err(refused("notifications of virtio queues (KVM_IOEVENTFD)"))?;
+        .map_err(kvm("notifications of virtio queues (KVM_IOEVENTFD)"))?;
         vm.register_irqfd(&self.interrupt, slot.gsi)
-            .map_err(refused("a virtio device's interrupt (KVM_IRQFD)"))
+            .map_err(kvm("a virtio device's interrupt (KVM_IRQFD)"))
     }
 }

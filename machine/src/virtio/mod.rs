@@ -13,7 +13,9 @@ pub use block::BlockParts;
 pub use device::{ConsoleDevice, ConsolePorts};
 pub use entropy::EntropySource;
 pub use kvmprof_devices::endpoint::{GuestAccess, UnknownGuestAccess};
-pub use mmio::{Assembled, DeviceMonitor, MmioRegisters, Notifications, VirtioMmio, VirtioParts};
+pub use mmio::{
+    Assembled, DeviceMonitor, MmioRegisters, Notifications, VirtioMmio, VirtioParts, queue_events,
+};
 pub use service::ConsoleService;
 pub use slots::VirtioSlot;
 pub(crate) use slots::slots;

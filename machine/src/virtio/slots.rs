@@ -1,30 +1,15 @@
 //! The slots of virtio devices: the registers and the interrupt of each.
 
+use std::iter;
+
 use kvmprof_devices::virtio::REGISTERS_SIZE;
 
 use crate::error::MachineError;
 use crate::layout;
 
-/// Interrupts (GSIs) for virtio devices: the pins of the I/O APIC from the first that isn't a PC's on, except those of a PC's clock (8,
-/// which KVM treats specially), coprocessor (13) and power button ([`layout::POWER_BUTTON_GSI`]).
-const LINES: [u32; 16] = [
-    layout::VIRTIO_MMIO_GSI,
-    6,
-    7,
-    9,
-    10,
-    11,
-    12,
-    14,
-    15,
-    16,
-    17,
-    18,
-    19,
-    20,
-    21,
-    22,
-];
+/// Interrupts (GSIs) for virtio devices but the first: the pins of the I/O APIC after [`layout::VIRTIO_MMIO_GSI`], the first that isn't a
+/// PC's, except those of a PC's clock (8, which KVM treats specially), coprocessor (13) and power button ([`layout::POWER_BUTTON_GSI`]).
+const SHARED_LINES: [u32; 15] = [6, 7, 9, 10, 11, 12, 14, 15, 16, 17, 18, 19, 20, 21, 22];
 
 /// A virtio-mmio device's place in the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +33,7 @@ pub fn slots(count: usize) -> Result<Vec<VirtioSlot>, MachineError> {
     if count > layout::VIRTIO_DEVICES_MAX {
         return Err(MachineError::TooManyDevices { asked: count });
     }
-    let shared_lines = LINES.iter().copied().skip(1).cycle();
-    let lines = LINES.iter().take(1).copied().chain(shared_lines);
+    let lines = iter::once(layout::VIRTIO_MMIO_GSI).chain(SHARED_LINES.into_iter().cycle());
     let taken: Vec<u32> = lines.take(count).collect();
     let is_shared = |gsi: u32| taken.iter().filter(|line| **line == gsi).count() > 1;
     let addresses = (layout::VIRTIO_MMIO..).step_by(REGISTERS_SIZE as usize);
@@ -68,7 +52,7 @@ mod tests {
 
     #[test]
     fn each_device_has_registers_and_an_interrupt_of_its_own() {
-        let slots = slots(LINES.len()).unwrap();
+        let slots = slots(1 + SHARED_LINES.len()).unwrap();
         assert_eq!((slots[0].address, slots[0].gsi), (0xd000_0000, 5));
         assert_eq!((slots[1].address, slots[1].gsi), (0xd000_1000, 6));
         assert_eq!((slots[15].address, slots[15].gsi), (0xd000_f000, 22));
@@ -83,7 +67,11 @@ mod tests {
         assert!(with(5).all(|slot| !slot.shared));
         assert_eq!(with(6).count(), 3);
         assert!(with(6).all(|slot| slot.shared));
-        assert!(slots.iter().all(|slot| LINES.contains(&slot.gsi)));
+        assert!(
+            slots[1..]
+                .iter()
+                .all(|slot| SHARED_LINES.contains(&slot.gsi))
+        );
         let mut ends = slots.iter().map(|slot| slot.address + slot.size);
         assert!(ends.all(|end| end < layout::IO_APIC));
     }

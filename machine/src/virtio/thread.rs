@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 
 use kvmprof_sandbox::Thread;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 /// A device's thread. When this is dropped, the thread is asked to end, and joined.
@@ -86,15 +87,12 @@ impl Ending {
                 .iter()
                 .map(|source| PollFd::from_borrowed_fd(*source, PollFlags::IN)),
         );
-        loop {
-            match poll(&mut fds, None) {
-                Ok(_) => return !fds.first().is_none_or(|own| own.revents().is_empty()),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => {
-                    // Without a wait, the thread would spin.
-                    log::error!("A device isn't served any more: {error}");
-                    return true;
-                }
+        match retry_on_intr(|| poll(&mut fds, None)) {
+            Ok(_) => !fds.first().is_none_or(|own| own.revents().is_empty()),
+            Err(error) => {
+                // Without a wait, the thread would spin.
+                log::error!("A device isn't served any more: {error}");
+                true
             }
         }
     }

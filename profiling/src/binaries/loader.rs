@@ -48,7 +48,8 @@ struct Request {
     reads_left: usize,
 }
 
-enum LoadedPart {
+/// What the thread that reads files has done.
+enum LoadResult {
     /// A file's block of a recording.
     File(FileId, Arc<[u8]>),
     /// A block of names of functions of languages, or of generated code.
@@ -68,7 +69,7 @@ struct Failure {
 /// Reads files, and gives processes that have mapped them the unwinders of their stacks.
 pub struct BinaryLoader {
     queue: Option<SyncSender<Request>>,
-    done: Option<Receiver<LoadedPart>>,
+    done: Option<Receiver<LoadResult>>,
     /// The number of maps that were delivered and aren't done.
     pending: usize,
     /// The number of maps that weren't delivered, because too many were waiting.
@@ -173,9 +174,9 @@ impl BinaryLoader {
         };
         loop {
             match done.try_recv() {
-                Ok(LoadedPart::File(id, block)) => blocks.push((Some(id), block)),
-                Ok(LoadedPart::Functions(block)) => blocks.push((None, block)),
-                Ok(LoadedPart::Map) => self.pending = self.pending.saturating_sub(1),
+                Ok(LoadResult::File(id, block)) => blocks.push((Some(id), block)),
+                Ok(LoadResult::Functions(block)) => blocks.push((None, block)),
+                Ok(LoadResult::Map) => self.pending = self.pending.saturating_sub(1),
                 Err(TryRecvError::Empty) => break,
                 // A panic of that thread has been reported already.
                 Err(TryRecvError::Disconnected) => {
@@ -203,7 +204,7 @@ struct Thread {
 }
 
 impl Thread {
-    fn run(mut self, requests: &Receiver<Request>, done: impl Fn(LoadedPart)) {
+    fn run(mut self, requests: &Receiver<Request>, done: impl Fn(LoadResult)) {
         let mut waiting = VecDeque::new();
         loop {
             if waiting.is_empty() {
@@ -223,7 +224,7 @@ impl Thread {
                 let is_done = request.reads_left == 0 || self.first_unknown(request).is_none();
                 if is_done {
                     self.finish(request);
-                    done(LoadedPart::Map);
+                    done(LoadResult::Map);
                 }
                 !is_done
             });
@@ -233,10 +234,10 @@ impl Thread {
                 Some((area.clone(), id))
             });
             if let Some(block) = self.functions.read(&self.sources) {
-                done(LoadedPart::Functions(block));
+                done(LoadResult::Functions(block));
             }
             for block in self.generated.read(&self.sources) {
-                done(LoadedPart::Functions(block));
+                done(LoadResult::Functions(block));
             }
             if let Some((area, id)) = next {
                 self.read(area, id, 0, &done);
@@ -257,7 +258,7 @@ impl Thread {
     }
 
     /// Reads a file again whose time has come, if there is one.
-    fn retry(&mut self, done: &impl Fn(LoadedPart)) {
+    fn retry(&mut self, done: &impl Fn(LoadResult)) {
         let now = Instant::now();
         let mut failed = self.failed.iter();
         let due = failed.find(|(_, failure)| failure.next <= now);
@@ -304,13 +305,13 @@ impl Thread {
     }
 
     /// Reads the file of `area`, after this many `tries`, and hands its block to `done`. What couldn't be read is tried again later.
-    fn read(&mut self, area: Area, id: FileId, tries: u32, done: &impl Fn(LoadedPart)) {
+    fn read(&mut self, area: Area, id: FileId, tries: u32, done: &impl Fn(LoadResult)) {
         // Maps don't wait for another try.
         self.tables.put(id, None);
         self.failed.remove(&id);
         let block = self.block(&area, id);
         if let Some(block) = block {
-            done(LoadedPart::File(id, block));
+            done(LoadResult::File(id, block));
         } else if tries + 1 < MAX_TRIES && self.failed.len() < MAX_FAILED {
             let next = Instant::now() + RETRY * LATER.saturating_pow(tries);
             let tries = tries + 1;

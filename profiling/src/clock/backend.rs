@@ -6,8 +6,7 @@ use super::Grid;
 use super::halted::RunTimeAlarm;
 use super::run_delay::RunDelay;
 use super::timer::ThreadTimer;
-use crate::perf_event;
-use crate::signals;
+use crate::{perf_event, signals};
 
 /// The timers and the scheduler statistics of one vCPU's thread.
 ///

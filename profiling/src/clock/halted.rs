@@ -8,6 +8,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
+use vmm_sys_util::syscall::SyscallReturnCode;
+
 use crate::perf_event::{self, Event};
 use crate::signals;
 
@@ -86,9 +88,6 @@ impl RunTimeAlarm {
         // SAFETY: the descriptor is a perf event's; PERIOD's argument points to a live u64, the
         // others take a number.
         let result = unsafe { libc::ioctl(self.event.as_raw_fd(), request, argument) };
-        if result < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(())
+        SyscallReturnCode(result).into_empty_result()
     }
 }

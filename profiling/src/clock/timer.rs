@@ -3,6 +3,8 @@
 use std::io;
 use std::ptr;
 
+use vmm_sys_util::syscall::SyscallReturnCode;
+
 use super::Grid;
 use crate::time::timespec;
 
@@ -70,9 +72,7 @@ impl PosixTimer {
         // SAFETY: both pointers are to live values of the right types.
         let result =
             unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut id) };
-        if result < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        SyscallReturnCode(result).into_empty_result()?;
         Ok(Self { id })
     }
 

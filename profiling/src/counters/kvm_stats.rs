@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
 
 use kvm_bindings::{KVM_STATS_TYPE_CUMULATIVE, KVM_STATS_TYPE_MASK};
+use vmm_sys_util::syscall::SyscallReturnCode;
 
 /// `_IO(KVMIO, 0xce)`.
 const KVM_GET_STATS_FD: libc::Ioctl = 0xaece;
@@ -33,9 +34,7 @@ impl KvmStats {
     pub fn open(of: &impl AsRawFd, names: &[&str]) -> io::Result<Self> {
         // SAFETY: the command has no argument, and makes a descriptor or fails.
         let descriptor = unsafe { libc::ioctl(of.as_raw_fd(), KVM_GET_STATS_FD, 0) };
-        if descriptor < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let descriptor = SyscallReturnCode(descriptor).into_result()?;
         // SAFETY: the descriptor was just made and nobody else owns it.
         let file = unsafe { File::from_raw_fd(descriptor) };
         let values = values(&file)?;

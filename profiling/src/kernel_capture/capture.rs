@@ -8,6 +8,7 @@ use kvmprof_attach::Slots;
 use kvmprof_attach::sampling::{MAX_SAMPLE_BYTES, RECORD_BYTES, SamplingHost};
 use kvmprof_introspection::{GuestKnowledge, ProcessPlaces};
 use kvmprof_recording::StackParts;
+use vmm_sys_util::syscall::SyscallReturnCode;
 
 use super::error::KernelCaptureError;
 use super::opener::CaptureOpener;
@@ -84,7 +85,8 @@ impl CaptureFiles {
         contents: Contents<'_>,
         period: Period,
     ) -> Result<Self, KernelCaptureError> {
-        let output = open_output(thread.tid).map_err(KernelCaptureError::Event)?;
+        let output = Event::BpfOutput.open(1, thread.tid);
+        let output = output.map_err(KernelCaptureError::Event)?;
         let Contents { places, stacks } = contents;
         let (descriptor, exits) = (thread.descriptor, period.exits());
         let program = host.program(slots, descriptor, places, stacks, exits, output.as_fd())?;
@@ -190,29 +192,29 @@ pub(super) fn map_ring(output: &File, record_bytes: usize) -> io::Result<PerfRin
     } else {
         &[LARGEST_RING_BYTES, LARGE_RING_BYTES]
     };
-    let mut larger = larger.iter().filter(|bytes| has_room(**bytes));
-    let mapped = larger.find_map(|bytes| PerfRing::map(output, *bytes).ok());
-    mapped.map_or_else(|| PerfRing::map(output, RING_BYTES), Ok)
+    map_first_of(
+        larger.iter().copied().filter(|bytes| has_room(*bytes)),
+        output,
+    )
 }
 
 /// Maps the ring that another process has mapped, of whatever size it is: others are refused.
 pub(super) fn map_again(output: &File) -> io::Result<PerfRing> {
-    let mut larger = [LARGEST_RING_BYTES, LARGE_RING_BYTES].into_iter();
-    let mapped = larger.find_map(|bytes| PerfRing::map(output, bytes).ok());
-    mapped.map_or_else(|| PerfRing::map(output, RING_BYTES), Ok)
+    map_first_of([LARGEST_RING_BYTES, LARGE_RING_BYTES], output)
 }
 
-fn open_output(tid: i32) -> io::Result<File> {
-    Event::BpfOutput.open(1, tid)
+/// Maps a ring of the first of these sizes that the kernel allows, or of the smallest size.
+fn map_first_of(larger: impl IntoIterator<Item = usize>, output: &File) -> io::Result<PerfRing> {
+    let mut larger = larger.into_iter();
+    let mapped = larger.find_map(|bytes| PerfRing::map(output, bytes).ok());
+    mapped.map_or_else(|| PerfRing::map(output, RING_BYTES), Ok)
 }
 
 /// An ioctl on `event` whose argument is a number.
 fn request(event: &File, request: libc::Ioctl, argument: i32) -> io::Result<()> {
     // SAFETY: the requests that are made by this take a number, on a descriptor of ours.
-    match unsafe { libc::ioctl(event.as_raw_fd(), request, argument) } {
-        0.. => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let result = unsafe { libc::ioctl(event.as_raw_fd(), request, argument) };
+    SyscallReturnCode(result).into_empty_result()
 }
 
 #[cfg(test)]
@@ -225,7 +227,7 @@ mod tests {
     fn a_ring_that_is_mapped_already_is_mapped_again_as_large() {
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
         for bytes in [RING_BYTES, LARGE_RING_BYTES] {
-            let output = open_output(tid).unwrap();
+            let output = Event::BpfOutput.open(1, tid).unwrap();
             let first = PerfRing::map(&output, bytes).unwrap();
             assert_eq!(map_again(&output).unwrap().bytes(), bytes);
             drop(first);
@@ -235,7 +237,7 @@ mod tests {
     #[test]
     fn large_rings_have_a_limit_together() {
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
-        let output = open_output(tid).unwrap();
+        let output = Event::BpfOutput.open(1, tid).unwrap();
         assert!(has_room(MAX_RINGS_BYTES) && !has_room(MAX_RINGS_BYTES + 1));
         let ring = map_ring(&output, MAX_SAMPLE_BYTES).unwrap();
         let left = MAX_RINGS_BYTES - ring.bytes();

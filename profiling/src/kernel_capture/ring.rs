@@ -2,10 +2,10 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::ptr::NonNull;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use kvmprof_attach::Mapping;
 use kvmprof_attach::sampling::{HostRecord, Record};
 use kvmprof_introspection::bytes::{array_at, u32_at, u64_at};
 
@@ -68,15 +68,12 @@ pub fn has_room(bytes: usize) -> bool {
 /// The ring of one event.
 #[derive(Debug)]
 pub struct PerfRing {
-    address: NonNull<u8>,
+    memory: Mapping,
     /// Size of the ring, without its first page.
     bytes: usize,
     /// The buffer for a copy of one record.
     record: Vec<u8>,
 }
-
-// SAFETY: the mapping belongs to the whole process, and this is its only owner.
-unsafe impl Send for PerfRing {}
 
 impl PerfRing {
     /// Maps the ring of `event`, of [`RING_BYTES`], [`LARGE_RING_BYTES`] or [`LARGEST_RING_BYTES`].
@@ -84,25 +81,11 @@ impl PerfRing {
     /// # Errors
     /// As of mmap(2): EPERM beyond kernel.perf_event_mlock_kb.
     pub fn map(event: &File, bytes: usize) -> io::Result<Self> {
-        // SAFETY: a new mapping at a place that the kernel chooses; nothing of this process is changed.
-        let address = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                PAGE + bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                event.as_raw_fd(),
-                0,
-            )
-        };
-        if address == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let memory = Mapping::shared(Some(event.as_fd()), PAGE + bytes, access)?;
         MAPPED_BYTES.fetch_add(bytes, Ordering::Relaxed);
-        let address = NonNull::new(address.cast())
-            .ok_or_else(|| io::Error::other("it is mapped at address 0"))?;
         Ok(Self {
-            address,
+            memory,
             bytes,
             // No record is longer.
             record: vec![0; usize::from(u16::MAX)],
@@ -143,7 +126,7 @@ impl PerfRing {
     fn position(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: both offsets are within the first page, aligned to 8 bytes, and mapped as long as `self` lives; the kernel
         // accesses them atomically.
-        unsafe { AtomicU64::from_ptr(self.address.as_ptr().add(offset).cast()) }
+        unsafe { AtomicU64::from_ptr(self.memory.start().add(offset).cast()) }
     }
 
     /// Copies the ring's content from position `from` on, wrapping at the ring's end. The buffer isn't longer than the ring.
@@ -154,7 +137,7 @@ impl PerfRing {
         // SAFETY: both parts are within the mapped ring; the kernel doesn't write to what lies between tail and head, which
         // the caller has checked.
         unsafe {
-            let data = self.address.as_ptr().add(PAGE);
+            let data = self.memory.start().add(PAGE);
             std::ptr::copy_nonoverlapping(data.add(start), before.as_mut_ptr(), before.len());
             std::ptr::copy_nonoverlapping(data, behind.as_mut_ptr(), behind.len());
         }
@@ -164,8 +147,6 @@ impl PerfRing {
 impl Drop for PerfRing {
     fn drop(&mut self) {
         MAPPED_BYTES.fetch_sub(self.bytes, Ordering::Relaxed);
-        // SAFETY: the mapping was made by `map` with this length, and isn't used any more.
-        unsafe { libc::munmap(self.address.as_ptr().cast(), PAGE + self.bytes) };
     }
 }
 

@@ -48,7 +48,7 @@ impl RunTimeAccount {
     }
 
     /// Returns what became of the ticks without a sample. Since the last call, `ticks` ticks of the grid have passed, `sampled` samples
-    /// have been read, and `lost` samples found no room. The thread's times at `now` are `times`, and it was `held` for looks for so many ns in all: nobody knows
+    /// have been read, and `lost` samples found no room. The thread's times at `now` are `times`, and it was `held` for looks for this time in all, in ns: nobody knows
     /// what the vCPU would have done meanwhile, so that those ticks are lost.
     pub fn explain(
         &mut self,

@@ -139,7 +139,7 @@ struct ClockTicks {
 
 impl ClockTicks {
     /// What became of the ticks until now that have no sample. The thread's times are `times`, and the samples' clock has `counted` this much; the thread was
-    /// `held` for looks for so many ns in all. Since the last call so many samples were sent and lost.
+    /// `held` for looks for this time in all, in ns. Since the last call, these numbers of samples were sent and lost.
     fn explain(
         &mut self,
         times: ThreadTimes,

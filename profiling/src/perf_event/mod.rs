@@ -8,6 +8,8 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::time::{Duration, Instant};
 
+use vmm_sys_util::syscall::SyscallReturnCode;
+
 pub use opener::EventOpener;
 pub(crate) use opener::has_thread;
 pub use refusal::why_not;
@@ -161,10 +163,8 @@ impl Event {
                 PERF_FLAG_FD_CLOEXEC,
             )
         };
-        let descriptor = i32::try_from(descriptor).unwrap_or(-1);
-        if descriptor < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let descriptor = SyscallReturnCode(descriptor).into_result()?;
+        let descriptor = i32::try_from(descriptor).map_err(io::Error::other)?;
         // SAFETY: the descriptor was just made and nobody else owns it.
         Ok(unsafe { File::from_raw_fd(descriptor) })
     }
@@ -183,10 +183,8 @@ pub fn count(mut event: &File) -> Option<u64> {
 /// As of ioctl(2).
 pub fn run_program(event: &File, program: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: the request takes a number, on a descriptor of ours.
-    match unsafe { libc::ioctl(event.as_raw_fd(), IOC_SET_BPF, program.as_raw_fd()) } {
-        0.. => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let result = unsafe { libc::ioctl(event.as_raw_fd(), IOC_SET_BPF, program.as_raw_fd()) };
+    SyscallReturnCode(result).into_empty_result()
 }
 
 /// Makes each overflow of `event` send `signal` to the calling thread.

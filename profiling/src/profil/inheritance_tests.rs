@@ -62,16 +62,10 @@ fn child() -> ListedProcess {
 /// A call of process `pid` at `time`.
 fn call(function: Function, pid: i32, time: u64) -> Call {
     Call {
-        function,
-        flags: 0,
-        pid,
-        ranges: 0,
         buffer: 0x1000,
-        size: 0,
-        offset: 0,
-        scale: 0,
         time,
         program: PROGRAM,
+        ..Call::new(function, pid)
     }
 }
 

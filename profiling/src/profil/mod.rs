@@ -236,16 +236,10 @@ mod tests {
     /// Calls pcsample of process `pid` for this many samples; 0 turns it off.
     fn pcsample(processes: &ProfiledProcesses, pid: i32, samples: u64) {
         let call = Call {
-            function: Function::Pcsample,
-            flags: 0,
-            pid,
-            ranges: 0,
             buffer: 0x1000,
             size: samples,
-            offset: 0,
-            scale: 0,
             time: 1,
-            program: [0; 16],
+            ..Call::new(Function::Pcsample, pid)
         };
         processes.call(&call, &[], Some(&[])).unwrap();
     }

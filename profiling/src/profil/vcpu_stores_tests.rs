@@ -56,16 +56,11 @@ impl Sampled {
             introspector.identify(&guest.memory, &registers, false, false);
         }
         let call = Call {
-            function: Function::Pcsample,
             flags: Call::EVERY_TICK,
-            pid: PID,
-            ranges: 0,
             buffer: BUFFER,
             size: 9,
-            offset: 0,
-            scale: 0,
-            time: u64::MAX,
             program: PROGRAM,
+            ..Call::new(Function::Pcsample, PID)
         };
         let processes = Arc::<ProfiledProcesses>::default();
         assert_eq!(processes.call(&call, &[], Some(&[])), Ok(0));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvmprof_abi::text::task_name;
 use kvmprof_recording::{COMM_LENGTH, Sample};
@@ -100,8 +100,9 @@ impl Names {
         {
             return Arc::clone(&table.text.bytes);
         }
+        let begun = Instant::now();
         let table = Table {
-            text: PacedText::made(|| self.table().into_bytes(), MAX_AGE),
+            text: PacedText::new(self.table().into_bytes(), begun, MAX_AGE),
             changes: self.changes,
         };
         let bytes = Arc::clone(&table.text.bytes);
@@ -141,8 +142,6 @@ impl Names {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use kvmprof_recording::comm_of;
 
     use super::*;

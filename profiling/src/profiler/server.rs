@@ -15,7 +15,7 @@ use kvmprof_devices::endpoint::{Backend, Client, Handle, IoctlReply, Readiness};
 use super::Profiler;
 use super::clocks::Flush;
 use super::consumers::{Command, Preparation, Reply, Request, Side, TicksBefore};
-use super::texts::{Text, TextRoom};
+use super::texts::{Text, TextBudget};
 
 /// Maximum time that the end of a recording waits for files that are still being read.
 const MAX_WAIT_FOR_FILES: Duration = Duration::from_secs(1);
@@ -91,7 +91,7 @@ pub struct Handles {
     /// progress.
     busy: BTreeSet<(Handle, bool)>,
     last: u32,
-    texts: TextRoom,
+    texts: TextBudget,
 }
 
 impl Handles {

@@ -27,14 +27,12 @@ pub(super) struct PacedText {
 }
 
 impl PacedText {
-    /// The text that `make` makes now, which is used for `max_age` at most.
-    pub fn made(make: impl FnOnce() -> Vec<u8>, max_age: Duration) -> Self {
-        let begun = Instant::now();
-        let bytes = make().into();
+    /// The text `bytes`, whose making began at `begun`. It is used for `max_age` at most.
+    pub fn new(bytes: Vec<u8>, begun: Instant, max_age: Duration) -> Self {
         let made = Instant::now();
         let pause = made.saturating_duration_since(begun) * PAUSES;
         Self {
-            bytes,
+            bytes: bytes.into(),
             good_until: made + pause.min(max_age),
         }
     }
@@ -51,7 +49,7 @@ pub(super) struct Text {
     bytes: Arc<[u8]>,
     /// Number of bytes that have been read.
     read: usize,
-    /// The room for the bytes that only this handle keeps.
+    /// The part of the budget for the bytes that only this handle keeps.
     _share: Share,
 }
 
@@ -65,17 +63,17 @@ impl Text {
     }
 }
 
-/// The room of all texts together, for the bytes that only one handle keeps.
+/// The memory of all texts together, for the bytes that only one handle keeps.
 #[derive(Debug)]
-pub(super) struct TextRoom(Arc<QueueBudget>);
+pub(super) struct TextBudget(Arc<QueueBudget>);
 
-impl Default for TextRoom {
+impl Default for TextBudget {
     fn default() -> Self {
         Self(Arc::new(QueueBudget::new(MAX_TEXT_BYTES)))
     }
 }
 
-impl TextRoom {
+impl TextBudget {
     /// Checks that there may be room for the text of a handle of device `number`, which has `least` bytes at least. Call this before the
     /// text is made.
     ///
@@ -86,7 +84,7 @@ impl TextRoom {
         fits.then_some(()).ok_or(Errno::ENOMEM)
     }
 
-    /// Makes the text of a handle of device `number`. Its room is free again when it is dropped.
+    /// Makes the text of a handle of device `number`. Its part of the budget is free again when it is dropped.
     ///
     /// # Errors
     /// ENOMEM if all texts together would exceed [`MAX_TEXT_BYTES`].
@@ -151,19 +149,10 @@ impl Profiler {
         }
         let linux = self.info.knowledge.linux().ok_or(Errno::ENXIO)?;
         let memory = self.info.memory.as_ref().ok_or(Errno::ENXIO)?;
-        let mut failed = None;
-        let make = || {
-            let list = linux.describe_processes(memory).ok_or(Errno::ENXIO);
-            let text = list.and_then(|list| serde_json::to_vec(&list).map_err(|_| Errno::EIO));
-            text.unwrap_or_else(|errno| {
-                failed = Some(errno);
-                Vec::new()
-            })
-        };
-        let made = PacedText::made(make, MAX_AGE_OF_LIST);
-        if let Some(errno) = failed {
-            return Err(errno);
-        }
+        let begun = Instant::now();
+        let list = linux.describe_processes(memory).ok_or(Errno::ENXIO)?;
+        let text = serde_json::to_vec(&list).map_err(|_| Errno::EIO)?;
+        let made = PacedText::new(text, begun, MAX_AGE_OF_LIST);
         let bytes = Arc::clone(&made.bytes);
         self.process_list = Some(made);
         Ok(bytes)
@@ -181,19 +170,19 @@ mod tests {
 
     #[test]
     fn texts_are_limited_and_freed() {
-        let room = TextRoom::default();
+        let budget = TextBudget::default();
         let half: Arc<[u8]> = vec![0; MAX_TEXT_BYTES / 2].into();
-        let keep = || room.keep(device::STATUS, Arc::clone(&half));
+        let keep = || budget.keep(device::STATUS, Arc::clone(&half));
         let (first, _second) = (keep().unwrap(), keep().unwrap());
         let one: Arc<[u8]> = [0].into();
-        let refused = room.keep(device::PROCESSES, Arc::clone(&one));
+        let refused = budget.keep(device::PROCESSES, Arc::clone(&one));
         assert_eq!(refused.map(drop), Err(Errno::ENOMEM));
-        assert_eq!(room.check(device::PROCESSES, 1), Err(Errno::ENOMEM));
-        assert_eq!(room.check(device::KALLSYMS, 1), Ok(()));
+        assert_eq!(budget.check(device::PROCESSES, 1), Err(Errno::ENOMEM));
+        assert_eq!(budget.check(device::KALLSYMS, 1), Ok(()));
         // All handles share the symbols.
-        room.keep(device::KALLSYMS, Arc::clone(&half)).unwrap();
+        budget.keep(device::KALLSYMS, Arc::clone(&half)).unwrap();
         drop(first);
-        room.keep(device::PROCESSES, one).unwrap();
+        budget.keep(device::PROCESSES, one).unwrap();
     }
 
     /// The page for clients has the real limits.

@@ -1,9 +1,10 @@
 //! The profiler's request to a vCPU's thread to look at the guest's tasks.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kvmprof_introspection::TaskReader;
+use kvmprof_machine::lock::lock;
 
 /// The state of a request.
 #[derive(Debug, Default)]
@@ -32,7 +33,7 @@ impl TaskRequest {
     /// Requests a look by `reader`. The caller must kick the vCPU's thread after that. Only the profiler calls this, and only while no
     /// other request is in progress.
     pub fn ask(&self, reader: Box<TaskReader>) {
-        *self.lock() = Slot::Asked(reader);
+        *lock(&self.slot) = Slot::Asked(reader);
         self.is_asked.store(true, Ordering::Release);
     }
 
@@ -41,7 +42,7 @@ impl TaskRequest {
         if !self.is_answered.swap(false, Ordering::Acquire) {
             return None;
         }
-        match std::mem::take(&mut *self.lock()) {
+        match std::mem::take(&mut *lock(&self.slot)) {
             Slot::Done(reader, has_looked) => Some((reader, has_looked)),
             Slot::Empty | Slot::Asked(_) => None,
         }
@@ -50,7 +51,7 @@ impl TaskRequest {
     /// Withdraws the request to a vCPU whose thread doesn't answer any more. After that, the next look starts without a previous one.
     pub fn withdraw(&self) {
         self.is_asked.store(false, Ordering::Release);
-        let mut slot = self.lock();
+        let mut slot = lock(&self.slot);
         self.is_answered.store(false, Ordering::Release);
         *slot = Slot::Empty;
     }
@@ -72,10 +73,6 @@ impl TaskRequest {
         *slot = Slot::Done(reader, has_looked);
         self.is_answered.store(true, Ordering::Release);
         true
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Slot> {
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

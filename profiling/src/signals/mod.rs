@@ -8,7 +8,6 @@
 mod kicker;
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::ptr;
 use std::time::Duration;
 
@@ -16,6 +15,8 @@ use kvm_bindings::{KVMIO, kvm_signal_mask};
 use kvm_ioctls::VcpuFd;
 use vmm_sys_util::ioctl::ioctl_with_ref;
 use vmm_sys_util::ioctl_iow_nr;
+use vmm_sys_util::signal::create_sigset;
+use vmm_sys_util::syscall::SyscallReturnCode;
 
 use crate::time::timespec;
 
@@ -62,7 +63,7 @@ pub fn block() -> io::Result<()> {
 /// # Errors
 /// As of pthread_sigmask(3).
 fn change_mask(how: i32, signals: &[i32]) -> io::Result<()> {
-    let set = set_of(signals);
+    let set = create_sigset(signals)?;
     // SAFETY: `set` is an initialised signal set; the old one isn't wanted.
     match unsafe { libc::pthread_sigmask(how, &raw const set, ptr::null_mut()) } {
         0 => Ok(()),
@@ -90,18 +91,6 @@ pub fn take_signals_here() -> io::Result<()> {
     change_mask(libc::SIG_UNBLOCK, &TAKEN)
 }
 
-fn set_of(signals: &[i32]) -> libc::sigset_t {
-    let mut set = MaybeUninit::uninit();
-    // SAFETY: sigemptyset initialises the set; all signal numbers are valid.
-    unsafe {
-        libc::sigemptyset(set.as_mut_ptr());
-        for signal in signals {
-            libc::sigaddset(set.as_mut_ptr(), *signal);
-        }
-        set.assume_init()
-    }
-}
-
 /// Lets these signals, and no others, interrupt KVM_RUN on `vcpu`.
 ///
 /// # Errors
@@ -125,10 +114,7 @@ pub fn let_through_in_kvm_run(vcpu: &VcpuFd) -> io::Result<()> {
     // SAFETY: the kernel reads the header and the 8 bytes behind it that this says there are. Both are
     // in `mask`, without a gap between them, and the pointer is to all of it.
     let result = unsafe { ioctl_with_ref(vcpu, KVM_SET_SIGNAL_MASK(), &mask) };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    SyscallReturnCode(result).into_empty_result()
 }
 
 /// Takes one pending signal of these from the calling thread; None if none is pending.
@@ -167,7 +153,7 @@ fn take_one_of(signals: &[i32]) -> Option<i32> {
 }
 
 fn wait_for(signals: &[i32], timeout: Duration) -> Option<i32> {
-    let set = set_of(signals);
+    let set = create_sigset(signals).ok()?;
     let timeout = timespec(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
     // SAFETY: `set` and `timeout` are valid; no siginfo is wanted.
     let signal = unsafe { libc::sigtimedwait(&raw const set, ptr::null_mut(), &raw const timeout) };

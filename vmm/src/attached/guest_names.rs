@@ -7,15 +7,13 @@ use std::time::Duration;
 
 use kvmprof_attach::Machine;
 use kvmprof_attach::remote::{Channel, RemoteVcpu};
-use kvmprof_attach::tracer::StopOutcome;
 use kvmprof_introspection::{BuildFiles, GuestKnowledge, ProcessPlaces, VcpuIntrospector};
 use kvmprof_profiling::ProfilingConfig;
 use kvmprof_profiling::kernel_capture::{decode_places, encode_places};
-use kvmprof_profiling::sampling::select_registers;
 use kvmprof_sandbox::Thread;
 
 use super::error::AttachedError;
-use super::kernel_finder::KernelFinder;
+use super::kernel_finder::{KernelFinder, guest_registers};
 use super::{Attachment, give_up_rights, numbers};
 use crate::vm::{VmError, restrict_paths};
 
@@ -56,10 +54,9 @@ impl GuestNames {
             })
             .map_err(VmError::host("a thread"))?;
         kvmprof_sandbox::enter(Thread::Main);
-        let names = looking.join().map_err(|_| VmError::Host {
-            what: "to go on",
-            source: io::Error::other("the thread that reads the guest's kernel panicked"),
-        })?;
+        let names = looking
+            .join()
+            .map_err(|_| VmError::panicked("the thread that reads the guest's kernel"))?;
         drop(helper);
         Ok(names)
     }
@@ -175,14 +172,7 @@ fn places(mut vcpus: Vec<(u32, RemoteVcpu, VcpuIntrospector)>) -> Vec<(u32, Proc
 
 fn places_now(vcpu: &mut RemoteVcpu, introspector: &mut VcpuIntrospector) -> Option<ProcessPlaces> {
     let memory = Arc::clone(vcpu.memory());
-    let seen = vcpu.look(|vcpu| match vcpu.runs_nested_guest() {
-        true => Ok(None),
-        false => vcpu.registers().map(Some),
-    });
-    let Ok(StopOutcome::Stopped(Some((regs, sregs)))) = seen else {
-        return None;
-    };
-    let registers = select_registers(&regs, &sregs);
+    let registers = guest_registers(vcpu, |_| Ok(true))?;
     introspector.identify(&*memory, &registers, false, false);
     introspector.places(&*memory, &registers)
 }

@@ -5,15 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use kvmprof_attach::remote::{Channel, RemoteVcpu};
-use kvmprof_attach::tracer::StopOutcome;
+use kvmprof_attach::remote::{Channel, RemoteState, RemoteVcpu};
+use kvmprof_attach::tracer::{StopOutcome, TraceError};
 use kvmprof_introspection::{
     BuildFiles, GuestKnowledge, IntrospectionError, LinuxKnowledge, Registers,
 };
 
 use kvmprof_profiling::clock::monotonic_ns;
-use kvmprof_profiling::sampling::Gate;
-use kvmprof_profiling::sampling::select_registers;
+use kvmprof_profiling::sampling::{Gate, select_registers};
 
 /// The pause between two looks for a kernel, in a guest that hasn't started one yet.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -43,12 +42,12 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Whether a kernel was read that is to be read again.
+    /// Whether a kernel was read that has to be read again.
     pub fn is_open(&self) -> bool {
         !self.gaps.is_empty()
     }
 
-    /// Reads the kernel that a vCPU with `registers` runs. `None` if its memory may not have everything yet: it is to be read again.
+    /// Reads the kernel that a vCPU with `registers` runs. `None` if its memory may be incomplete: it has to be read again.
     ///
     /// # Errors
     /// There is no Linux kernel, or `files` are those of another one.
@@ -163,20 +162,31 @@ impl KernelFinder {
         let turn = self.looks.checked_rem(self.vcpus.len())?;
         self.looks += 1;
         let vcpu = self.vcpus.get_mut(turn)?;
-        let looked = vcpu.look(|vcpu| match vcpu.runs_nested_guest() {
-            true => Ok(None),
-            false => vcpu.registers().map(Some),
-        });
-        match looked {
-            Ok(StopOutcome::Stopped(seen)) => {
-                self.has_seen |= seen.is_some();
-                seen.map(|(regs, sregs)| select_registers(&regs, &sregs))
-            }
-            Ok(_) => None,
-            Err(error) => {
-                log::debug!("The guest's kernel isn't looked for now: {error}");
-                None
-            }
+        let registers = guest_registers(vcpu, |_| Ok(true));
+        self.has_seen |= registers.is_some();
+        registers
+    }
+}
+
+/// The registers of a vCPU that `is_ready`; `None`, too, if it runs a nested guest, or can't be stopped now.
+pub fn guest_registers(
+    vcpu: &mut RemoteVcpu,
+    is_ready: impl FnOnce(&mut RemoteState<'_>) -> Result<bool, TraceError>,
+) -> Option<Registers> {
+    let looked = vcpu.look(|vcpu| {
+        if vcpu.runs_nested_guest() || !is_ready(vcpu)? {
+            return Ok(None);
+        }
+        vcpu.registers().map(Some)
+    });
+    match looked {
+        Ok(StopOutcome::Stopped(registers)) => {
+            registers.map(|(regs, sregs)| select_registers(&regs, &sregs))
+        }
+        Ok(_) => None,
+        Err(error) => {
+            log::debug!("The guest's kernel isn't looked at now: {error}");
+            None
         }
     }
 }

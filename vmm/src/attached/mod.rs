@@ -17,7 +17,6 @@ mod vcpu;
 
 use std::cell::RefCell;
 use std::fs::File;
-use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -43,18 +42,16 @@ use kvmprof_profiling::kernel_capture::{self, CaptureOpener, VcpuThreadId};
 use kvmprof_profiling::profiler::{
     ClockPlan, DeviceMonitors, FileRecorder, MachineInfo, Profiler, RestartTimes,
 };
-use kvmprof_profiling::sampling::Gate;
-use kvmprof_profiling::sampling::{Doorbell, RegisterSource};
+use kvmprof_profiling::sampling::{Doorbell, Gate, RegisterSource};
 use kvmprof_profiling::signals::{self, take_signals_here};
 use kvmprof_profiling::{ProfilingConfig, RecordPlan};
 use kvmprof_recording::Sysroot;
 use kvmprof_sandbox::Thread;
 
 use crate::vm::{
-    EventLoop, Profiled, RecordingOutput, Services, Termination, TimeLimit, VmError,
-    open_recording, open_sysroot, restrict_paths, set_unheard, start_recorder,
+    EventLoop, Profiled, ReadFile, ReadFiles, RecordingOutput, Services, Termination, TimeLimit,
+    VmError, open_recording, open_sysroot, restrict_paths, set_unheard, start_recorder,
 };
-use crate::vm::{ReadFile, ReadFiles};
 use kernel_files::{known, look_once, sorted};
 use kernel_finder::KernelFinder;
 use process_watch::ProcessWatch;
@@ -124,10 +121,9 @@ pub fn attach(config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         .spawn(move || server.serve(threads, rings))
         .map_err(VmError::host("a thread"))?;
     kvmprof_sandbox::enter(Thread::Main);
-    let end = events.join().map_err(|_| VmError::Host {
-        what: "to go on",
-        source: io::Error::other("the event thread panicked"),
-    })?;
+    let end = events
+        .join()
+        .map_err(|_| VmError::panicked("the event thread"))?;
     drop((names, tracer));
     end
 }

@@ -104,7 +104,7 @@ fn is_kernel_run(
 
 /// What a look for the kernel has led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum KernelSearch {
     /// It isn't known yet which one runs.
     Nothing,
     /// Its place, or another kernel.
@@ -159,7 +159,7 @@ impl<'a> RebootWatch<'a> {
     pub fn watch(mut self) -> bool {
         while !self.common.stopping.load(Ordering::Relaxed) {
             if self.linux.slide().is_none() {
-                if self.look_for_kernel() == Found::TooMany {
+                if self.look_for_kernel() == KernelSearch::TooMany {
                     return true;
                 }
             } else if self.round() {
@@ -187,7 +187,7 @@ impl<'a> RebootWatch<'a> {
     }
 
     /// Looks for the kernel on the vCPUs in turn, and reads another one that was found there often enough.
-    fn look_for_kernel(&mut self) -> Found {
+    fn look_for_kernel(&mut self) -> KernelSearch {
         self.rounds = self.rounds.wrapping_add(1);
         let refreshed = (self.common).refresh_memory(monotonic_ns(), REFRESH_NS);
         let turn = (self.rounds as usize).checked_rem(self.vcpus.len());
@@ -198,7 +198,7 @@ impl<'a> RebootWatch<'a> {
         };
         if self.linux.locate(&self.memory, &registers).is_some() {
             log::info!("The guest's kernel was found again");
-            return Found::Kernel;
+            return KernelSearch::Kernel;
         }
         let compared = (self.linux).compare_with_running(&self.memory, &registers);
         let is_other = matches!(compared, Err(IntrospectionError::OtherBuild { .. }));
@@ -208,26 +208,26 @@ impl<'a> RebootWatch<'a> {
             0
         };
         if self.others < MAX_OTHERS {
-            return Found::Nothing;
+            return KernelSearch::Nothing;
         }
         let read = self
             .reading
             .read(&self.memory, &registers, &BuildFiles::default());
         match read {
             Ok(Some(found)) => self.succeed(found),
-            Ok(None) => Found::Nothing,
+            Ok(None) => KernelSearch::Nothing,
             Err(error) => {
                 log::debug!("The guest's other kernel can't be read now: {error}");
-                Found::Nothing
+                KernelSearch::Nothing
             }
         }
     }
 
     /// Goes on with the kernel that was `found`.
-    fn succeed(&mut self, found: GuestKnowledge) -> Found {
+    fn succeed(&mut self, found: GuestKnowledge) -> KernelSearch {
         let knowledge = &self.common.knowledge;
         if !knowledge.succeed(found) {
-            return Found::TooMany;
+            return KernelSearch::TooMany;
         }
         if let Some(linux) = knowledge.linux() {
             log::warn!(
@@ -238,7 +238,7 @@ impl<'a> RebootWatch<'a> {
         }
         self.others = 0;
         self.reading = Reading::default();
-        Found::Kernel
+        KernelSearch::Kernel
     }
 
     /// Makes a round of looks. True once they show that the guest has rebooted.

@@ -10,19 +10,18 @@ use kvmprof_attach::remote::{Channel, RemoteState, RemoteVcpu};
 use kvmprof_attach::tracer::{StopOutcome, TraceError};
 use kvmprof_attach::{AttachError, Slots};
 use kvmprof_introspection::{GuestKnowledge, Registers};
-use kvmprof_profiling::kernel_capture::CaptureOpener;
+use kvmprof_profiling::kernel_capture::{CaptureOpener, VcpuThreadId};
 use kvmprof_recording::file::RecordingFailure;
 
 use super::attachment::ThreadFiles;
 use super::backend::AttachedBackend;
 use super::restart::{Restart, SamplingThread};
 use crate::vcpu::{KernelClock, Presence, Sampler, StoppedState, Unseen, VcpuAccess};
-use kvmprof_profiling::ProfilingConfig;
 use kvmprof_profiling::clock::{VcpuClock, monotonic_ns};
-use kvmprof_profiling::kernel_capture::VcpuThreadId;
-use kvmprof_profiling::sampling::Gate;
-use kvmprof_profiling::sampling::{Doorbell, TickSender, VcpuShared, VcpuView, select_registers};
-use kvmprof_profiling::signals;
+use kvmprof_profiling::sampling::{
+    Doorbell, Gate, TickSender, VcpuShared, VcpuView, select_registers,
+};
+use kvmprof_profiling::{ProfilingConfig, signals};
 
 /// The period at which the memory slots are checked, and whether the guest still exists, in ns.
 pub(super) const REFRESH_NS: u64 = 1_000_000_000;

@@ -326,8 +326,8 @@ impl KernelClock {
         }
     }
 
-    /// Hands over all samples until now, as `view` sees the guest, and the account of the other ticks. The vCPU's thread was `held` for looks for so many ns
-    /// in all. While it `is_in_doubt` which kernel runs, samples are lost.
+    /// Hands over all samples until now, as `view` sees the guest, and the account of the other ticks. The vCPU's thread was `held` for looks for this time
+    /// in all, in ns. While it `is_in_doubt` which kernel runs, samples are lost.
     pub fn take<M: PhysicalMemory>(
         &mut self,
         view: &mut VcpuView<M>,

@@ -17,13 +17,13 @@ use super::sampler::Sampler;
 use kvmprof_introspection::{GuestKnowledge, IntrospectionError};
 use kvmprof_machine::failure::{FailureCause, GuestFailure};
 use kvmprof_machine::{GuestMemory, MachineDevices, MachineError, PowerRequest, VcpuState};
-use kvmprof_profiling::ProfilingConfig;
 use kvmprof_profiling::clock::{VcpuClock, monotonic_ns};
 use kvmprof_profiling::counters::VcpuCounting;
 use kvmprof_profiling::profil::{ProfiledProcesses, VcpuStores};
-use kvmprof_profiling::sampling::Gate;
-use kvmprof_profiling::sampling::{GuestExit, RegisterSource, TickSender, VcpuShared, VcpuView};
-use kvmprof_profiling::signals;
+use kvmprof_profiling::sampling::{
+    Gate, GuestExit, RegisterSource, TickSender, VcpuShared, VcpuView,
+};
+use kvmprof_profiling::{ProfilingConfig, signals};
 
 /// Maximum time that a guest's end waits until its image has been read, which takes 0.1 to 0.7 s of processor
 /// time and begins when the guest starts.

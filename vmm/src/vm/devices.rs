@@ -1,12 +1,11 @@
 //! The virtio devices that a guest is started with.
 
 use super::{VmConfig, VmError};
-use kvmprof_machine::VirtioDevices;
 use kvmprof_machine::disk::{DISKS_MAX, Disk, DiskError, DiskOptions};
 use kvmprof_machine::network::Network;
-use kvmprof_machine::share;
 use kvmprof_machine::virtio::{BlockParts, EntropySource, VirtioParts};
 use kvmprof_machine::vsock::VsockParts;
+use kvmprof_machine::{VirtioDevices, share};
 use kvmprof_profiling::binaries::GuestDisks;
 use kvmprof_profiling::profiler::DeviceMonitors;
 

@@ -117,8 +117,8 @@ impl VmError {
         move |source| Self::Host { what, source }
     }
 
-    /// For `map_err` on calls of the event manager.
-    pub(super) fn events(error: event_manager::Error) -> Self {
-        Self::Events(error)
+    /// For `map_err` of a join: the thread panicked.
+    pub(crate) fn panicked(thread: &str) -> Self {
+        Self::host("to go on")(io::Error::other(format!("{thread} panicked")))
     }
 }

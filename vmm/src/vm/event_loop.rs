@@ -69,7 +69,7 @@ impl EventLoop {
         termination: Termination,
         others: Vec<Subscriber>,
     ) -> Result<Self, VmError> {
-        let mut manager = EventManager::<Subscriber>::new().map_err(VmError::events)?;
+        let mut manager = EventManager::<Subscriber>::new().map_err(VmError::Events)?;
         manager.add_subscriber(Box::new(DoorbellEvents(Arc::clone(&doorbell))));
         let termination = Rc::new(RefCell::new(termination));
         manager.add_subscriber(Box::new(Rc::clone(&termination)));
@@ -175,7 +175,7 @@ impl EventLoop {
         match self.manager.run_with_timeout(timeout_ms) {
             Ok(_) => Ok(()),
             Err(event_manager::Error::Epoll(error)) if error.errno() == libc::EINTR => Ok(()),
-            Err(error) => Err(VmError::events(error)),
+            Err(error) => Err(VmError::Events(error)),
         }
     }
 

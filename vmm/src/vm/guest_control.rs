@@ -11,24 +11,12 @@ use kvmprof_profiling::profiler::GuestControl;
 
 /// Carries out requests to the machine, on the event thread.
 pub struct MachineControl {
-    stop_request: EventFd,
-    restart: Arc<Restart>,
-    power_button: Arc<PowerButton>,
-}
-
-impl MachineControl {
-    /// A control that ends the guest by `stop_request`, restarts it by `restart`, and asks it to power off by `power_button`.
-    pub fn new(
-        stop_request: EventFd,
-        restart: Arc<Restart>,
-        power_button: Arc<PowerButton>,
-    ) -> Self {
-        Self {
-            stop_request,
-            restart,
-            power_button,
-        }
-    }
+    /// Ends the guest.
+    pub stop_request: EventFd,
+    /// Restarts it.
+    pub restart: Arc<Restart>,
+    /// Asks it to power off.
+    pub power_button: Arc<PowerButton>,
 }
 
 impl GuestControl for MachineControl {

@@ -9,7 +9,7 @@ use kvmprof_machine::{BundledKernel, Image, KernelFile};
 /// Reads and checks a kernel, unless it was read already.
 ///
 /// # Errors
-/// It can't be read, or is none.
+/// The file can't be read, or isn't a kernel.
 pub fn read_kernel(kernel: KernelFile) -> Result<Arc<Image>, VmError> {
     kernel.read(parse_kernel)
 }

@@ -1,7 +1,6 @@
 //! Starts a guest from its configuration, and waits for its end.
 
 use std::fs::File;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -33,16 +32,13 @@ use kvmprof_machine::virtio::ConsolePorts;
 use kvmprof_machine::{
     GuestMemory, HostParts, KernelFile, Machine, MachineDevices, VcpuState, VirtioDevices, open_kvm,
 };
-use kvmprof_profiling::RecordPlan;
 use kvmprof_profiling::binaries::{BinarySources, GuestDisks};
 use kvmprof_profiling::counters::MachineCounters;
-use kvmprof_profiling::kernel_events;
 use kvmprof_profiling::profiler::{
     ClockPlan, DeviceMonitors, FileRecorder, MachineInfo, OnVcpus, recording_info,
 };
-use kvmprof_profiling::sampling::Gate;
-use kvmprof_profiling::sampling::{Doorbell, VcpuShared};
-use kvmprof_profiling::signals;
+use kvmprof_profiling::sampling::{Doorbell, Gate, VcpuShared};
+use kvmprof_profiling::{RecordPlan, kernel_events, signals};
 use kvmprof_recording::Sysroot;
 use kvmprof_recording::file::RecordingFile;
 
@@ -95,10 +91,10 @@ impl Vm {
     /// # Errors
     /// The event thread couldn't continue.
     pub fn join(self) -> Result<VmEnd, VmError> {
-        let ending = self.events.join().map_err(|_| VmError::Host {
-            what: "to go on",
-            source: io::Error::other("the event thread panicked"),
-        })??;
+        let ending = self
+            .events
+            .join()
+            .map_err(|_| VmError::panicked("the event thread"))??;
         let Guest {
             memory,
             knowledge,
@@ -305,7 +301,11 @@ impl Built {
         let (vcpus, rings) = self.start_vcpus(held, &on_vcpus, &doorbell)?;
         let button = Arc::new(PowerButton::new(vcpus.machine(), Arc::clone(&knowledge)));
         termination.press_first(Arc::clone(&button));
-        let stop = another(&self.stop_request)?;
+        let control = MachineControl {
+            stop_request: another(&self.stop_request)?,
+            restart: vcpus.restart(),
+            power_button: button,
+        };
         Ok(Wired {
             guest: Guest {
                 memory,
@@ -321,7 +321,7 @@ impl Built {
                 hvc: self.hvc,
                 devices,
                 hello: self.hello,
-                control: MachineControl::new(stop, vcpus.restart(), button),
+                control,
                 doorbell,
                 plan: self.plan,
                 info: self.info,

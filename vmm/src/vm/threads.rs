@@ -15,8 +15,7 @@ use kvmprof_introspection::{GuestKnowledge, IntrospectionError};
 use kvmprof_machine::{Machine, VcpuState};
 use kvmprof_profiling::clock::monotonic_ns;
 use kvmprof_profiling::counters::VcpuCounting;
-use kvmprof_profiling::sampling::Gate;
-use kvmprof_profiling::sampling::{Doorbell, TickReceiver, VcpuShared, tick_ring};
+use kvmprof_profiling::sampling::{Doorbell, Gate, TickReceiver, VcpuShared, tick_ring};
 
 /// One vCPU's ends at the profiler.
 pub type Profiled = (Arc<VcpuShared>, TickReceiver);

@@ -66,7 +66,7 @@ pub enum RuleError {
         /// The text's key.
         key: String,
     },
-    /// A text refers to a group that there isn't.
+    /// A text refers to an unknown group.
     #[error(
         "rule {rule}: {key} has ${{{group}}}, and no expression of the rule has such a group: write (?<{group}>...) around what it is to match"
     )]

@@ -16,10 +16,10 @@ pub struct Expressions([Option<Regex>; 2]);
 
 /// A text with parts that are filled in.
 #[derive(Clone, Debug)]
-pub struct Template(Vec<Part>);
+pub struct Template(Vec<TemplatePart>);
 
 #[derive(Clone, Debug)]
-enum Part {
+enum TemplatePart {
     Text(String),
     /// What this group of one of the two expressions has matched.
     Group {
@@ -29,13 +29,13 @@ enum Part {
 }
 
 /// What each of the expressions has found in its text.
-pub type Found<'t> = [Option<Captures<'t>>; 2];
+pub type RuleCaptures<'t> = [Option<Captures<'t>>; 2];
 
 impl Expressions {
-    /// Those of the rule of this number.
+    /// The expressions of rule number `rule`.
     ///
     /// # Errors
-    /// One is wrong, or there is none.
+    /// An expression is invalid, or the rule has none.
     pub fn new(rule: usize, text: &RuleText) -> Result<Self, RuleError> {
         let compiled = |key: &'static str, text: Option<&String>| {
             let Some(text) = text else {
@@ -68,7 +68,7 @@ impl Expressions {
     }
 
     /// What they find in the command line and in the path of the control group; `None` if one doesn't match.
-    pub fn find<'t>(&self, texts: [&'t str; 2]) -> Option<Found<'t>> {
+    pub fn find<'t>(&self, texts: [&'t str; 2]) -> Option<RuleCaptures<'t>> {
         let mut found = [None, None];
         let all = self.0.iter().zip(texts).zip(&mut found);
         for ((expression, text), found) in all {
@@ -79,19 +79,19 @@ impl Expressions {
         Some(found)
     }
 
-    /// The template in the `text` called `key` of the rule of this number.
+    /// The template in the `text` called `key` of rule number `rule`.
     ///
     /// # Errors
-    /// It is none, or refers to a group that there isn't.
+    /// The text isn't a template, or refers to an unknown group.
     pub fn template(&self, rule: usize, key: &str, text: &str) -> Result<Template, RuleError> {
         check_length(rule, key, text, MAX_NAME)?;
         let key = || key.to_owned();
         let mut parts = Vec::new();
         let mut rest = text;
         while let Some((before, behind)) = rest.split_once('$') {
-            parts.push(Part::Text(before.to_owned()));
+            parts.push(TemplatePart::Text(before.to_owned()));
             if let Some(behind) = behind.strip_prefix('$') {
-                parts.push(Part::Text("$".to_owned()));
+                parts.push(TemplatePart::Text("$".to_owned()));
                 rest = behind;
                 continue;
             }
@@ -106,17 +106,17 @@ impl Expressions {
                     false => RuleError::NoGroup { rule, key, group },
                 }
             })?;
-            parts.push(Part::Group { expression, group });
+            parts.push(TemplatePart::Group { expression, group });
             rest = behind;
         }
-        parts.push(Part::Text(rest.to_owned()));
+        parts.push(TemplatePart::Text(rest.to_owned()));
         Ok(Template(parts))
     }
 
     /// The expression with the group of this name or number, and the number.
     ///
     /// # Errors
-    /// There is none; true if it is a number and there are two expressions.
+    /// There is no such group; true if `name` is a number and there are two expressions.
     fn group(&self, name: &str) -> Result<(usize, usize), bool> {
         let mut all = (0..).zip(&self.0);
         let number: Option<usize> = name.parse().ok();
@@ -140,12 +140,12 @@ fn place_of(expression: &Regex, name: &str) -> Option<usize> {
 
 impl Template {
     /// The text, cut to the maximum length of names, with the groups that both expressions have found.
-    pub fn fill(&self, found: &Found<'_>) -> String {
+    pub fn fill(&self, found: &RuleCaptures<'_>) -> String {
         let mut filled = String::new();
         for part in &self.0 {
             filled.push_str(match part {
-                Part::Text(text) => text,
-                Part::Group { expression, group } => {
+                TemplatePart::Text(text) => text,
+                TemplatePart::Group { expression, group } => {
                     let found = found.get(*expression).and_then(Option::as_ref);
                     let group = found.and_then(|found| found.get(*group));
                     group.map_or("", |group| group.as_str())

@@ -69,7 +69,7 @@ fn the_first_rule_that_matches_names_the_guest() {
     assert_eq!(found(&[], "qemu", "/"), None);
 }
 
-/// A group that was matched by nothing is empty, and a name that would be empty is none.
+/// A group without a match is an empty text, and an empty name isn't used.
 #[test]
 fn a_guest_keeps_its_name_if_a_rule_has_none_for_it() {
     let rules = [rule(

@@ -216,6 +216,13 @@ impl Conversation {
         talk
     }
 
+    /// A conversation with this device open, and its handle.
+    fn opened(device: u16) -> (Self, u32) {
+        let mut talk = Self::new();
+        let handle = talk.open(device, 0);
+        (talk, handle)
+    }
+
     fn try_say(
         &mut self,
         tag: u32,

@@ -43,8 +43,7 @@ fn hello_has_limits_and_can_be_repeated_after_a_wrong_version() {
 
 #[test]
 fn a_blocked_read_does_not_delay_later_requests() {
-    let mut talk = Conversation::new();
-    let handle = talk.open(EXCLUSIVE, 0);
+    let (mut talk, handle) = Conversation::opened(EXCLUSIVE);
     assert_eq!(talk.read(1, handle, 10), []);
     assert_eq!(talk.read(2, handle, 10), []);
     let reversed = ioctl(handle, (3, -5), 2, b"abc");
@@ -59,8 +58,7 @@ fn a_blocked_read_does_not_delay_later_requests() {
 
 #[test]
 fn an_ioctl_that_produces_data_completes_a_waiting_read() {
-    let mut talk = Conversation::new();
-    let handle = talk.open(EXCLUSIVE, 0);
+    let (mut talk, handle) = Conversation::opened(EXCLUSIVE);
     assert_eq!(talk.read(1, handle, 10), []);
     let answers = [
         got(2, Kind::Ioctl, 0, b""),
@@ -71,8 +69,7 @@ fn an_ioctl_that_produces_data_completes_a_waiting_read() {
 
 #[test]
 fn nonblocking_applies_to_an_open_or_one_request() {
-    let mut talk = Conversation::new();
-    let patient = talk.open(COMMON, 0);
+    let (mut talk, patient) = Conversation::opened(COMMON);
     let hasty = talk.open(COMMON, NONBLOCKING);
     let again = |tag| [failed(tag, Kind::Read, Errno::EAGAIN)];
     assert_eq!(talk.read(1, hasty, 10), again(1));
@@ -112,8 +109,7 @@ fn poll_waits_for_the_requested_events_and_the_end() {
 
 #[test]
 fn cancel_answers_both_requests_and_takes_no_data() {
-    let mut talk = Conversation::new();
-    let handle = talk.open(EXCLUSIVE, 0);
+    let (mut talk, handle) = Conversation::opened(EXCLUSIVE);
     talk.read(1, handle, 10);
     talk.read(2, handle, 10);
     let cancel = Request::Cancel { tag: 1 };
@@ -129,8 +125,7 @@ fn cancel_answers_both_requests_and_takes_no_data() {
 
 #[test]
 fn close_answers_waiting_requests_and_frees_the_device() {
-    let mut talk = Conversation::new();
-    let handle = talk.open(EXCLUSIVE, 0);
+    let (mut talk, handle) = Conversation::opened(EXCLUSIVE);
     talk.read(1, handle, 10);
     let close = Request::Close { handle };
     let both = [
@@ -148,8 +143,7 @@ fn close_answers_waiting_requests_and_frees_the_device() {
 
 #[test]
 fn errors_of_open_and_write() {
-    let mut talk = Conversation::new();
-    let handle = talk.open(EXCLUSIVE, 0);
+    let (mut talk, handle) = Conversation::opened(EXCLUSIVE);
     for (device, minor, flags, errno) in [
         (EXCLUSIVE, 0, 0, Errno::EBUSY),
         (EXCLUSIVE, 1, 0, Errno::ENXIO),
@@ -177,8 +171,7 @@ fn errors_of_open_and_write() {
 
 #[test]
 fn handles_and_outstanding_requests_are_bounded() {
-    let mut talk = Conversation::new();
-    let handle = talk.open(COMMON, 0);
+    let (mut talk, handle) = Conversation::opened(COMMON);
     for _ in 1..MAX_HANDLES {
         talk.open(COMMON, 0);
     }
@@ -197,8 +190,7 @@ fn handles_and_outstanding_requests_are_bounded() {
 
 #[test]
 fn tag_in_use_ends_the_connection() {
-    let mut talk = Conversation::new();
-    let handle = talk.open(EXCLUSIVE, 0);
+    let (mut talk, handle) = Conversation::opened(EXCLUSIVE);
     talk.read(1, handle, 10);
     let result = talk.try_say(1, Request::Close { handle });
     assert_eq!(result, Err(EndpointError::TagInUse { tag: 1 }));
@@ -218,8 +210,7 @@ fn an_oversized_length_is_refused_by_its_header() {
 
 #[test]
 fn a_client_that_does_not_read_stalls_only_itself() {
-    let mut talk = Conversation::new();
-    let handle = talk.open(EXCLUSIVE, 0);
+    let (mut talk, handle) = Conversation::opened(EXCLUSIVE);
     talk.bench.released = 1 << 20;
     let read = |tag| encode(tag, read_request(handle, 100 << 10, 0));
     let mut sent = 0;
@@ -245,8 +236,7 @@ fn a_client_that_does_not_read_stalls_only_itself() {
 
 #[test]
 fn unrequested_input_is_bounded() {
-    let mut talk = Conversation::new();
-    let handle = talk.open(EXCLUSIVE, 0);
+    let (mut talk, handle) = Conversation::opened(EXCLUSIVE);
     talk.bench.released = MAX_DATA;
     let request = encode(1, read_request(handle, u32::MAX, 0));
     talk.endpoint.receive(&request, &mut talk.bench).unwrap();
@@ -262,8 +252,7 @@ fn unrequested_input_is_bounded() {
 /// While a device processes an ioctl, later requests wait in order; an earlier read is answered.
 #[test]
 fn requests_queue_behind_one_in_progress() {
-    let mut talk = Conversation::new();
-    let handle = talk.open(EXCLUSIVE, 0);
+    let (mut talk, handle) = Conversation::opened(EXCLUSIVE);
     assert_eq!(talk.read(1, handle, 4), []);
     talk.bench.is_busy = true;
     let reversed = ioctl(handle, (3, 8), 1, b"xyz");
@@ -283,8 +272,7 @@ fn requests_queue_behind_one_in_progress() {
 /// If a connection ends while its device is being closed, the device finishes alone, without further calls.
 #[test]
 fn a_closed_connection_cancels_its_requests() {
-    let mut talk = Conversation::new();
-    let handle = talk.open(EXCLUSIVE, 0);
+    let (mut talk, handle) = Conversation::opened(EXCLUSIVE);
     let other = talk.open(COMMON, 0);
     talk.bench.is_busy = true;
     assert_eq!(talk.say(1, Request::Close { handle }), []);

@@ -114,8 +114,7 @@ impl Session {
     fn select(&mut self, command: u32, argument: i64, data: &[u8]) -> Result<(), Errno> {
         let mut selection = self.selection.clone();
         match command {
-            PROF_KERNEL => selection.add_kernel(),
-            PROF_ALL => selection.add_all(),
+            PROF_KERNEL | PROF_ALL => selection.add(command),
             PROF_GROUP => {
                 let group = i32::try_from(argument).map_err(|_| Errno::EINVAL)?;
                 // Group 0 is that of an init without a session, and of what it starts.

@@ -28,21 +28,18 @@ impl Selection {
         self.group.is_some()
     }
 
-    pub(super) fn add_kernel(&mut self) {
-        self.modes |= PROF_KERNEL & PROF_MASK;
-    }
-
-    pub(super) fn add_all(&mut self) {
-        self.modes |= PROF_ALL & PROF_MASK;
+    /// Adds the mode of a `PROF_*` command.
+    pub(super) fn add(&mut self, command: u32) {
+        self.modes |= command & PROF_MASK;
     }
 
     pub(super) fn set_group(&mut self, group: i32) {
-        self.modes |= PROF_GROUP & PROF_MASK;
+        self.add(PROF_GROUP);
         self.group = Some(group);
     }
 
     pub(super) fn set_list(&mut self, list: Vec<i32>) {
-        self.modes |= PROF_LIST & PROF_MASK;
+        self.add(PROF_LIST);
         self.list = list;
     }
 
@@ -106,7 +103,7 @@ mod tests {
             ..Sample::default()
         };
         assert_eq!(selection.record_kind(&sample), None);
-        selection.add_all();
+        selection.add(PROF_ALL);
         assert_eq!(selection.record_kind(&sample), Some(kind::USER));
     }
 }

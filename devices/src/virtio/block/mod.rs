@@ -12,8 +12,10 @@ use virtio_bindings::virtio_ids::VIRTIO_ID_BLOCK;
 
 pub use self::request::{Extent, Operation};
 use self::request::{Limits, ParsedChain, Refusal, parse};
-use super::{Direction, GuestMemory, MmioTransport, QUEUE_FEATURES, QueueError, VirtioDevice};
-use super::{Virtqueue, block::request::status};
+use super::{
+    Direction, GuestMemory, MmioTransport, QUEUE_FEATURES, QueueError, VirtioDevice, Virtqueue,
+    block::request::status,
+};
 
 /// Size of a sector in bytes. All addresses are in sectors.
 pub const SECTOR: u64 = 512;
@@ -298,12 +300,12 @@ impl VirtioDevice for Block {
         // The device has no topology, and its cache mode can't be changed.
         bytes.extend([0; 10]);
         bytes.extend(self.settings.queues.to_le_bytes());
-        bytes.extend(request::DISCARD_SECTORS_MAX.to_le_bytes());
-        bytes.extend(request::DISCARD_SEGMENTS_MAX.to_le_bytes());
+        bytes.extend(request::DISCARD.sectors.to_le_bytes());
+        bytes.extend(request::DISCARD.segments.to_le_bytes());
         // The block size of most file systems: discarding less frees nothing.
         bytes.extend(8_u32.to_le_bytes());
-        bytes.extend(request::ZEROES_SECTORS_MAX.to_le_bytes());
-        bytes.extend(request::ZEROES_SEGMENTS_MAX.to_le_bytes());
+        bytes.extend(request::ZEROES.sectors.to_le_bytes());
+        bytes.extend(request::ZEROES.segments.to_le_bytes());
         // Writing zeroes may free space.
         bytes.extend([1, 0, 0, 0]);
         bytes

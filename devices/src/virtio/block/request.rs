@@ -10,17 +10,32 @@ const STATUS: usize = 1;
 /// Size of a segment of a request to discard or to write zeroes, in bytes.
 const SEGMENT: usize = 16;
 
-/// Maximum number of sectors of a segment to discard.
-pub(super) const DISCARD_SECTORS_MAX: u32 = 1 << 22;
-/// Maximum number of segments of a request to discard.
-pub(super) const DISCARD_SEGMENTS_MAX: u32 = 16;
-/// Maximum number of sectors of a segment to write zeroes: it takes time if the host has to write them.
-pub(super) const ZEROES_SECTORS_MAX: u32 = 1 << 17;
-/// Maximum number of segments of a request to write zeroes.
-pub(super) const ZEROES_SEGMENTS_MAX: u32 = 4;
-
 /// Flag of a segment: its space may be freed.
 const FLAG_UNMAP: u32 = 1;
+
+/// The limits for the segments of a request.
+#[derive(Clone, Copy)]
+pub(super) struct SegmentLimits {
+    /// Maximum number of segments of the request.
+    pub segments: u32,
+    /// Maximum number of sectors of a segment.
+    pub sectors: u32,
+    flags: u32,
+}
+
+/// The limits of a request to discard.
+pub(super) const DISCARD: SegmentLimits = SegmentLimits {
+    segments: 16,
+    sectors: 1 << 22,
+    flags: 0,
+};
+
+/// The limits of a request to write zeroes: few, because it takes time if the host has to write them.
+pub(super) const ZEROES: SegmentLimits = SegmentLimits {
+    segments: 4,
+    sectors: 1 << 17,
+    flags: FLAG_UNMAP,
+};
 
 /// The types of requests.
 mod kind {
@@ -196,26 +211,6 @@ fn get_id(
     answer(queue, memory, status::OK)?;
     Ok(ParsedChain::Answered)
 }
-
-/// The limits for the segments of a request.
-#[derive(Clone, Copy)]
-struct SegmentLimits {
-    segments: u32,
-    sectors: u32,
-    flags: u32,
-}
-
-const DISCARD: SegmentLimits = SegmentLimits {
-    segments: DISCARD_SEGMENTS_MAX,
-    sectors: DISCARD_SECTORS_MAX,
-    flags: 0,
-};
-
-const ZEROES: SegmentLimits = SegmentLimits {
-    segments: ZEROES_SEGMENTS_MAX,
-    sectors: ZEROES_SECTORS_MAX,
-    flags: FLAG_UNMAP,
-};
 
 fn segments(
     queue: &mut Virtqueue,

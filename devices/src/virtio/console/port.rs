@@ -1,6 +1,6 @@
 //! The host's end of a port.
 
-use crate::endpoint::{Backend, Client, Endpoint, EndpointError, HelloInfo, TURN_TIME};
+use crate::endpoint::{Backend, Client, Endpoint, HelloInfo, TURN_TIME};
 
 /// Why the host hangs up: the guest broke the port's protocol.
 pub type PortError = Box<dyn std::error::Error + Send + Sync>;
@@ -63,10 +63,6 @@ impl EndpointPort {
     }
 }
 
-fn hang_up(error: EndpointError) -> PortError {
-    Box::new(error)
-}
-
 impl Port for EndpointPort {
     fn opened(&mut self) {
         self.endpoint = Some(Endpoint::new(self.client, self.info));
@@ -94,17 +90,17 @@ impl Port for EndpointPort {
     }
 
     fn receive(&mut self, bytes: &[u8], backend: &mut dyn Backend) -> Result<(), PortError> {
-        match &mut self.endpoint {
-            Some(endpoint) => endpoint.receive(bytes, backend).map_err(hang_up),
-            None => Ok(()),
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.receive(bytes, backend)?;
         }
+        Ok(())
     }
 
     fn wake(&mut self, backend: &mut dyn Backend) -> Result<(), PortError> {
-        match &mut self.endpoint {
-            Some(endpoint) => endpoint.wake(backend).map_err(hang_up),
-            None => Ok(()),
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.wake(backend)?;
         }
+        Ok(())
     }
 
     fn send(&mut self, bytes: &mut [u8]) -> usize {

@@ -73,15 +73,9 @@ fn refuse_turn(
         queue.read(memory, &mut request)?;
         // Requests such as FORGET have no room for an answer, and need none.
         if queue.writable() >= ANSWER as usize {
-            let [.., a, b, c, d, e, f, g, h] = request;
-            let [unique_low, unique_high] = [[a, b, c, d], [e, f, g, h]];
-            let answer = [
-                ANSWER.to_le_bytes(),
-                (-EIO).to_le_bytes(),
-                unique_low,
-                unique_high,
-            ];
-            queue.write(memory, answer.as_flattened())?;
+            let (_, unique) = request.split_at(REQUEST / 2);
+            let answer: [&[u8]; 3] = [&ANSWER.to_le_bytes(), &(-EIO).to_le_bytes(), unique];
+            queue.write(memory, &answer.concat())?;
         }
         queue.finish(memory)?;
         *refused += 1;

@@ -415,8 +415,6 @@ impl<S: Stream> VirtioDevice for Vsock<S> {
         self.cid.to_le_bytes().to_vec()
     }
 
-    fn driver_ok(&mut self, _features: u64) {}
-
     fn reset(&mut self) {
         self.drop_connections();
         self.broken = false;

@@ -42,16 +42,11 @@ fn numbers_of_profil() {
 #[test]
 fn dumps_of_profil() {
     let call = Call {
-        function: Function::Profil,
         flags: Call::KEEP,
-        pid: 101,
-        ranges: 0,
-        buffer: 0,
         size: 0x8_0000,
         offset: 0x60_0000,
         scale: 0x4000,
-        time: u64::MAX,
-        program: [0; 16],
+        ..Call::new(Function::Profil, 101)
     };
     let status = Status {
         state: State::On,

@@ -3,8 +3,9 @@
 use kvmprof_abi::commands::of_device;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs;
-use kvmprof_abi::wire::device;
-use kvmprof_abi::wire::{self, HelloReply, Kind, READABLE, Reply, ReplyFrame, Request, VERSION};
+use kvmprof_abi::wire::{
+    self, HelloReply, Kind, READABLE, Reply, ReplyFrame, Request, VERSION, device,
+};
 
 use super::{compare, reply, request, says, success};
 

@@ -6,6 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
+use rustix::io::{Errno, retry_on_intr};
+
 use super::protocol::{REQUEST_BUFFER, Request, initialized};
 
 /// The node with which channels are opened.
@@ -165,13 +167,10 @@ impl Channel {
     /// # Errors
     /// If the kernel refuses it.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<bool> {
-        loop {
-            match self.file.write(bytes) {
-                Ok(_) => return Ok(true),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(false),
-                Err(error) => return Err(error),
-            }
+        match retry_on_intr(|| rustix::io::write(&self.file, bytes)) {
+            Ok(_) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(error) => Err(error.into()),
         }
     }
 }

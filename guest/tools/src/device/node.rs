@@ -2,12 +2,13 @@
 
 use std::ffi::c_void;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::ptr;
 
 use kvmprof_abi::commands::{self, Argument, INT};
 use kvmprof_abi::errno::Errno;
+use rustix::io::{self, retry_on_intr};
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode};
 
 use super::{Device, DeviceError, DeviceKind};
@@ -41,57 +42,38 @@ impl Node {
         file.map(|file| Self { kind, file }).map_err(|error| {
             let path = path.to_path_buf();
             match (error.kind(), error.raw_os_error()) {
-                (io::ErrorKind::NotFound, _) => DeviceError::NoNode { path },
-                (io::ErrorKind::PermissionDenied, _) => DeviceError::NodePermission { path },
+                (ErrorKind::NotFound, _) => DeviceError::NoNode { path },
+                (ErrorKind::PermissionDenied, _) => DeviceError::NodePermission { path },
                 (_, Some(errno)) => DeviceError::from_open(kind, Errno(errno)),
-                (_, None) => failed(kind, error),
+                (_, None) => DeviceError::Failed {
+                    device: kind,
+                    source: error.into(),
+                },
             }
         })
     }
 
-    fn refused(&self, error: io::Error) -> DeviceError {
-        match error.raw_os_error() {
-            Some(errno) => DeviceError::Refused {
-                device: self.kind,
-                errno: Errno(errno),
-            },
-            None => failed(self.kind, error),
+    fn refused(&self, errno: io::Errno) -> DeviceError {
+        DeviceError::Refused {
+            device: self.kind,
+            errno: Errno(errno.raw_os_error()),
         }
-    }
-}
-
-fn failed(device: DeviceKind, error: io::Error) -> DeviceError {
-    DeviceError::Failed {
-        device,
-        source: error.into(),
     }
 }
 
 impl Device for Node {
     fn read(&self, limit: usize) -> Result<Vec<u8>, DeviceError> {
         let mut bytes = vec![0; limit];
-        loop {
-            match (&self.file).read(&mut bytes) {
-                Ok(count) => {
-                    bytes.truncate(count);
-                    return Ok(bytes);
-                }
-                // The device's page guarantees that nothing was lost.
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
-                Err(error) => return Err(self.refused(error)),
-            }
-        }
+        // The device's page guarantees that an interrupted read has lost nothing.
+        let count = retry_on_intr(|| io::read(&self.file, bytes.as_mut_slice()));
+        bytes.truncate(count.map_err(|errno| self.refused(errno))?);
+        Ok(bytes)
     }
 
     fn write(&self, data: &[u8]) -> Result<usize, DeviceError> {
-        loop {
-            match (&self.file).write(data) {
-                Ok(count) => return Ok(count),
-                // Nothing was written.
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
-                Err(error) => return Err(self.refused(error)),
-            }
-        }
+        // An interrupted write has written nothing.
+        let count = retry_on_intr(|| io::write(&self.file, data));
+        count.map_err(|errno| self.refused(errno))
     }
 
     fn ioctl(
@@ -120,7 +102,7 @@ impl Device for Node {
         let carried_out = Carrier { command, pointer };
         // SAFETY: the command is one of pcs or prf, which take a number, or less memory than `memory` has.
         let value = unsafe { rustix::ioctl::ioctl(&self.file, carried_out) };
-        let value = value.map_err(|errno| self.refused(errno.into()))?;
+        let value = value.map_err(|errno| self.refused(errno))?;
         memory.truncate(limit);
         Ok((value.into(), memory))
     }
@@ -163,7 +145,7 @@ unsafe impl Ioctl for Carrier {
     }
 
     // SAFETY: the pointer isn't used.
-    unsafe fn output_from_ptr(output: IoctlOutput, _: *mut c_void) -> rustix::io::Result<i32> {
+    unsafe fn output_from_ptr(output: IoctlOutput, _: *mut c_void) -> io::Result<i32> {
         Ok(output)
     }
 }

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Write};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{
     Format, Ledger, PCS_GETSTAT, PCS_SETHZ, PCS_STOP, Record, STATUS_SIZE, Status,
 };
 use kvmprof_abi::stream::{COMM_SIZE, Comm, Pstat, StreamRecord};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::deblock::{BadBuffer, Deblocker};
 use super::plan::{Call, Plan};
@@ -109,11 +110,7 @@ pub fn run(
 }
 
 fn unix_time() -> i64 {
-    SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .ok()
-        .and_then(|since| i64::try_from(since.as_secs()).ok())
-        .unwrap_or_default()
+    clock_gettime(ClockId::Realtime).tv_sec
 }
 
 fn make(device: &dyn Device, call: &Call) -> Result<(), GetpcError> {

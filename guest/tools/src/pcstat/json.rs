@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::profile::TYPES;
-use super::{Mode, Profile, loss};
+use super::{Profile, loss};
 use kvmprof_abi::pcs::Format;
 
 /// The version of the object's format. New members don't change it.
@@ -50,11 +50,7 @@ pub fn to_json(profile: &Profile, top: usize) -> Value {
         "program_counters": profile.ranked_program_counters(top).into_iter().map(|(counter, hits)| json!({
             "pc": format!("{:#x}", counter.pc),
             "hits": hits,
-            "mode": match counter.mode {
-                Mode::User => "user",
-                Mode::Kernel => "kernel",
-                Mode::Interrupt => "interrupt",
-            },
+            "mode": counter.mode.name(),
             "pid": counter.pid,
         })).collect::<Vec<_>>(),
         "problems": profile.problems,

@@ -13,6 +13,6 @@ mod report;
 
 pub use arguments::Arguments;
 pub use json::to_json;
-pub use profile::{Mode, ProcessHits, Profile, ProgramCounter, Tally};
+pub use profile::{ProcessHits, Profile, ProgramCounter, Tally};
 pub use reader::{PcstatError, read_profile};
 pub use report::write_report;

@@ -5,17 +5,7 @@ use std::collections::HashMap;
 use kvmprof_abi::pcs::{Format, Psample, Record, kind};
 use kvmprof_abi::stream::{Isample, Pstat, StreamRecord};
 use kvmprof_abi::text::task_name;
-
-/// The mode of a sampled tick.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Mode {
-    /// In user mode.
-    User,
-    /// In the kernel.
-    Kernel,
-    /// In the kernel, servicing an interrupt.
-    Interrupt,
-}
+use kvmprof_recording::Mode;
 
 /// A program counter with its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

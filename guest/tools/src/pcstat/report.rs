@@ -10,7 +10,7 @@ use kvmprof_abi::pcs::{
 use kvmprof_abi::stream::Isample;
 
 use super::profile::TYPES;
-use super::{Mode, Profile, loss};
+use super::{Profile, loss};
 use kvmprof_cli::table::{Align, percent, write_table};
 
 /// Writes the report of `profile`, with at most `top` program counters.
@@ -210,18 +210,13 @@ fn write_places(profile: &Profile, top: usize, output: &mut dyn Write) -> io::Re
     let rows: Vec<[String; 6]> = ranked
         .iter()
         .map(|(counter, hits)| {
-            let mode = match counter.mode {
-                Mode::User => "user",
-                Mode::Kernel => "kernel",
-                Mode::Interrupt => "interrupt",
-            };
             let pid = counter.pid.map_or_else(|| "-".to_owned(), describe_pid);
             let name = counter.pid.and_then(|pid| profile.name(pid)).unwrap_or("-");
             [
                 format!("{:#018x}", counter.pc),
                 hits.to_string(),
                 percent(*hits, total),
-                mode.to_owned(),
+                counter.mode.name().to_owned(),
                 pid,
                 name.to_owned(),
             ]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use kvmprof_abi::prf::{EXTRA_COUNTERS, MAX_ADDRESSES, MIN_ADDRESSES, WORD_SIZE};
 use rustix::fs::{FlockOperation, flock};
 
-use super::profiler::{Counters, word};
+use super::profiler::{Counters, words};
 
 /// Why a log can't be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -107,13 +107,13 @@ impl<R: Read> Log<R> {
                 _ => Err(no_log(lacking)),
             }
         };
-        let count = word(&read(WORD_SIZE, "it has less than 8 bytes")?);
-        let count = usize::try_from(count)
-            .ok()
+        let count = words(&read(WORD_SIZE, "it has less than 8 bytes")?).next();
+        let count = count
+            .and_then(|count| usize::try_from(count).ok())
             .filter(|count| (MIN_ADDRESSES..=MAX_ADDRESSES).contains(count));
         let count = count.ok_or_else(|| no_log("it doesn't begin with a number of addresses"))?;
         let bytes = read(count * WORD_SIZE, "its table of addresses is cut off")?;
-        let addresses: Vec<u64> = bytes.chunks_exact(WORD_SIZE).map(word).collect();
+        let addresses: Vec<u64> = words(&bytes).collect();
         if !addresses.is_sorted() {
             return Err(no_log("its addresses don't ascend"));
         }
@@ -142,7 +142,7 @@ impl<R: Read> Log<R> {
             self.partial = !bytes.is_empty();
             return Ok(None);
         }
-        let mut words = bytes.chunks_exact(WORD_SIZE).map(word);
+        let mut words = words(&bytes);
         Ok(Some(Record {
             time: words.next().unwrap_or_default().cast_signed(),
             counters: words.collect(),

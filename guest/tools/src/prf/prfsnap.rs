@@ -1,9 +1,9 @@
 //! prfsnap: adds one record of the counters to a file.
 
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use clap::Args;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::log::{LogEnd, append, open_to_append};
 use super::{PrfError, Profiler};
@@ -60,9 +60,5 @@ pub fn snap(profiler: &Profiler<'_>, path: &Path) -> Result<LogEnd, PrfError> {
 
 /// Seconds since the start of 1970 in UTC.
 pub(super) fn now() -> i64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since
-        .ok()
-        .and_then(|since| i64::try_from(since.as_secs()).ok())
-        .unwrap_or_default()
+    clock_gettime(ClockId::Realtime).tv_sec
 }

@@ -145,7 +145,7 @@ impl<'a> Profiler<'a> {
                 }
             };
             if bytes.len() == expected {
-                let mut words = bytes.chunks_exact(WORD_SIZE).map(word);
+                let mut words = words(&bytes);
                 return Ok(Counters {
                     addresses: words.by_ref().take(addresses).collect(),
                     counters: words.collect(),
@@ -165,11 +165,8 @@ impl<'a> Profiler<'a> {
     }
 }
 
-/// Eight bytes as a number; missing bytes count as 0.
-pub(super) fn word(bytes: &[u8]) -> u64 {
-    let mut word = [0; WORD_SIZE];
-    for (to, from) in word.iter_mut().zip(bytes) {
-        *to = *from;
-    }
-    u64::from_le_bytes(word)
+/// The 64-bit numbers in `bytes`.
+pub(super) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    let (words, _) = bytes.as_chunks::<WORD_SIZE>();
+    words.iter().copied().map(u64::from_le_bytes)
 }

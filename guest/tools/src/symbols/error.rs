@@ -1,7 +1,7 @@
 //! The errors of reading symbols.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use kvmprof_client::ClientError;
 
@@ -78,4 +78,14 @@ pub enum SymbolsError {
     /// The request to kvmprof failed.
     #[error("Cannot get the running guest's symbols")]
     Client(#[source] ClientError),
+}
+
+impl SymbolsError {
+    /// The error for a file at `path` that can't be read.
+    pub(super) fn read(path: &Path) -> impl Fn(io::Error) -> Self {
+        |source| Self::Read {
+            path: path.to_path_buf(),
+            source,
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Listings: `System.map`, `/proc/kallsyms`.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::Path;
 
 use kvmprof_abi::kallsyms::{KernelSymbol, is_function};
@@ -13,19 +13,12 @@ pub(super) const MAX_BYTES: usize = 128 << 20;
 
 /// Reads a listing from a file with the first bytes `bytes`.
 pub(super) fn read_file(
-    mut bytes: Vec<u8>,
+    bytes: Vec<u8>,
     file: File,
     path: &Path,
 ) -> Result<Vec<Symbol>, SymbolsError> {
-    let name = path.display().to_string();
-    read_rest(&mut bytes, file, &name).map_err(|error| match error {
-        RestError::TooLong(error) => error,
-        RestError::Io(source) => SymbolsError::Read {
-            path: path.to_path_buf(),
-            source,
-        },
-    })?;
-    parse_listing(&bytes, &name).map_err(|error| match error {
+    let bytes = read_rest(bytes, file, path)?;
+    parse_listing(&bytes, &path.to_string_lossy()).map_err(|error| match error {
         // The first line is invalid, so it isn't a listing.
         SymbolsError::Line { line: 1, .. } => SymbolsError::NoNamelist {
             path: path.to_path_buf(),
@@ -34,23 +27,22 @@ pub(super) fn read_file(
     })
 }
 
-/// Why the rest of a listing couldn't be read.
-pub(super) enum RestError {
-    TooLong(SymbolsError),
-    Io(io::Error),
-}
-
-/// Reads the rest of `file` after `bytes`.
-pub(super) fn read_rest(bytes: &mut Vec<u8>, file: File, name: &str) -> Result<(), RestError> {
+/// `bytes` and the rest of `file`, which is at `path`.
+pub(super) fn read_rest(
+    mut bytes: Vec<u8>,
+    file: File,
+    path: &Path,
+) -> Result<Vec<u8>, SymbolsError> {
     let limit = u64::try_from(MAX_BYTES + 1).unwrap_or(u64::MAX);
-    file.take(limit).read_to_end(bytes).map_err(RestError::Io)?;
+    let read = file.take(limit).read_to_end(&mut bytes);
+    read.map_err(SymbolsError::read(path))?;
     if bytes.len() > MAX_BYTES {
-        return Err(RestError::TooLong(SymbolsError::TooLong {
-            source_name: name.to_owned(),
+        return Err(SymbolsError::TooLong {
+            source_name: path.display().to_string(),
             limit: MAX_BYTES,
-        }));
+        });
     }
-    Ok(())
+    Ok(bytes)
 }
 
 /// The text symbols of lines `address type name` with a hexadecimal address; a module in brackets after that is

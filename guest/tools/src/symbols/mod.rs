@@ -32,11 +32,8 @@ pub struct Symbol {
 /// # Errors
 /// The file can't be read, has another format, or has no text symbols.
 pub fn read_namelist(path: &Path) -> Result<Vec<Symbol>, SymbolsError> {
-    let unreadable = |source| SymbolsError::Read {
-        path: path.to_path_buf(),
-        source,
-    };
-    let mut file = File::open(path).map_err(unreadable)?;
+    let unreadable = SymbolsError::read(path);
+    let mut file = File::open(path).map_err(&unreadable)?;
     let mut start = Vec::new();
     Read::by_ref(&mut file)
         .take(4)

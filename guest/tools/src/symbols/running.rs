@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::device;
 
-use super::listing::{MAX_BYTES, RestError, parse_listing, read_rest};
+use super::listing::{MAX_BYTES, parse_listing, read_rest};
 use super::{Symbol, SymbolsError};
 use crate::device::GuestSide;
 use kvmprof_client::Connection;
@@ -30,7 +30,11 @@ pub fn running_symbols(side: &GuestSide) -> Result<Vec<Symbol>, SymbolsError> {
         GuestSide::Host(connection) => {
             (found_by_kvmprof(connection)?, "the running guest's symbols")
         }
-        GuestSide::Guest => (read_proc(Path::new(PROC_KALLSYMS))?, PROC_KALLSYMS),
+        GuestSide::Guest => {
+            let path = Path::new(PROC_KALLSYMS);
+            let file = File::open(path).map_err(SymbolsError::read(path))?;
+            (read_rest(Vec::new(), file, path)?, PROC_KALLSYMS)
+        }
     };
     known(parse_listing(&bytes, name)?, name)
 }
@@ -47,20 +51,6 @@ fn found_by_kvmprof(connection: &Connection) -> Result<Vec<u8>, SymbolsError> {
             Err(_) if Instant::now() >= deadline => return Err(SymbolsError::Unknown),
             Err(_) => thread::sleep(PAUSE),
         }
-    }
-}
-
-fn read_proc(path: &Path) -> Result<Vec<u8>, SymbolsError> {
-    let unreadable = |source| SymbolsError::Read {
-        path: path.to_path_buf(),
-        source,
-    };
-    let mut bytes = Vec::new();
-    let file = File::open(path).map_err(unreadable)?;
-    match read_rest(&mut bytes, file, PROC_KALLSYMS) {
-        Ok(()) => Ok(bytes),
-        Err(RestError::TooLong(error)) => Err(error),
-        Err(RestError::Io(source)) => Err(unreadable(source)),
     }
 }
 

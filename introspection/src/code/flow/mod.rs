@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 
 use iced_x86::{Instruction, Register};
 
+use crate::only;
+
 /// The stack pointer at a function's start: the first values are those of the registers, by their numbers.
 const STACK_TOP: Value = Value(4);
 /// A value, as an index into [`Flow::nodes`].
@@ -137,6 +139,11 @@ impl Flow {
     pub fn reads_of(&self, base: Value, width: u8) -> impl Iterator<Item = u64> {
         let words = self.words_of(base, width);
         words.filter_map(|(offset, access)| (access.kind != Use::Write).then_some(offset))
+    }
+
+    /// The offset of the reads of `width` bytes from the structure at `base`, if all have the same.
+    pub fn only_read_of(&self, base: Value, width: u8) -> Option<u64> {
+        only(self.reads_of(base, width))
     }
 
     /// The offsets of the accesses to the structure at `base`, of `width` bytes, in their order.

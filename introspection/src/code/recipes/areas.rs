@@ -119,10 +119,7 @@ fn accounted(flow: &Flow, findings: &mut Findings) {
 
 /// `find_vma(mm, address)` (`mm/mmap.c`) passes `&mm->mm_mt` on to `mt_find`; before 6.1 it walks a tree.
 fn tree(code: &Code<'_>, flow: &Flow, findings: &mut Findings) {
-    for call in &flow.calls {
-        if !code.is_call_to(call, "mt_find") {
-            continue;
-        }
+    for call in code.calls_to(flow, "mt_find") {
         let tree = match flow.node(call.arguments[0]) {
             Node::Argument(0) => 0,
             Node::Sum(base, offset) if flow.is_argument(base, 0) && offset > 0 => {
@@ -140,10 +137,5 @@ fn tree(code: &Code<'_>, flow: &Flow, findings: &mut Findings) {
 /// it, and nothing else of 8 bytes.
 fn root_of_tree(code: &Code<'_>) -> Option<u64> {
     let flow = code.flow("mtree_load")?;
-    let mut words: Vec<u64> = flow.reads_of(flow.argument(0)?, 8).collect();
-    words.dedup();
-    match words.as_slice() {
-        [root] => Some(*root),
-        _ => None,
-    }
+    flow.only_read_of(flow.argument(0)?, 8)
 }

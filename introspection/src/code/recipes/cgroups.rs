@@ -1,19 +1,15 @@
 //! A task's cgroup, and its name: `struct css_set`, `struct cgroup` (`include/linux/cgroup-defs.h`) and
 //! `struct kernfs_node` (`include/linux/kernfs.h`).
 
-use super::super::flow::{Flow, Node, Value};
+use super::super::flow::{Flow, Value};
 use super::super::{Code, Findings};
 
 /// Finds the members on the way from a task to the name of its cgroup.
 pub fn find(code: &Code<'_>, findings: &mut Findings) {
     // `cgroup_enter_frozen` and `cgroup_leave_frozen` (`kernel/cgroup/freezer.c`) pass the running task's cgroup on.
-    for name in ["cgroup_enter_frozen", "cgroup_leave_frozen"] {
-        if let Some(flow) = code.flow(name) {
-            for call in &flow.calls {
-                if code.is_call_to(call, "cgroup_update_frozen") {
-                    of_running_task(&flow, call.arguments[0], findings);
-                }
-            }
+    for flow in code.flows(["cgroup_enter_frozen", "cgroup_leave_frozen"]) {
+        for call in code.calls_to(&flow, "cgroup_update_frozen") {
+            of_running_task(&flow, call.arguments[0], findings);
         }
     }
     // `bpf_get_current_cgroup_id` (`kernel/bpf/helpers.c`) returns `cgroup->kn->id` of the running task.
@@ -28,15 +24,12 @@ pub fn find(code: &Code<'_>, findings: &mut Findings) {
         }
     }
     // `cgroup_path_ns_locked(cgroup, ...)` (`kernel/cgroup/cgroup.c`), which may be a part of `cgroup_path_ns`.
-    for name in ["cgroup_path_ns_locked", "cgroup_path_ns"] {
-        if let Some(flow) = code.flow(name) {
-            for call in &flow.calls {
-                if code.is_call_to(call, "kernfs_path_from_node")
-                    && let Some((cgroup, offset)) = flow.read_from(call.arguments[0], 8)
-                    && flow.is_argument(cgroup, 0)
-                {
-                    findings.add_member("cgroup", "kn", offset);
-                }
+    for flow in code.flows(["cgroup_path_ns_locked", "cgroup_path_ns"]) {
+        for call in code.calls_to(&flow, "kernfs_path_from_node") {
+            if let Some((cgroup, offset)) = flow.read_from(call.arguments[0], 8)
+                && flow.is_argument(cgroup, 0)
+            {
+                findings.add_member("cgroup", "kn", offset);
             }
         }
     }
@@ -59,22 +52,16 @@ fn of_running_task(flow: &Flow, value: Value, findings: &mut Findings) -> bool {
 /// `kernfs_name` and `kernfs_get_parent` (`fs/kernfs/dir.c`): a node's name is copied unless the node has no parent.
 fn names(code: &Code<'_>, findings: &mut Findings) {
     const NODE: &str = "kernfs_node";
-    if let Some(flow) = code.flow("kernfs_get_parent")
-        && let Some(node) = flow.argument(0)
-    {
+    if let Some(flow) = code.flow("kernfs_get_parent") {
         for returned in &flow.returned {
-            if let Node::Read(base, offset, 8) = flow.node(*returned)
-                && base == node
-                && let Ok(offset) = u64::try_from(offset)
+            if let Some((node, offset)) = flow.read_from(*returned, 8)
+                && flow.is_argument(node, 0)
             {
                 findings.add_member(NODE, "parent", offset);
             }
         }
     }
-    for name in ["kernfs_name_locked", "kernfs_name"] {
-        let Some(flow) = code.flow(name) else {
-            continue;
-        };
+    for flow in code.flows(["kernfs_name_locked", "kernfs_name"]) {
         for call in &flow.calls {
             // `strlcpy` before 6.8.
             let is_copy = ["strlcpy", "strscpy", "sized_strscpy"]

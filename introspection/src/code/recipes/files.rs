@@ -38,11 +38,7 @@ pub fn find(code: &Code<'_>, findings: &mut Findings) {
 /// `file_path(file, ...)` (`fs/open.c`) calls `d_path(&file->f_path, ...)`. A path is a mount and a dentry
 /// (`include/linux/path.h`).
 fn path(code: &Code<'_>, flow: &Flow, findings: &mut Findings) {
-    let calls = flow
-        .calls
-        .iter()
-        .filter(|call| code.is_call_to(call, "d_path"));
-    for call in calls {
+    for call in code.calls_to(flow, "d_path") {
         if let Node::Sum(file, offset) = flow.node(call.arguments[0])
             && flow.is_argument(file, 0)
             && let Ok(offset) = u64::try_from(offset)

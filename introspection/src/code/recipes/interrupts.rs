@@ -20,8 +20,7 @@ const ADDITIONS: [&[u8]; 2] = [b"\x65\x81\x04\x25", b"\x65\x81\x05"];
 
 /// Finds `__preempt_count`.
 pub fn find(code: &Code<'_>, findings: &mut Findings) {
-    let functions = ["irq_enter_rcu", "irq_enter"].into_iter();
-    let Some(flow) = functions.filter_map(|name| code.flow(name)).next() else {
+    let Some(flow) = code.flows(["irq_enter_rcu", "irq_enter"]).next() else {
         anywhere(code, findings);
         return;
     };

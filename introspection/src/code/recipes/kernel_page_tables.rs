@@ -12,7 +12,7 @@ const PAGE: u64 = 4096;
 
 /// Finds it. The pointer has been in the image since the kernel was linked.
 pub fn find(code: &Code<'_>, findings: &mut Findings) {
-    for flow in USERS.iter().filter_map(|name| code.flow(name)) {
+    for flow in code.flows(USERS) {
         let mut words = flow.accesses.iter().filter_map(|access| {
             let is_word = access.kind == Use::Read && access.width == 8;
             flow.variable(access.place).filter(|_| is_word)

@@ -21,10 +21,8 @@ pub fn find(code: &Code<'_>, findings: &mut Findings) {
     let Some(signal) = findings.member("task_struct", "signal") else {
         return;
     };
-    for name in VISITORS {
-        if let Some(flow) = code.flow(name) {
-            processes(&flow, signal, findings);
-        }
+    for flow in code.flows(VISITORS) {
+        processes(&flow, signal, findings);
     }
     if let Some(flow) = code.flow("__x64_sys_getppid") {
         parent(code, &flow, findings);
@@ -86,9 +84,8 @@ fn befores(flow: &Flow, element: Value) -> impl Iterator<Item = u64> {
 
 /// `getppid()` (`kernel/sys.c`) passes the running task's `real_parent` on.
 fn parent(code: &Code<'_>, flow: &Flow, findings: &mut Findings) {
-    for call in &flow.calls {
-        if code.is_call_to(call, "__task_pid_nr_ns")
-            && let Some((task, parent)) = flow.read_from(call.arguments[0], 8)
+    for call in code.calls_to(flow, "__task_pid_nr_ns") {
+        if let Some((task, parent)) = flow.read_from(call.arguments[0], 8)
             && flow.per_cpu(task).is_some()
         {
             findings.add_member("task_struct", "real_parent", parent);

@@ -14,10 +14,8 @@ pub fn find(code: &Code<'_>, findings: &mut Findings) {
         page_tables(code, &flow, findings);
     }
     let of_task = findings.member("task_struct", "mm");
-    for name in ["split_vma", "do_mmap"] {
-        if let Some(flow) = code.flow(name)
-            && let Some(count) = count_of_areas(&flow, of_task)
-        {
+    for flow in code.flows(["split_vma", "do_mmap"]) {
+        if let Some(count) = count_of_areas(&flow, of_task) {
             findings.add_member(MEMORY, "map_count", count);
         }
     }
@@ -40,11 +38,7 @@ fn of_task(flow: &Flow, findings: &mut Findings) {
 
 /// `__mmdrop(mm)` (`kernel/fork.c`) calls `pgd_free(mm, mm->pgd)`.
 fn page_tables(code: &Code<'_>, flow: &Flow, findings: &mut Findings) {
-    let frees = flow
-        .calls
-        .iter()
-        .filter(|call| code.is_call_to(call, "pgd_free"));
-    for call in frees {
+    for call in code.calls_to(flow, "pgd_free") {
         let [mm, pgd, ..] = call.arguments;
         if let Some((_, offset)) = flow.read_from(pgd, 8).filter(|(base, _)| *base == mm) {
             findings.add_member(MEMORY, "pgd", offset);

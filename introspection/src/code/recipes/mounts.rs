@@ -10,10 +10,9 @@ pub fn find(code: &Code<'_>, findings: &mut Findings) {
     }
     // `mount_subtree(mount, name)` (`fs/namespace.c`) looks a name up, from the mount's root on.
     if let Some(flow) = code.flow("mount_subtree") {
-        for call in &flow.calls {
+        for call in code.calls_to(&flow, "vfs_path_lookup") {
             let [root, mount, ..] = call.arguments;
-            if code.is_call_to(call, "vfs_path_lookup")
-                && let Some((base, offset)) = flow.read_from(root, 8)
+            if let Some((base, offset)) = flow.read_from(root, 8)
                 && base == mount
             {
                 findings.add_member("vfsmount", "mnt_root", offset);

@@ -7,9 +7,8 @@ use super::super::{Code, Findings};
 pub fn find(code: &Code<'_>, findings: &mut Findings) {
     // `truncate_pagecache(inode, size)` (`mm/truncate.c`) passes the inode's pages on.
     if let Some(flow) = code.flow("truncate_pagecache") {
-        for call in &flow.calls {
-            if code.is_call_to(call, "unmap_mapping_range")
-                && let Some((inode, mapping)) = flow.read_from(call.arguments[0], 8)
+        for call in code.calls_to(&flow, "unmap_mapping_range") {
+            if let Some((inode, mapping)) = flow.read_from(call.arguments[0], 8)
                 && flow.is_argument(inode, 0)
             {
                 findings.add_member("inode", "i_mapping", mapping);
@@ -20,10 +19,7 @@ pub fn find(code: &Code<'_>, findings: &mut Findings) {
         return;
     };
     // Both begin a walk through `&mapping->i_pages` (`mm/filemap.c`), which the walk's state begins with.
-    for name in ["page_cache_next_miss", "page_cache_prev_miss"] {
-        let Some(flow) = code.flow(name) else {
-            continue;
-        };
+    for flow in code.flows(["page_cache_next_miss", "page_cache_prev_miss"]) {
         for access in &flow.accesses {
             let value = access.value.map(|value| flow.node(value));
             if let Some(Node::Sum(mapping, tree)) = value
@@ -31,11 +27,8 @@ pub fn find(code: &Code<'_>, findings: &mut Findings) {
                 && flow.is_argument(mapping, 0)
                 && let Ok(tree) = u64::try_from(tree)
             {
-                findings.add_member(
-                    "address_space",
-                    "i_pages.xa_head",
-                    tree.saturating_add(root),
-                );
+                let head = tree.saturating_add(root);
+                findings.add_member("address_space", "i_pages.xa_head", head);
             }
         }
     }
@@ -46,10 +39,5 @@ pub fn find(code: &Code<'_>, findings: &mut Findings) {
 fn root_of_tree(code: &Code<'_>) -> Option<u64> {
     let flow = code.flow("xas_start")?;
     let tree = flow.find(Node::Read(flow.argument(0)?, 0, 8))?;
-    let mut words: Vec<u64> = flow.reads_of(tree, 8).collect();
-    words.dedup();
-    match words.as_slice() {
-        [root] => Some(*root),
-        _ => None,
-    }
+    flow.only_read_of(tree, 8)
 }

@@ -9,10 +9,7 @@ use super::super::{Code, Findings};
 pub fn find(code: &Code<'_>, findings: &mut Findings) {
     addresses(code, findings);
     // `simple_read_folio` (before 5.19 `simple_readpage`) and `simple_write_end` (`fs/libfs.c`) set this bit, and no other.
-    for name in ["simple_read_folio", "simple_readpage", "simple_write_end"] {
-        let Some(flow) = code.flow(name) else {
-            continue;
-        };
+    for flow in code.flows(["simple_read_folio", "simple_readpage", "simple_write_end"]) {
         for access in &flow.accesses {
             let instruction = &access.instruction;
             let is_set = access.kind == Use::Update
@@ -27,7 +24,7 @@ pub fn find(code: &Code<'_>, findings: &mut Findings) {
                 // The bit's byte in the flags, which are at the structure's start.
                 findings.add_member("page", "flags", flags & !7);
                 let bit = (flags & 7) * 8 + u64::from(bits.trailing_zeros());
-                findings.add_number("pageflags", "PG_uptodate", bit);
+                findings.add_member("pageflags", "PG_uptodate", bit);
             }
         }
     }

@@ -29,11 +29,8 @@ pub fn find(code: &Code<'_>, findings: &mut Findings) {
 /// Both the root and the working directory are passed to `path_put`. They follow each other. A path is a mount and a
 /// dentry (`include/linux/path.h`).
 fn root(code: &Code<'_>, flow: &Flow, held: Value, findings: &mut Findings) {
-    let puts = flow
-        .calls
-        .iter()
-        .filter(|call| code.is_call_to(call, "path_put"));
-    let places: Vec<u64> = puts
+    let places: Vec<u64> = code
+        .calls_to(flow, "path_put")
         .filter_map(|call| match flow.node(call.arguments[0]) {
             Node::Sum(base, offset) if base == held => u64::try_from(offset).ok(),
             _ => None,

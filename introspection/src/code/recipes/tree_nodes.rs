@@ -4,6 +4,7 @@ use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 use super::super::flow::{Flow, Node, Use, Value};
 use super::super::{Code, Findings};
+use crate::only;
 
 const NODE: &str = "xa_node";
 /// What is added to a node's address to tell it from other entries.
@@ -13,10 +14,8 @@ const MARKS: u64 = 3;
 
 /// Finds members of a node, and its size. Since 6.1, some compilers have a part of `xas_load` in a function of its own.
 pub fn find(code: &Code<'_>, findings: &mut Findings) {
-    for name in ["xas_load", "xas_descend"] {
-        if let Some(flow) = code.flow(name) {
-            members(&flow, findings);
-        }
+    for flow in code.flows(["xas_load", "xas_descend"]) {
+        members(&flow, findings);
     }
     let Some(slots) = findings.member(NODE, "slots") else {
         return;
@@ -77,10 +76,5 @@ fn count(code: &Code<'_>, name: &str) -> Option<u64> {
         (count.is_power_of_two() && (4..=256).contains(&count)).then_some(count)
     };
     let shifts = (0..instructions.len()).filter(|at| is_shift(&instructions[*at]));
-    let mut counts: Vec<u64> = shifts.filter_map(bits).collect();
-    counts.dedup();
-    match counts.as_slice() {
-        [count] => Some(*count),
-        _ => None,
-    }
+    only(shifts.filter_map(bits))
 }

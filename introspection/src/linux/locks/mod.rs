@@ -43,12 +43,6 @@ fn forms_of<'a>(symbols: &'a Symbols, name: &'a str) -> impl Iterator<Item = Ran
     forms.filter_map(|(address, ..)| Some(address..symbols.address_after(address)?))
 }
 
-/// The common value of all of `found`. `None` if there are none, or if they differ.
-fn only<T: PartialEq>(mut found: impl Iterator<Item = T>) -> Option<T> {
-    let first = found.next()?;
-    found.all(|other| other == first).then_some(first)
-}
-
 impl LinuxKnowledge {
     /// The lock that a vCPU, stopped with `registers`, waits for in a loop. `None` if it doesn't wait, or that is unknown.
     ///

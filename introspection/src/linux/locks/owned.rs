@@ -10,12 +10,13 @@ use std::ops::Range;
 
 use kvmprof_recording::{LockOwner, LockWait};
 
-use super::{forms_of, only};
+use super::forms_of;
 use crate::image::Symbols;
 use crate::image::types::Types;
 use crate::linux::LinuxKnowledge;
 use crate::linux::cpu::{comm, task_at};
 use crate::linux::view::kernel_pointer;
+use crate::only;
 use crate::{PhysicalMemory, Registers};
 
 /// The functions that wait in a loop, the structure that is their first argument, and its member that points to the owner.
@@ -82,9 +83,9 @@ impl LinuxKnowledge {
             // Tasks have pointers to themselves.
             let can_own = owner != 0 && owner != address && word & waits.shared == 0;
             let is_owner = can_own && values.contains(&owner);
-            (is_owner && task_at(self, &view, owner).is_some()).then_some((address, owner))
+            (is_owner && task_at(&view, owner).is_some()).then_some((address, owner))
         }))?;
-        let task = task_at(self, &view, owner)?;
+        let task = task_at(&view, owner)?;
         let number = |offset: u64| view.i32(owner.wrapping_add(offset));
         let vcpu = match number(tasks.on_cpu)? {
             0 => None,
@@ -95,7 +96,7 @@ impl LinuxKnowledge {
             owner: Some(LockOwner {
                 pid: task.process,
                 tid: task.thread,
-                comm: comm(self, &view, owner),
+                comm: comm(&view, owner),
                 vcpu,
             }),
         })

@@ -9,9 +9,10 @@ use std::ops::Range;
 
 use kvmprof_recording::LockWait;
 
-use super::{forms_of, only};
+use super::forms_of;
 use crate::image::Symbols;
 use crate::linux::LinuxKnowledge;
+use crate::only;
 use crate::{PhysicalMemory, Registers};
 
 /// The functions that wait, and the kind of the lock's word.

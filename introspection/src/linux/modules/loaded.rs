@@ -101,11 +101,10 @@ impl LoadedModules {
             .collect()
     }
 
-    /// Reads the list with its head at `head` and the given fingerprint. Modules in `before` aren't read again.
+    /// Reads the list, which has the given fingerprint. Modules in `before` aren't read again.
     pub(super) fn read<M: PhysicalMemory>(
         layout: &ModuleLayout,
         view: &KernelView<'_, M>,
-        head: u64,
         unwinding: &Unwinding,
         fingerprint: Option<ListFingerprint>,
         before: &Self,
@@ -116,6 +115,7 @@ impl LoadedModules {
         };
         let mut reader = BoundedReader::new(view, MAX_BYTES);
         let mut kept = 0;
+        let head = view.linked(layout.head);
         let mut link = view.u64(head);
         for _ in 0..MAX_MODULES {
             let Some(entry) = link.filter(|entry| *entry != head) else {

@@ -11,12 +11,12 @@ use kvmprof_recording::file::{GoneCode, SymbolChange};
 const MAX_KEPT: usize = 32 << 20;
 /// Maximum number of modules whose text is stored.
 const MAX_ENTRIES: usize = 4096;
-/// Number of bytes of text for which there is room at first, and how many more in a second, up to that: a guest with made-up modules can't fill
+/// Number of bytes of text that the log takes at first, and how many more in a second, up to that: a guest with made-up modules can't fill
 /// recordings.
-const ROOM: u64 = 256 << 20;
-const ROOM_A_SECOND: u64 = 16 << 10;
-/// Further room, for ends of modules alone: without these, code that comes to their places would have their names.
-const ROOM_FOR_ENDS: u64 = 16 << 20;
+const BUDGET: u64 = 256 << 20;
+const BUDGET_PER_SECOND: u64 = 16 << 10;
+/// Further bytes, for ends of modules alone: without these, code that comes to their places would have their names.
+const BUDGET_FOR_ENDS: u64 = 16 << 20;
 const SECOND: u64 = 1_000_000_000;
 /// Maximum number of bytes of text in one reply, unless a single module has more.
 const MAX_AT_ONCE: usize = 4 << 20;
@@ -93,49 +93,49 @@ pub struct ModuleLog {
     entries: VecDeque<Entry>,
     kept: usize,
     end: u64,
-    room: Room,
+    budget: LogBudget,
     omissions: ModuleOmissions,
 }
 
-/// The room for further text.
+/// How many more bytes of text the log takes.
 #[derive(Clone, Copy, Debug)]
-struct Room {
+struct LogBudget {
     /// In bytes.
     left: u64,
     /// When it grew last, in ns.
     grown: Option<u64>,
 }
 
-impl Default for Room {
+impl Default for LogBudget {
     fn default() -> Self {
         Self {
-            left: ROOM + ROOM_FOR_ENDS,
+            left: BUDGET + BUDGET_FOR_ENDS,
             grown: None,
         }
     }
 }
 
-impl Room {
+impl LogBudget {
     /// Grows until `now`, in ns.
     fn grow(&mut self, now: u64) {
         let passed = now.saturating_sub(self.grown.unwrap_or(now));
-        let more = u128::from(passed) * u128::from(ROOM_A_SECOND) / u128::from(SECOND);
+        let more = u128::from(passed) * u128::from(BUDGET_PER_SECOND) / u128::from(SECOND);
         if more > 0 || self.grown.is_none() {
             let more = u64::try_from(more).unwrap_or(u64::MAX);
-            self.left = (self.left.saturating_add(more)).min(ROOM + ROOM_FOR_ENDS);
+            self.left = (self.left.saturating_add(more)).min(BUDGET + BUDGET_FOR_ENDS);
             self.grown = Some(now);
         }
     }
 
-    /// Takes the room for `entry`; false if there isn't so much.
+    /// Takes the length of `entry` from it; false if there is less.
     fn take(&mut self, entry: &Entry) -> bool {
         let length = entry.text.len() as u64;
-        let others = if entry.is_end { 0 } else { ROOM_FOR_ENDS };
-        let has_room = length.saturating_add(others) <= self.left;
-        if has_room {
+        let others = if entry.is_end { 0 } else { BUDGET_FOR_ENDS };
+        let is_enough = length.saturating_add(others) <= self.left;
+        if is_enough {
             self.left -= length;
         }
-        has_room
+        is_enough
     }
 }
 
@@ -152,7 +152,7 @@ impl ModuleLog {
     /// Adds modules that aren't in the log yet, at time `now` in ns, if that is known.
     pub fn add(&mut self, entries: impl Iterator<Item = Entry>, now: Option<u64>) {
         if let Some(now) = now {
-            self.room.grow(now);
+            self.budget.grow(now);
         }
         for mut entry in entries {
             let length = entry.text.len();
@@ -160,7 +160,7 @@ impl ModuleLog {
             if length == 0 {
                 continue;
             }
-            if !self.room.take(&entry) {
+            if !self.budget.take(&entry) {
                 self.omissions.refused += 1;
                 continue;
             }
@@ -178,7 +178,7 @@ impl ModuleLog {
 
     /// Goes on where `former`, the log of another kernel, has ended. Nothing may be in the log yet.
     pub fn begin_after(&mut self, former: &Self) {
-        (self.end, self.room) = (former.end, former.room);
+        (self.end, self.budget) = (former.end, former.budget);
     }
 
     /// What limits have cost until now.
@@ -227,12 +227,12 @@ mod tests {
         let text = "x".repeat(3 << 20);
         let entries = (0..200).map(|number| entry(&text, number * 10));
         log.add(entries.chain([entry("", 0)]), None);
-        assert!(log.kept <= MAX_KEPT && log.end <= ROOM);
+        assert!(log.kept <= MAX_KEPT && log.end <= BUDGET);
         let lengths = log.entries.iter().map(|entry| entry.text.len());
         assert_eq!(log.kept, lengths.sum::<usize>());
         let ModuleOmissions { forgotten, refused } = log.omissions();
         assert_eq!(forgotten + refused + log.entries.len() as u64, 200);
-        assert_eq!(refused, 200 - ROOM / (3 << 20));
+        assert_eq!(refused, 200 - BUDGET / (3 << 20));
         let mut many = ModuleLog::default();
         many.add((0..10_000).map(|number| entry("x", number * 10)), None);
         assert_eq!((many.entries.len(), many.kept), (MAX_ENTRIES, MAX_ENTRIES));
@@ -259,7 +259,7 @@ mod tests {
 
     /// Otherwise what is loaded after some months would have the names of what was there before, or none.
     #[test]
-    fn a_full_log_has_room_for_ends_and_later_for_modules() {
+    fn a_full_log_takes_ends_and_later_modules() {
         let mut log = ModuleLog::default();
         let text = "x".repeat(1 << 20);
         log.add((0..300).map(|number| entry(&text, number * 10)), Some(0));
@@ -272,17 +272,17 @@ mod tests {
         log.add([entry(&text, 0), entry(&text, 20)].into_iter(), Some(later));
         assert_eq!(log.omissions().refused, 300 - 256 + 1);
         assert_eq!(log.entries.back().unwrap().code.first(), Some(&(0..10)));
-        // Small steps add up, and the room has an end.
+        // Small steps add up, and the budget has an upper limit.
         for step in 1..=140_000 {
-            log.room.grow(later + step * SECOND / 1000);
+            log.budget.grow(later + step * SECOND / 1000);
         }
         log.add(
             [0, 20, 40].map(|begin| entry(&text, begin)).into_iter(),
             None,
         );
         assert_eq!(log.omissions().refused, 300 - 256 + 2);
-        log.room.grow(u64::MAX);
-        assert_eq!(log.room.left, ROOM + ROOM_FOR_ENDS);
+        log.budget.grow(u64::MAX);
+        assert_eq!(log.budget.left, BUDGET + BUDGET_FOR_ENDS);
     }
 
     #[test]

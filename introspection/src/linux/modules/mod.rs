@@ -17,19 +17,17 @@ mod watch;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::PhysicalMemory;
+use crate::{PhysicalMemory, Registers, Symbols};
 
 use super::LinuxKnowledge;
 use super::placement::Placement;
 use super::view::KernelView;
-use crate::Registers;
-use crate::Symbols;
 use crate::image::types::{Missing, Types};
 use kvmprof_paging::{CR0_PG, CR4_LA57, EFER_LMA, read_u64};
 use kvmprof_recording::file::SymbolChange;
 use log::{Entry, ModuleLog};
 use module::Unwinding;
-use module_layout::{ModuleLayout, NAME_LENGTH};
+use module_layout::ModuleLayout;
 use retired::RetiredLists;
 use watch::Watch;
 
@@ -186,13 +184,10 @@ impl Modules {
 
     /// Reads the list if it has changed, unless former lists that are still in use take too much memory.
     pub fn read<M: PhysicalMemory>(&self, linux: &LinuxKnowledge, memory: &M) {
-        let (Some(layout), Some(placement)) = (&self.layout, linux.placement.get()) else {
+        let (Some(layout), Some(view)) = (&self.layout, linux.own_view(memory)) else {
             return;
         };
-        let Some(registers) = self.kernel_registers(placement) else {
-            return;
-        };
-        let view = KernelView::new(linux, placement, memory, &registers);
+        let placement = view.placement();
         let before = self.loaded();
         if self.retired().are_full(&before) {
             return;
@@ -211,15 +206,8 @@ impl Modules {
                 (None, Some(rules)) => Unwinding::Code(Arc::clone(rules), placement.slide),
                 (None, None) => Unwinding::FramePointers,
             };
-            let head = layout.head.wrapping_add(placement.slide);
-            loaded = Arc::new(LoadedModules::read(
-                layout,
-                &view,
-                head,
-                &unwinding,
-                fingerprint,
-                &loaded,
-            ));
+            let read = LoadedModules::read(layout, &view, &unwinding, fingerprint, &loaded);
+            loaded = Arc::new(read);
             if fingerprint == self::fingerprint(layout, memory, placement) {
                 self.publish(loaded, &before, since);
                 break;
@@ -235,21 +223,15 @@ impl Modules {
         memory: &M,
         name: &str,
     ) -> Option<bool> {
-        let (layout, placement) = (self.layout.as_ref()?, linux.placement.get()?);
-        let registers = self.kernel_registers(placement)?;
-        let view = KernelView::new(linux, placement, memory, &registers);
-        let head = layout.head.wrapping_add(placement.slide);
+        let (layout, view) = (self.layout.as_ref()?, linux.own_view(memory)?);
+        let head = view.linked(layout.head);
         let mut link = view.u64(head);
         for _ in 0..MAX_NAMED {
             let Some(entry) = link.filter(|entry| *entry != head) else {
                 break;
             };
-            let place = entry.wrapping_sub(layout.list as u64);
-            let place = place.wrapping_add(layout.name as u64);
-            let mut found = [0; NAME_LENGTH];
-            if view.read(place, &mut found).is_some()
-                && found.split(|byte| *byte == 0).next() == Some(name.as_bytes())
-            {
+            let module = entry.wrapping_sub(layout.list as u64);
+            if layout.is_called(&view, module, name) {
                 return Some(true);
             }
             link = view.u64(entry);
@@ -338,10 +320,10 @@ fn fingerprint<M: PhysicalMemory>(
 ) -> Option<ListFingerprint> {
     let head = placement.physical(layout.head);
     let previous = placement.physical(layout.head.wrapping_add(8));
-    let mut changes = [0; 4];
-    if let Some(address) = layout.changes {
-        memory.read_physical(placement.physical(address), &mut changes)?;
-    }
+    let changes = match layout.changes {
+        Some(address) => memory.read_array(placement.physical(address))?,
+        None => [0; 4],
+    };
     Some(ListFingerprint {
         ends: [read_u64(memory, head)?, read_u64(memory, previous)?],
         changes: u32::from_le_bytes(changes),

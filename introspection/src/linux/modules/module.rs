@@ -137,9 +137,7 @@ impl ModuleInfo {
             orc: layout.orc.and_then(|offsets| OrcInfo::read(offsets, bytes)),
         })
     }
-}
 
-impl ModuleInfo {
     /// Whether `address` is in the module's code.
     pub fn has_code_at(&self, address: u64) -> bool {
         self.texts.iter().any(|text| text.contains(&address))
@@ -166,8 +164,7 @@ impl ModuleInfo {
             let (Some(offset), Some(known)) = (layout.build_id, self.build_id) else {
                 return true;
             };
-            let mut build_id = [0; BUILD_ID_LENGTH];
-            (view.read(at(offset), &mut build_id)).is_some() && build_id == known
+            view.read_array::<BUILD_ID_LENGTH>(at(offset)) == Some(known)
         };
         let has_code = || {
             let bases = layout.texts.map(|text| view.u64(at(text.base)));
@@ -175,11 +172,7 @@ impl ModuleInfo {
                 .iter()
                 .all(|text| bases.contains(&Some(text.start)))
         };
-        let mut name = [0; NAME_LENGTH];
-        view.read(at(layout.name), &mut name).is_some()
-            && (name.split(|byte| *byte == 0).next()) == Some(self.name.as_bytes())
-            && has_code()
-            && is_build()
+        layout.is_called(view, self.address, &self.name) && has_code() && is_build()
     }
 }
 

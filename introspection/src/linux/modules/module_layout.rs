@@ -1,7 +1,8 @@
 //! The layout of a kernel's data about its modules: addresses from kallsyms, offsets from BTF.
 
-use crate::Symbols;
 use crate::image::types::Types;
+use crate::linux::view::KernelView;
+use crate::{PhysicalMemory, Symbols};
 
 /// Values for kernels whose BTF lacks them: `MODULE_STATE_UNFORMED` (`enum module_state`), `MOD_TEXT` and
 /// `MOD_INIT_TEXT` (`enum mod_mem_type`), all in `include/linux/module.h`.
@@ -106,13 +107,24 @@ impl ModuleLayout {
             orc,
         })
     }
+
+    /// Whether the `struct module` at kernel address `module` has this name.
+    pub fn is_called<M: PhysicalMemory>(
+        &self,
+        view: &KernelView<'_, M>,
+        module: u64,
+        name: &str,
+    ) -> bool {
+        let found = view.read_array::<NAME_LENGTH>(module.wrapping_add(self.name as u64));
+        found.is_some_and(|found| found.split(|byte| *byte == 0).next() == Some(name.as_bytes()))
+    }
 }
 
 /// The offsets of the code: `mem[]` since 6.4, `core_layout` and `init_layout` before. The kernel's code tells only the
 /// places.
 fn texts(types: &Types<'_>) -> Option<[TextOffsets; 2]> {
-    let module = types.structures("module");
-    let told = |path| usize::try_from(module.offset_within(path)?).ok();
+    let offset = |structure, member| usize::try_from(types.offset_of(structure, member)?).ok();
+    let told = |path| offset("module", path);
     if let (Some(base), Some(length), Some(init_base), Some(init_length)) = (
         told("text.base"),
         told("text.size"),
@@ -125,7 +137,6 @@ fn texts(types: &Types<'_>) -> Option<[TextOffsets; 2]> {
         };
         return Some([TextOffsets { base, length }, init]);
     }
-    let offset = |structure, member| usize::try_from(types.offset_of(structure, member)?).ok();
     if let Some(memories) = offset("module", "mem") {
         let stride = usize::try_from(types.size_of("module_memory").ok()?).ok()?;
         let base = offset("module_memory", "base")?;
@@ -163,8 +174,7 @@ fn sequence(types: &Types<'_>) -> Option<u64> {
 }
 
 fn orc(types: &Types<'_>) -> Option<OrcOffsets> {
-    let module = types.structures("module");
-    let offset = |path| usize::try_from(module.offset_within(path)?).ok();
+    let offset = |path| usize::try_from(types.offset_of("module", path)?).ok();
     Some(OrcOffsets {
         addresses: offset("arch.orc_unwind_ip")?,
         entries: offset("arch.orc_unwind")?,

@@ -2,10 +2,9 @@
 
 use crate::PhysicalMemory;
 
-use super::maple;
-use super::process_layout::{Areas, MAX_READ, ProcessLayout};
+use super::process_layout::{Areas, MAX_READ};
+use super::{ProcessView, maple};
 use crate::bytes::u64_at;
-use crate::linux::view::KernelView;
 use kvmprof_paging::PAGE;
 
 /// Maximum number of areas that are visited.
@@ -34,45 +33,6 @@ pub struct RawArea {
     pub file: u64,
 }
 
-/// Fills `areas` with the executable areas of the address space at `mm`. `None` if it is unreadable.
-pub fn read<M: PhysicalMemory>(
-    view: &KernelView<'_, M>,
-    layout: &ProcessLayout,
-    mm: u64,
-    areas: &mut Vec<RawArea>,
-) -> Option<()> {
-    areas.clear();
-    walk(view, layout, mm, |area| {
-        if area.flags & EXECUTABLE != 0 {
-            let raw = area.raw();
-            areas.extend(raw);
-            if raw.is_none() || areas.len() >= MAX_TAKEN {
-                return Visit::Enough;
-            }
-        }
-        Visit::Next
-    })
-}
-
-/// Whether the process with the address space at `mm` may write at `address`, even if no page is there yet. `None` if
-/// the address space is unreadable.
-pub fn can_write<M: PhysicalMemory>(
-    view: &KernelView<'_, M>,
-    layout: &ProcessLayout,
-    mm: u64,
-    address: u64,
-) -> Option<bool> {
-    let mut found = false;
-    walk(view, layout, mm, |area| {
-        if area.end <= address {
-            return Visit::Next;
-        }
-        found = area.begin <= address && area.flags & WRITABLE != 0;
-        Visit::Enough
-    })?;
-    Some(found)
-}
-
 /// The members of an area that were read.
 struct Visited {
     begin: u64,
@@ -95,59 +55,82 @@ impl Visited {
     }
 }
 
-/// Passes the areas of the address space at `mm` to `visit`, in the order of their addresses.
-fn walk<M: PhysicalMemory>(
-    view: &KernelView<'_, M>,
-    layout: &ProcessLayout,
-    mm: u64,
-    mut visit: impl FnMut(&Visited) -> Visit,
-) -> Option<()> {
-    let (mut visited, mut last) = (0, 0);
-    let mut visit = |address| {
-        visited += 1;
-        // Areas are sorted. Unsorted areas mean that the list is circular or is being changed.
-        let area = area(view, layout, address);
-        let area =
-            area.filter(|area| area.begin >= last && area.begin < area.end && area.end >> 63 == 0);
-        let Some(area) = area else {
-            return Visit::Enough;
-        };
-        last = area.end;
-        if visit(&area) == Visit::Enough || visited >= MAX_VISITED {
-            return Visit::Enough;
-        }
-        Visit::Next
-    };
-    match &layout.address_space.areas {
-        Areas::Tree { root, nodes } => {
-            let root = view.u64(mm.wrapping_add(*root))?;
-            maple::walk(view, nodes, root, visit)
-        }
-        Areas::List { head, next } => {
-            let mut area = view.u64(mm.wrapping_add(*head))?;
-            while area != 0 && visit(area) == Visit::Next {
-                area = view.u64(area.wrapping_add(*next))?;
+impl<M: PhysicalMemory> ProcessView<'_, M> {
+    /// Fills `areas` with the executable areas of the address space at `mm`. `None` if it is unreadable.
+    pub fn executable_areas(&self, mm: u64, areas: &mut Vec<RawArea>) -> Option<()> {
+        areas.clear();
+        self.walk(mm, |area| {
+            if area.flags & EXECUTABLE != 0 {
+                let raw = area.raw();
+                areas.extend(raw);
+                if raw.is_none() || areas.len() >= MAX_TAKEN {
+                    return Visit::Enough;
+                }
             }
-            Some(())
+            Visit::Next
+        })
+    }
+
+    /// Whether the process with the address space at `mm` may write at `address`, even if no page is there yet. `None` if
+    /// the address space is unreadable.
+    pub fn can_write(&self, mm: u64, address: u64) -> Option<bool> {
+        let mut found = false;
+        self.walk(mm, |area| {
+            if area.end <= address {
+                return Visit::Next;
+            }
+            found = area.begin <= address && area.flags & WRITABLE != 0;
+            Visit::Enough
+        })?;
+        Some(found)
+    }
+
+    /// Passes the areas of the address space at `mm` to `visit`, in the order of their addresses.
+    fn walk(&self, mm: u64, mut visit: impl FnMut(&Visited) -> Visit) -> Option<()> {
+        let view = self.view;
+        let (mut visited, mut last) = (0, 0);
+        let mut visit = |address| {
+            visited += 1;
+            // Areas are sorted. Unsorted areas mean that the list is circular or is being changed.
+            let area = self.area(address);
+            let area = area
+                .filter(|area| area.begin >= last && area.begin < area.end && area.end >> 63 == 0);
+            let Some(area) = area else {
+                return Visit::Enough;
+            };
+            last = area.end;
+            if visit(&area) == Visit::Enough || visited >= MAX_VISITED {
+                return Visit::Enough;
+            }
+            Visit::Next
+        };
+        match &self.layout.address_space.areas {
+            Areas::Tree { root, nodes } => {
+                let root = view.u64(mm.wrapping_add(*root))?;
+                maple::walk(view, nodes, root, visit)
+            }
+            Areas::List { head, next } => {
+                let mut area = view.u64(mm.wrapping_add(*head))?;
+                while area != 0 && visit(area) == Visit::Next {
+                    area = view.u64(area.wrapping_add(*next))?;
+                }
+                Some(())
+            }
         }
     }
-}
 
-/// The area at `address`.
-fn area<M: PhysicalMemory>(
-    view: &KernelView<'_, M>,
-    layout: &ProcessLayout,
-    address: u64,
-) -> Option<Visited> {
-    let layout = &layout.area;
-    let mut bytes = [0; MAX_READ];
-    let bytes = bytes.get_mut(..layout.length)?;
-    view.read(address, bytes)?;
-    Some(Visited {
-        begin: u64_at(bytes, layout.start)?,
-        end: u64_at(bytes, layout.end)?,
-        flags: u64_at(bytes, layout.flags)?,
-        pages: u64_at(bytes, layout.page_offset)?,
-        file: u64_at(bytes, layout.file)?,
-    })
+    /// The area at `address`.
+    fn area(&self, address: u64) -> Option<Visited> {
+        let layout = &self.layout.area;
+        let mut bytes = [0; MAX_READ];
+        let bytes = bytes.get_mut(..layout.length)?;
+        self.view.read(address, bytes)?;
+        Some(Visited {
+            begin: u64_at(bytes, layout.start)?,
+            end: u64_at(bytes, layout.end)?,
+            flags: u64_at(bytes, layout.flags)?,
+            pages: u64_at(bytes, layout.page_offset)?,
+            file: u64_at(bytes, layout.file)?,
+        })
+    }
 }

@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::PhysicalMemory;
+use crate::{PhysicalMemory, Registers};
 
-use super::areas::{self, RawArea};
+use super::areas::RawArea;
 use super::labels::{LabelNumbers, Labelled};
 use super::perf_map::PerfMapPlace;
-use super::process_layout::ProcessLayout;
-use super::{Area, Backing, ProcessMap, UnwinderSlot, UserMemory, files, user_memory};
-use crate::Registers;
-use crate::linux::LinuxKnowledge;
+use super::user_memory::UserMemory;
+use super::{Area, Backing, ProcessMap, ProcessView, UnwinderSlot};
 use crate::linux::cpu::process_name;
 use crate::linux::view::KernelView;
 use crate::unwind::UnwindCache;
@@ -101,22 +99,22 @@ impl ProcessFollower {
     /// or has changed. After too many maps (`MapBudget`), a later call returns it.
     pub fn follow<M: PhysicalMemory>(
         &mut self,
-        linux: &LinuxKnowledge,
         view: &KernelView<'_, M>,
         registers: &Registers,
         seen: RunningTask,
         time: u64,
     ) -> Option<Arc<ProcessMap>> {
         self.current = None;
+        let linux = view.linux();
         let layout = linux.processes.as_ref()?;
-        let memory = UserMemory::from_task(view, layout, registers, seen.task)?;
-        let UserMemory::Loaded(mm) = memory else {
+        let processes = ProcessView::new(view, layout);
+        let UserMemory::Loaded(mm) = processes.user_memory(registers, seen.task)? else {
             return None;
         };
         // Not by CR3: its bit 12 selects the user's half under KPTI, and may be a part of the address without.
-        let root = user_memory::page_tables(view, layout, mm)?;
-        let labels = Labelled::new(linux, layout, view, seen.task).numbers();
-        let (signature, extent) = signature(view, layout, mm, seen, labels)?;
+        let root = processes.page_tables(mm)?;
+        let labels = Labelled::new(view, layout, seen.task).numbers();
+        let (signature, extent) = processes.signature(mm, seen, labels)?;
         let known = self.spaces.iter().position(|space| space.map.root == root);
         if let Some(index) = known
             && let Some(space) = self.spaces.get_mut(index)
@@ -135,11 +133,11 @@ impl ProcessFollower {
         }
         if !linux.map_budget.has_room(time) {
             let index = known?;
-            let serves = self.serves(view, layout, index, &signature);
+            let serves = self.serves(&processes, index, &signature);
             self.current = known.filter(|_| serves);
             return None;
         }
-        areas::read(view, layout, mm, &mut self.areas)?;
+        processes.executable_areas(mm, &mut self.areas)?;
         if let Some(space) = known.and_then(|index| self.spaces.get_mut(index)) {
             (space.extent, space.walked) = (extent, time);
             if space.signature == signature && space.areas == self.areas {
@@ -147,13 +145,13 @@ impl ProcessFollower {
                 return None;
             }
         }
-        let areas = named(view, layout, mm, &self.areas);
-        let perf_map = perf_map(linux, view, seen, &areas).unwrap_or_default();
+        let areas = processes.named(mm, &self.areas);
+        let perf_map = perf_map(view, seen, &areas).unwrap_or_default();
         let (unwinder, cache) = self.shared(known, &signature, &areas);
         let map = Arc::new(ProcessMap {
-            name: process_name(linux, view, seen.task),
+            name: process_name(view, seen.task),
             perf_map,
-            labels: Labelled::new(linux, layout, view, seen.task).texts(view.space()),
+            labels: Labelled::new(view, layout, seen.task).texts(view.space()),
             unwinder,
             ..ProcessMap::new(root, seen.pid, time, areas)
         });
@@ -177,8 +175,7 @@ impl ProcessFollower {
     /// program isn't.
     fn serves<M: PhysicalMemory>(
         &mut self,
-        view: &KernelView<'_, M>,
-        layout: &ProcessLayout,
+        processes: &ProcessView<'_, M>,
         index: usize,
         signature: &Signature,
     ) -> bool {
@@ -187,7 +184,7 @@ impl ProcessFollower {
         };
         space.signature.is_same_program(signature)
             || space.signature.is_same_memory(signature)
-                && areas::read(view, layout, signature.mm, &mut self.areas).is_some()
+                && (processes.executable_areas(signature.mm, &mut self.areas)).is_some()
                 && space.areas == self.areas
     }
 
@@ -251,83 +248,79 @@ impl ProcessFollower {
     }
 }
 
-fn signature<M: PhysicalMemory>(
-    view: &KernelView<'_, M>,
-    layout: &ProcessLayout,
-    mm: u64,
-    seen: RunningTask,
-    labels: LabelNumbers,
-) -> Option<(Signature, Extent)> {
-    let layout = &layout.address_space;
-    let field = |offset| view.u64(mm.wrapping_add(offset));
-    let signature = Signature {
-        mm,
-        pid: seen.pid,
-        executable_pages: field(layout.exec_vm)?,
-        code: field(layout.start_code)?,
-        arguments: field(layout.arg_start)?,
-        labels,
-    };
-    let extent = Extent {
-        areas: view.i32(mm.wrapping_add(layout.map_count))?,
-        pages: field(layout.total_vm)?,
-    };
-    Some((signature, extent))
+impl<M: PhysicalMemory> ProcessView<'_, M> {
+    fn signature(
+        &self,
+        mm: u64,
+        seen: RunningTask,
+        labels: LabelNumbers,
+    ) -> Option<(Signature, Extent)> {
+        let layout = &self.layout.address_space;
+        let field = |offset| self.view.u64(mm.wrapping_add(offset));
+        let signature = Signature {
+            mm,
+            pid: seen.pid,
+            executable_pages: field(layout.exec_vm)?,
+            code: field(layout.start_code)?,
+            arguments: field(layout.arg_start)?,
+            labels,
+        };
+        let extent = Extent {
+            areas: self.view.i32(mm.wrapping_add(layout.map_count))?,
+            pages: field(layout.total_vm)?,
+        };
+        Some((signature, extent))
+    }
+
+    /// The areas with their backing. Areas whose backing is unreadable are left out.
+    fn named(&self, mm: u64, areas: &[RawArea]) -> Vec<Area> {
+        let vdso = self.layout.address_space.vdso;
+        let vdso = vdso.and_then(|offset| self.view.u64(mm.wrapping_add(offset)));
+        // Most files have several mappings.
+        let mut files: Vec<(u64, Option<Backing>)> = Vec::new();
+        let mut backing = |area: &RawArea| {
+            if area.file == 0 && vdso == Some(area.begin) {
+                return Some(Backing::Vdso);
+            }
+            if area.file == 0 {
+                return Some(Backing::Anonymous);
+            }
+            if let Some((_, backing)) = files.iter().find(|(file, _)| *file == area.file) {
+                return backing.clone();
+            }
+            if files.len() >= MAX_FILES {
+                return None;
+            }
+            let file = self.file(area.file);
+            let backing = file.map(|file| Backing::File(Arc::new(file)));
+            files.push((area.file, backing.clone()));
+            backing
+        };
+        let mut room = MAX_NAMES;
+        let mut named = |area: &RawArea| {
+            let area = Area {
+                begin: area.begin,
+                end: area.end,
+                offset: area.offset,
+                backing: backing(area)?,
+            };
+            room = room.checked_sub(area.name().len())?;
+            Some(area)
+        };
+        areas.iter().filter_map(&mut named).collect()
+    }
 }
 
 /// Where a process with `areas` writes its perf map, if it has memory for generated code, and the place is known.
 fn perf_map<M: PhysicalMemory>(
-    linux: &LinuxKnowledge,
     view: &KernelView<'_, M>,
     seen: RunningTask,
     areas: &[Area],
 ) -> Option<PerfMapPlace> {
+    let linux = view.linux();
     (areas.iter()).find(|area| area.backing == Backing::Anonymous)?;
     let layout = linux.processes.as_ref()?.perf_map.as_ref().ok()?;
     layout.place(view, linux.instances.as_ref()?, seen.task, seen.pid)
-}
-
-/// The areas with their backing. Areas whose backing is unreadable are left out.
-fn named<M: PhysicalMemory>(
-    view: &KernelView<'_, M>,
-    layout: &ProcessLayout,
-    mm: u64,
-    areas: &[RawArea],
-) -> Vec<Area> {
-    let vdso = layout.address_space.vdso;
-    let vdso = vdso.and_then(|offset| view.u64(mm.wrapping_add(offset)));
-    // Most files have several mappings.
-    let mut files: Vec<(u64, Option<Backing>)> = Vec::new();
-    let mut backing = |area: &RawArea| {
-        if area.file == 0 && vdso == Some(area.begin) {
-            return Some(Backing::Vdso);
-        }
-        if area.file == 0 {
-            return Some(Backing::Anonymous);
-        }
-        if let Some((_, backing)) = files.iter().find(|(file, _)| *file == area.file) {
-            return backing.clone();
-        }
-        if files.len() >= MAX_FILES {
-            return None;
-        }
-        let file = files::read(view, layout, area.file);
-        let backing = file.map(|file| Backing::File(Arc::new(file)));
-        files.push((area.file, backing.clone()));
-        backing
-    };
-    let mut room = MAX_NAMES;
-    let mut named = |area: &RawArea| {
-        let area = Area {
-            begin: area.begin,
-            end: area.end,
-            offset: area.offset,
-            backing: backing(area)?,
-        };
-        room = room.checked_sub(area.name().len())?;
-        Some(area)
-    };
-    areas.iter().filter_map(&mut named).collect()
 }
 
 #[cfg(test)]
@@ -370,7 +363,7 @@ mod tests {
         room.put(CHILD.task + task::MM, mm);
         let mut follower = ProcessFollower::default();
         let mut follow = |seen, time| {
-            let map = follower.follow(linux, &view, &registers, seen, time);
+            let map = follower.follow(&view, &registers, seen, time);
             let unwinder = follower.current().map(|(map, _)| Arc::clone(&map.unwinder));
             (map.map(|map| map.pid), unwinder)
         };

@@ -210,20 +210,16 @@ impl<'a, M: PhysicalMemory> GuestProcesses<'a, M> {
     pub fn origin(&self) -> Option<ProcessOrigin> {
         let task = self.running?;
         let mm = self.at(task, self.layout.memory)?;
-        let mut vector = [0; MAX_VECTOR];
-        (self.view).read(mm.wrapping_add(self.layout.vector), &mut vector)?;
+        let vector: [u8; MAX_VECTOR] =
+            (self.view).read_array(mm.wrapping_add(self.layout.vector))?;
         let pairs = (0..MAX_VECTOR).step_by(16);
         let address = pairs
             .map_while(|at| Some((u64_at(&vector, at)?, u64_at(&vector, at + 8)?)))
             .take_while(|(kind, _)| *kind != 0)
             .find_map(|(kind, value)| (kind == AT_RANDOM).then_some(value))?;
-        let mut program = [0; 16];
-        if address >> 63 != 0 {
-            return None;
-        }
-        self.view.space().read(address, &mut program)?;
+        (address >> 63 == 0).then_some(())?;
         Some(ProcessOrigin {
-            program,
+            program: self.view.space().read_array(address)?,
             parent: self.parent_of(task)?,
             may_be_adopted: self.may_be_adopted(task),
             shares_memory: self.shares_memory(task)?,
@@ -345,9 +341,8 @@ impl<'a, M: PhysicalMemory> GuestProcesses<'a, M> {
         let signal = self.view.pointer(parent, self.layout.signal)?;
         let flags = self.view.i32(signal.wrapping_add(self.layout.flags?))?;
         let bit = self.layout.subreaper?;
-        let mut byte = [0];
-        self.view.read(signal.wrapping_add(bit / 8), &mut byte)?;
-        let is_reaper = byte[0] >> (bit % 8) & 1 != 0;
+        let [byte] = self.view.read_array(signal.wrapping_add(bit / 8))?;
+        let is_reaper = byte >> (bit % 8) & 1 != 0;
         Some(is_reaper || flags.cast_unsigned() & SIGNAL_UNKILLABLE != 0)
     }
 

@@ -2,12 +2,10 @@
 
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::GuestProcesses;
 use crate::ProcessFate::{Ended, Executed, Lives};
 use crate::test_guest::LinuxGuest;
-use crate::{ProcessInstance, VcpuIntrospector};
-use kvmprof_introspection_fixtures::kernel::TEXT;
-use kvmprof_introspection_fixtures::kernel::{Areas, HOT, NEW, OLD, offsets, task};
+use crate::{GuestProcesses, ProcessInstance, VcpuIntrospector};
+use kvmprof_introspection_fixtures::kernel::{Areas, HOT, NEW, OLD, TEXT, offsets, task};
 use kvmprof_introspection_fixtures::linux_guest::{DIRECT_MAP, IMAGE, SLIDE, TASKS, USER_TABLES};
 use kvmprof_introspection_fixtures::page_tables::{Memory, Tables};
 use kvmprof_introspection_fixtures::processes::{AreaPlan, FixtureMemory, PAGE};

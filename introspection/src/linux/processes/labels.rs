@@ -8,12 +8,11 @@ use kvmprof_paging::AddressSpace;
 
 use crate::PhysicalMemory;
 use crate::image::types::Types;
-use crate::linux::LinuxKnowledge;
 use crate::linux::view::KernelView;
 
 use super::cgroup::CgroupLayout;
 use super::process_layout::ProcessLayout;
-use super::{InstanceLayout, ProcessInstance, container, files};
+use super::{InstanceLayout, ProcessInstance, ProcessView, container};
 
 /// The user in whose name a task acts, as a number of the first user namespace.
 const USER: &str = "user";
@@ -81,17 +80,11 @@ pub struct Labelled<'l, 'v, M> {
 }
 
 impl<'l, 'v, M: PhysicalMemory> Labelled<'l, 'v, M> {
-    /// The task at kernel address `task` of the kernel `linux`.
-    pub fn new(
-        linux: &'l LinuxKnowledge,
-        layout: &'l ProcessLayout,
-        view: &'l KernelView<'v, M>,
-        task: u64,
-    ) -> Self {
-        let instances = linux.instances.as_ref();
+    /// The task at kernel address `task`.
+    pub fn new(view: &'l KernelView<'v, M>, layout: &'l ProcessLayout, task: u64) -> Self {
         Self {
             layout,
-            instances,
+            instances: view.linux().instances.as_ref(),
             view,
             task,
         }
@@ -162,7 +155,7 @@ impl<'l, 'v, M: PhysicalMemory> Labelled<'l, 'v, M> {
         let executable = mm.and_then(|mm| {
             let file = self.layout.address_space.executable?;
             let file = self.view.pointer(mm, file)?;
-            files::path(self.view, self.layout, file)
+            ProcessView::new(self.view, self.layout).path(file)
         });
         let labels = [
             (STARTED, Some(format!("{seconds}.{rest:09}"))),

@@ -42,7 +42,7 @@ pub fn walk<M: PhysicalMemory>(
 }
 
 /// True for an entry that points to a node (`xa_is_node`, `include/linux/xarray.h`).
-fn is_node(entry: u64) -> bool {
+pub fn is_node(entry: u64) -> bool {
     entry & 3 == 2 && entry > 4096
 }
 

@@ -32,7 +32,6 @@ use kvmprof_recording::COMM_LENGTH;
 use super::runtimes::ProcessRuntime;
 use crate::unwind::UserUnwinder;
 
-pub use areas::can_write;
 pub use budget::MapBudget;
 pub use container::labels as labels_of_group;
 pub use follower::{ProcessFollower, RunningTask};
@@ -41,8 +40,7 @@ pub use instance::{
 };
 pub use labels::Labelled;
 pub use perf_map::PerfMapPlace;
-pub use process_layout::ProcessLayout;
-pub use user_memory::{UserMemory, page_tables};
+pub use process_layout::{ProcessLayout, ProcessView};
 
 /// The executable mappings of one address space at one moment.
 #[derive(Debug)]

@@ -7,8 +7,9 @@ use vm_memory::GuestAddress;
 
 use crate::PhysicalMemory;
 
+use super::maple::is_node;
 use super::process_layout::PageCacheLayout;
-use super::{FileIdentity, files};
+use super::{FileIdentity, ProcessView};
 use crate::linux::LinuxKnowledge;
 use crate::linux::view::KernelView;
 use kvmprof_paging::PAGE;
@@ -86,8 +87,8 @@ impl LinuxKnowledge {
     ) -> Option<(Vec<u8>, u64)> {
         let layout = self.processes.as_ref()?;
         let view = self.direct_view(memory)?;
-        let now =
-            files::identity(&view, layout, file.inode).filter(|now| now.is_same_file(file))?;
+        let now = ProcessView::new(&view, layout).identity(file.inode);
+        let now = now.filter(|now| now.is_same_file(file))?;
         let end = now.length.min(begin.saturating_add(limit)).min(MAX_FILE);
         if end <= begin {
             return Some((Vec::new(), now.length));
@@ -127,13 +128,13 @@ impl LinuxKnowledge {
         let layout = self.processes.as_ref()?;
         let cache = layout.page_cache.as_ref().ok()?;
         let view = self.direct_view(memory)?;
-        let is_same = || files::identity(&view, layout, inode).is_some_and(|now| is_wanted(&now));
+        let files = ProcessView::new(&view, layout);
+        let is_same = || files.identity(inode).is_some_and(|now| is_wanted(&now));
         if !is_same() {
             return None;
         }
-        let pages = self.modules().kernel_registers(self.placement.get()?)?;
         let reader = Reader {
-            flags: self.view(memory, &pages)?,
+            flags: self.own_view(memory)?,
             pages: match self.addresses.vmemmap_base {
                 Some(variable) => view.variable_u64(variable)?,
                 None => FIXED_PAGES,
@@ -164,10 +165,7 @@ struct Reader<'r, 'a, M> {
 impl<M: PhysicalMemory> Reader<'_, '_, M> {
     /// The file's page `index`, if it is in guest memory.
     fn contents(&self, index: u64) -> Option<[u8; PAGE_BYTES]> {
-        let mut page = [0; PAGE_BYTES];
-        self.memory
-            .read_physical(self.page(index)?, &mut page)
-            .map(|()| page)
+        self.memory.read_array(self.page(index)?)
     }
 
     /// The physical address of the file's page `index`.
@@ -231,11 +229,6 @@ impl<M: PhysicalMemory> Reader<'_, '_, M> {
         let address = GuestAddress(number.checked_mul(PAGE)?);
         self.memory.contains(address).then_some(address)
     }
-}
-
-/// True for an entry that points to a node (`xa_is_node`).
-fn is_node(entry: u64) -> bool {
-    entry & 3 == 2 && entry > 4096
 }
 
 /// The slot in the same node of `slots` slots whose entry this slot shares (`xa_is_sibling`).

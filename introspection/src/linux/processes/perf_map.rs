@@ -5,7 +5,9 @@
 //! another id than the host of the container, and has another root. So another process may have a file of the same name.
 
 use super::directories::Directories;
-use super::{FileIdentity, GuestProcesses, InstanceLayout, ProcessFate, ProcessInstance, files};
+use super::{
+    FileIdentity, GuestProcesses, InstanceLayout, ProcessFate, ProcessInstance, ProcessView,
+};
 use crate::PhysicalMemory;
 use crate::image::types::{Missing, Types};
 use crate::linux::LinuxKnowledge;
@@ -61,8 +63,8 @@ impl PerfMapLayout {
             number: types.need("upid", "nr")?,
             number_length: types.size_of("upid")?,
             root: [
-                filesystem.need_within("root.mnt")?,
-                filesystem.need_within("root.dentry")?,
+                filesystem.need("root.mnt")?,
+                filesystem.need("root.dentry")?,
             ],
         })
     }
@@ -146,7 +148,7 @@ impl LinuxKnowledge {
         };
         let name = format!("perf-{}.map", place.own);
         let inode = directories.find(place.root, &["tmp", &name])?;
-        files::identity(view, files, inode)
+        ProcessView::new(view, files).identity(inode)
     }
 
     /// Whether `process` executes the program that it did. `None` if that is unknown.

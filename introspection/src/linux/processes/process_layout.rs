@@ -4,6 +4,7 @@ use super::directories::DirectoryLayout;
 use super::labels::LabelLayout;
 use super::perf_map::PerfMapLayout;
 use crate::image::types::{Missing, Types};
+use crate::linux::view::KernelView;
 
 /// Maximum number of bytes of one structure that are read at once.
 pub const MAX_READ: usize = 256;
@@ -25,6 +26,19 @@ pub struct ProcessLayout {
     /// Offsets for finding files by their paths, if known.
     pub directories: Result<DirectoryLayout, Missing>,
     pub labels: LabelLayout,
+}
+
+/// The kernel's memory, with the layout of processes in it.
+#[derive(Debug)]
+pub struct ProcessView<'v, M> {
+    pub view: &'v KernelView<'v, M>,
+    pub layout: &'v ProcessLayout,
+}
+
+impl<'v, M> ProcessView<'v, M> {
+    pub fn new(view: &'v KernelView<'v, M>, layout: &'v ProcessLayout) -> Self {
+        Self { view, layout }
+    }
 }
 
 /// `struct mm_struct`.
@@ -148,7 +162,7 @@ impl ProcessLayout {
 impl AddressSpaceLayout {
     fn find(types: &Types<'_>) -> Result<Self, Missing> {
         let mm = types.structures("mm_struct");
-        let areas = match mm.offset_within("mm_mt.ma_root") {
+        let areas = match mm.offset_of("mm_mt.ma_root") {
             Some(root) => Areas::Tree {
                 root,
                 nodes: MapleLayout {
@@ -171,7 +185,7 @@ impl AddressSpaceLayout {
             // It follows at once (`include/linux/mm_types.h`).
             arg_end: mm.need("arg_start")? + 8,
             executable: mm.offset_of("exe_file"),
-            vdso: mm.offset_within("context.vdso"),
+            vdso: mm.offset_of("context.vdso"),
             areas,
         })
     }
@@ -224,10 +238,10 @@ impl FileLayout {
         let inode = types.structures("inode");
         Ok(Self {
             inode: file.need("f_inode")?,
-            dentry: file.need_within("f_path.dentry")?,
-            mount: file.need_within("f_path.mnt")?,
-            name: dentry.need_within("d_name.name")?,
-            name_length: dentry.need_within("d_name.len")?,
+            dentry: file.need("f_path.dentry")?,
+            mount: file.need("f_path.mnt")?,
+            name: dentry.need("d_name.name")?,
+            name_length: dentry.need("d_name.len")?,
             parent: dentry.need("d_parent")?,
             number: inode.need("i_ino")?,
             superblock: inode.need("i_sb")?,
@@ -263,9 +277,7 @@ impl PageCacheLayout {
         let room = types.size_of("xa_node")?.checked_sub(slots);
         Ok(Self {
             mapping: types.need("inode", "i_mapping")?,
-            head: types
-                .structures("address_space")
-                .need_within("i_pages.xa_head")?,
+            head: types.need("address_space", "i_pages.xa_head")?,
             shift: node.need("shift")?,
             slots,
             slot_bits: room.and_then(slot_bits).ok_or(Missing::Form("xa_node"))?,

@@ -77,7 +77,8 @@ fn file(room: &mut FixtureMemory<'_>, name: &str, number: u64, pages: &[u8]) -> 
 fn identity(guest: &LinuxGuest, inode: u64) -> FileIdentity {
     let linux = guest.linux();
     let view = linux.view(&guest.memory, &guest.kernel(0)).unwrap();
-    files::identity(&view, linux.processes.as_ref().unwrap(), inode).unwrap()
+    let processes = linux.processes.as_ref().unwrap();
+    ProcessView::new(&view, processes).identity(inode).unwrap()
 }
 
 #[test]

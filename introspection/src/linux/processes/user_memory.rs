@@ -5,12 +5,10 @@
 //! with the page tables of an earlier task (lazy TLB, `Documentation/mm/active_mm.rst`). The kernel makes the same
 //! check before it reads user memory in an NMI (`nmi_uaccess_okay`, `arch/x86/mm/tlb.c`).
 
-use crate::PhysicalMemory;
+use crate::{PhysicalMemory, Registers};
 use kvmprof_recording::StackEnd;
 
-use super::process_layout::ProcessLayout;
-use crate::Registers;
-use crate::linux::view::KernelView;
+use super::ProcessView;
 use kvmprof_paging::{FRAME, PTI_USER};
 
 /// The user memory of a task.
@@ -24,56 +22,43 @@ pub enum UserMemory {
     NotLoaded,
 }
 
-/// The physical address of the page tables of the memory at `mm`; under KPTI, of the kernel's half.
-pub fn page_tables<M: PhysicalMemory>(
-    view: &KernelView<'_, M>,
-    layout: &ProcessLayout,
-    mm: u64,
-) -> Option<u64> {
-    let tables = view.u64(mm.wrapping_add(layout.address_space.pgd))?;
-    Some(view.translate(tables)?.0)
-}
+impl<M: PhysicalMemory> ProcessView<'_, M> {
+    /// The physical address of the page tables of the memory at `mm`; under KPTI, of the kernel's half.
+    pub fn page_tables(&self, mm: u64) -> Option<u64> {
+        let tables = mm.wrapping_add(self.layout.address_space.pgd);
+        Some(self.view.translate(self.view.u64(tables)?)?.0)
+    }
 
-impl UserMemory {
     /// The user memory of the task at kernel address `task`, on a vCPU with `registers`. `None` if the task is
     /// unreadable.
-    pub fn from_task<M: PhysicalMemory>(
-        view: &KernelView<'_, M>,
-        layout: &ProcessLayout,
-        registers: &Registers,
-        task: u64,
-    ) -> Option<Self> {
-        let mm = view.u64(task.wrapping_add(layout.mm))?;
+    pub fn user_memory(&self, registers: &Registers, task: u64) -> Option<UserMemory> {
+        let mm = self.view.u64(task.wrapping_add(self.layout.mm))?;
         if mm >> 63 == 0 {
-            return Some(Self::Absent);
+            return Some(UserMemory::Absent);
         }
-        let own = page_tables(view, layout, mm)?;
+        let own = self.page_tables(mm)?;
         let loaded = registers.cr3 & FRAME;
         // Without KPTI, the page next to the tables may belong to another process. The user half of a pair doesn't map
         // the kernel's structures.
-        let is_users_half = || loaded == own | PTI_USER && !view.is_mapped(task);
+        let is_users_half = || loaded == own | PTI_USER && !self.view.is_mapped(task);
         if loaded == own || is_users_half() {
-            Some(Self::Loaded(mm))
+            Some(UserMemory::Loaded(mm))
         } else {
-            Some(Self::NotLoaded)
+            Some(UserMemory::NotLoaded)
         }
     }
 
-    /// Why the user part is missing in a stack of a task in the kernel with this memory. `None` if the user part can be
+    /// Why the user part is missing in a stack of a task in the kernel with this `memory`. `None` if the user part can be
     /// unwound.
-    pub fn end_of_stack<M: PhysicalMemory>(
-        self,
-        view: &KernelView<'_, M>,
-        layout: &ProcessLayout,
-    ) -> Option<StackEnd> {
-        match self {
-            Self::Absent => Some(StackEnd::Absent),
-            Self::NotLoaded => Some(StackEnd::Broken),
-            Self::Loaded(mm) => {
+    pub fn end_of_stack(&self, memory: UserMemory) -> Option<StackEnd> {
+        match memory {
+            UserMemory::Absent => Some(StackEnd::Absent),
+            UserMemory::NotLoaded => Some(StackEnd::Broken),
+            UserMemory::Loaded(mm) => {
                 // execve(2) first gives a task new memory, and finally sets the new program's code address. Until then,
                 // the user's registers are those of the old program, whose memory no longer exists.
-                let code = view.u64(mm.wrapping_add(layout.address_space.start_code));
-                match code {
+                let code = mm.wrapping_add(self.layout.address_space.start_code);
+                match self.view.u64(code) {
                     Some(0) => Some(StackEnd::Absent),
                     Some(_) => None,
                     None => Some(StackEnd::Broken),

@@ -108,7 +108,7 @@ impl TaskListLayout {
         let task = types.structures("task_struct");
         let old_or_new = |new, old| task.offset_of(old).map_or_else(|| task.need(new), Ok);
         // Before 5.16, the CPU was a member of the task itself.
-        let cpu = task.offset_within("thread_info.cpu");
+        let cpu = task.offset_of("thread_info.cpu");
         Ok(Self {
             first: first.ok_or(Missing::Symbol("init_task"))?,
             next: task.need("tasks")?,
@@ -120,8 +120,8 @@ impl TaskListLayout {
             on_cpu: task.need("on_cpu")?,
             cpu: cpu.map_or_else(|| task.need("cpu"), Ok)?,
             switches: [task.need("nvcsw")?, task.need("nivcsw")?],
-            run_delay: task.offset_within("sched_info.run_delay"),
-            stack: task.need_within("thread.sp")?,
+            run_delay: task.offset_of("sched_info.run_delay"),
+            stack: task.need("thread.sp")?,
             started: task.need("start_time")?,
             scheduler: [range(schedule, schedule_end), range(lock, lock_end)],
             forked: [forked, forked_asm],

@@ -104,7 +104,6 @@ impl TaskReader {
 
 /// A kernel at the time of a look.
 struct Moment<'a, M> {
-    linux: &'a LinuxKnowledge,
     layout: &'a TaskListLayout,
     view: KernelView<'a, M>,
     registers: &'a Registers,
@@ -132,7 +131,6 @@ impl LinuxKnowledge {
             return false;
         };
         let moment = Moment {
-            linux: self,
             layout,
             view,
             registers,
@@ -185,14 +183,13 @@ impl<M: PhysicalMemory> Moment<'_, M> {
     }
 
     fn read_task(&self, task: u64, reader: &mut TaskReader) -> Option<()> {
-        let (layout, names, view) = (self.layout, &self.linux.tasks, &self.view);
+        let (layout, names, view) = (self.layout, &self.view.linux().tasks, &self.view);
         if reader.look.tasks.len() >= MAX_TASKS {
             return None;
         }
         let at = |offset: u64| task.wrapping_add(offset);
         let word = |offset| view.i32(at(offset)).map(i32::cast_unsigned);
-        let mut comm = [0; 16];
-        view.read(at(names.comm.ok()?), &mut comm)?;
+        let comm = view.read_array(at(names.comm.ok()?))?;
         let key = self.key(task)?;
         let is_on_vcpu = word(layout.on_cpu)? != 0;
         let has_ended = word(layout.exit_state)? != 0;
@@ -249,7 +246,7 @@ impl<M: PhysicalMemory> Moment<'_, M> {
     }
 
     fn read_stack(&self, memory: &M, key: Key, reader: &mut TaskReader) -> TaskStack {
-        let (layout, linux) = (self.layout, self.linux);
+        let (layout, linux) = (self.layout, self.view.linux());
         let Some(sp) = self.view.u64(key.task.wrapping_add(layout.stack)) else {
             return TaskStack::Changed;
         };

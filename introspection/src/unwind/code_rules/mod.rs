@@ -31,8 +31,6 @@ use walk::{Goal, Walk};
 
 /// Maximum number of bytes of code. Distributions' kernels have some 20 MB.
 const MAX_CODE: usize = 64 << 20;
-/// Maximum length of an instruction, in bytes (SDM volume 2, section 2.3.11).
-const MAX_LENGTH: usize = 15;
 /// The number of rules that are kept of a kernel; a power of two.
 const KEPT: usize = 1 << 14;
 /// Bits of a kept rule. The offset above it has the others.
@@ -60,10 +58,7 @@ impl CodeRules {
     /// The rules for the code of `image`, whose functions are those of `symbols`. `None` without symbols, and for a
     /// kernel with frame pointers.
     pub fn find(image: &KernelImage<'_>, symbols: &Symbols) -> Option<Self> {
-        let [start, end] = symbols.addresses_of(["_stext", "_etext"]);
-        let (start, end) = (start?, end?);
-        let length = usize::try_from(end.checked_sub(start)?).ok()?;
-        let code = image.bytes_from(start)?.get(..length)?;
+        let (start, code) = image.between(symbols.addresses_of(["_stext", "_etext"]))?;
         if code.len() > MAX_CODE {
             return None;
         }
@@ -74,7 +69,7 @@ impl CodeRules {
                 symbols
                     .functions()
                     .map(|(address, _, name)| (address, name)),
-                start..end,
+                start..start.saturating_add(code.len() as u64),
             ),
             kept: (0..KEPT).map(|_| AtomicU64::new(0)).collect(),
             kernel: None,
@@ -155,7 +150,6 @@ impl CodeRules {
     fn instruction(&self, offset: u32) -> Option<Instruction> {
         let start = usize::try_from(offset).ok()?;
         let bytes = self.code.get(start..)?;
-        let bytes = &bytes[..bytes.len().min(MAX_LENGTH)];
         let address = self.start.wrapping_add(u64::from(offset));
         let instruction = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE).decode();
         (!instruction.is_invalid()).then_some(instruction)

@@ -14,6 +14,20 @@ pub struct At {
     pub offset: i32,
 }
 
+impl At {
+    /// Where RSP points to when a walk begins.
+    const BEGIN: Self = Self::base(Base::Sp);
+
+    const fn base(base: Base) -> Self {
+        Self { base, offset: 0 }
+    }
+
+    fn moved(self, distance: i32) -> Option<Self> {
+        let offset = self.offset.checked_add(distance)?;
+        Some(Self { offset, ..self })
+    }
+}
+
 /// Where the caller's RBP is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bp {
@@ -43,10 +57,7 @@ impl State {
     /// The state where a walk begins.
     pub fn begin() -> Self {
         Self {
-            sp: Some(At {
-                base: Base::Sp,
-                offset: 0,
-            }),
+            sp: Some(At::BEGIN),
             bp: Bp::Held,
             frame: None,
             pushed: None,
@@ -78,15 +89,8 @@ impl State {
             (Mnemonic::Push | Mnemonic::Pushfq, _) => self.moved(-8),
             (Mnemonic::Popfq, _) => self.moved(8),
             (Mnemonic::Pop, Register::RSP) => {
-                let is_top = self.sp
-                    == Some(At {
-                        base: Base::Sp,
-                        offset: 0,
-                    });
-                self.sp = is_top.then_some(At {
-                    base: Base::SpIndirect,
-                    offset: 0,
-                });
+                let is_top = self.sp == Some(At::BEGIN);
+                self.sp = is_top.then_some(At::base(Base::SpIndirect));
             }
             (Mnemonic::Pop, Register::RBP) => {
                 self.load_bp(self.sp);
@@ -145,35 +149,25 @@ impl State {
     }
 
     fn moved(&mut self, distance: i32) {
-        self.sp = self.sp.and_then(|at| {
-            let offset = at.offset.checked_add(distance)?;
-            Some(At { offset, ..at })
-        });
+        self.sp = self.sp.and_then(|at| at.moved(distance));
     }
 
     /// The place of the instruction's operand in memory, relative to RSP.
     fn word_at(&self, instruction: &Instruction) -> Option<At> {
         let distance = instruction.memory_displacement64().cast_signed();
         let distance = i32::try_from(distance).ok()?;
-        let at = self
-            .sp
-            .filter(|_| instruction.memory_index() == Register::None)?;
-        let offset = at.offset.checked_add(distance)?;
-        Some(At { offset, ..at })
+        let is_plain = instruction.memory_index() == Register::None;
+        self.sp.filter(|_| is_plain)?.moved(distance)
     }
 
     /// What RBP points to, plus a distance.
     fn frame_base(&self, distance: i32) -> Option<At> {
         let at = match (self.frame, self.bp) {
             (Some(frame), _) => frame,
-            (None, Bp::Held) => At {
-                base: Base::Bp,
-                offset: 0,
-            },
+            (None, Bp::Held) => At::base(Base::Bp),
             (None, _) => return None,
         };
-        let offset = at.offset.checked_add(distance)?;
-        Some(At { offset, ..at })
+        at.moved(distance)
     }
 
     fn overwrite_bp(&mut self) {

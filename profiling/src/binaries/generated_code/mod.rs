@@ -57,7 +57,7 @@ pub struct NewLines {
 }
 
 /// What may still be done in a round.
-struct Room {
+struct RoundBudget {
     entries: usize,
     lines: usize,
 }
@@ -158,7 +158,7 @@ impl GeneratedCodeReader {
         if self.next.is_none_or(|next| now < next) {
             return Vec::new();
         }
-        let mut room = Room {
+        let mut budget = RoundBudget {
             entries: MAX_ENTRIES,
             lines: MAX_ROUND,
         };
@@ -174,13 +174,13 @@ impl GeneratedCodeReader {
             };
             process.unknown = 0;
             // What it has written before its end is read, too.
-            process.read(sources, &mut room, lives, &mut blocks);
+            process.read(sources, &mut budget, lives, &mut blocks);
             if !lives {
                 process.end(&mut blocks);
             }
             lives
         });
-        // The room may not have been enough for the last ones.
+        // The budget may not have been enough for the last ones.
         if self.processes.len() > 1 {
             self.processes.rotate_left(1);
         }
@@ -214,25 +214,25 @@ impl Process {
     fn read(
         &mut self,
         sources: &BinarySources,
-        room: &mut Room,
+        budget: &mut RoundBudget,
         lives: bool,
         blocks: &mut Vec<GeneratedCode>,
     ) {
         if self.is_over {
             return;
         }
-        self.find(sources, &mut room.entries, lives);
+        self.find(sources, &mut budget.entries, lives);
         if let Some(identity) = self.file.as_ref().map(|(identity, _)| *identity) {
             let file = sources.growing_file(&identity);
-            self.read_file(&file, &mut room.lines, blocks);
+            self.read_file(&file, &mut budget.lines, blocks);
         }
     }
 
-    /// Adds the new lines in `file` to `blocks`, of about `room` bytes at most.
+    /// Adds the new lines in `file` to `blocks`, of about `budget` bytes at most.
     fn read_file(
         &mut self,
         file: &dyn GrowingFile,
-        room: &mut usize,
+        budget: &mut usize,
         blocks: &mut Vec<GeneratedCode>,
     ) {
         let Some((_, format)) = &mut self.file else {
@@ -240,7 +240,7 @@ impl Process {
         };
         let before = monotonic_ns();
         // What is left for the next round was written since the last one that read all.
-        while *room > 0 {
+        while *budget > 0 {
             let Some(new) = format.read(file) else {
                 let length = file.read(0, 0).map(|(_, length)| length);
                 if length.is_some_and(|length| length > format.position()) {
@@ -264,7 +264,7 @@ impl Process {
                 self.is_over = true;
                 return self.end(blocks);
             }
-            *room = room.saturating_sub(new.lines.len().max(LEAST_STEP));
+            *budget = budget.saturating_sub(new.lines.len().max(LEAST_STEP));
             blocks.push(GeneratedCode {
                 info: GeneratedCodeInfo {
                     pid: self.pid,
@@ -288,7 +288,7 @@ impl Process {
     }
 
     /// Finds the file, if it isn't known, or is another one now.
-    fn find(&mut self, sources: &BinarySources, room: &mut usize, lives: bool) {
+    fn find(&mut self, sources: &BinarySources, budget: &mut usize, lives: bool) {
         if let Some(dump) = self.dump {
             if !matches!(self.file, Some((_, Format::Dump(_)))) {
                 self.file = Some((dump, Format::Dump(Box::default())));
@@ -307,7 +307,7 @@ impl Process {
             self.begins = true;
         }
         self.file = sources
-            .perf_map_file(&self.place, room)
+            .perf_map_file(&self.place, budget)
             .map(|file| (file, Format::Text(MapText::default())));
         if self.file.is_none() {
             self.look = now + self.wait;
@@ -374,8 +374,8 @@ mod tests {
 
     /// What a process reads of `file`: whether each block begins the names again, and its lines.
     fn read(process: &mut Process, file: &dyn GrowingFile) -> Vec<(bool, String)> {
-        let (mut room, mut blocks) = (MAX_ROUND, Vec::new());
-        process.read_file(file, &mut room, &mut blocks);
+        let (mut budget, mut blocks) = (MAX_ROUND, Vec::new());
+        process.read_file(file, &mut budget, &mut blocks);
         let block = |code: GeneratedCode| (code.info.begins, code.lines);
         blocks.into_iter().map(block).collect()
     }

@@ -53,22 +53,16 @@ impl FileRecorder {
 
 impl Consumer for FileRecorder {
     fn needs(&self) -> ClockNeeds {
-        let is_recording = self.source.is_some() && self.encoder.is_recording();
+        // A recording that has ended early, by a full disk or its limit, needs no ticks.
+        let source = self.source.filter(|_| self.encoder.is_recording());
+        let looks = self.looks.as_ref().filter(|_| source.is_some());
         ClockNeeds {
-            gives_way: false,
-            yields: false,
-            // A recording that has ended early, by a full disk or its limit, needs no ticks.
-            source: self.source.filter(|_| self.encoder.is_recording()),
+            source,
             starts_guest: true,
-            process_group: false,
             stacks: self.plan.stacks,
             processes: true,
-            exits: false,
-            looks: self
-                .looks
-                .as_ref()
-                .filter(|_| is_recording)
-                .map(LookPace::needs),
+            looks: looks.map(LookPace::needs),
+            ..ClockNeeds::default()
         }
     }
 

@@ -123,16 +123,9 @@ mod tests {
     /// A call for this many samples of the process, or for none.
     fn call(samples: u64, flags: u32) -> Call {
         Call {
-            function: Function::Pcsample,
             flags: Call::KEEP | flags,
-            pid: PID,
-            ranges: 0,
-            buffer: 0,
             size: samples,
-            offset: 0,
-            scale: 0,
-            time: u64::MAX,
-            program: [0; 16],
+            ..Call::new(Function::Pcsample, PID)
         }
     }
 

@@ -55,7 +55,7 @@ pub struct CoreFile {
 }
 
 impl CoreFile {
-    /// The places for memory in these slots, and for the notes of so many vCPUs; `None` if a file can't be so long, or have so many segments.
+    /// The places for memory in these slots, and for the notes of this number of vCPUs; `None` if a file can't have that length, or that number of segments.
     pub fn new(slots: &Slots, vcpus: usize) -> Option<Self> {
         let mut segments: Vec<Segment> = Vec::new();
         for slot in slots.iter() {

@@ -150,8 +150,7 @@ mod tests {
     fn a_process_has_a_pid_in_each_namespace() {
         let own = i32::try_from(std::process::id()).unwrap();
         assert_eq!(numbers("self", PidKind::Process).unwrap()[0], own);
-        // SAFETY: getpgrp has no arguments.
-        let group = unsafe { libc::getpgrp() };
+        let group = rustix::process::getpgrp().as_raw_pid();
         assert_eq!(numbers("self", PidKind::Group).unwrap()[0], group);
         let namespace = Namespace::of_process("self").unwrap();
         assert!(is_within("self", 0, namespace));

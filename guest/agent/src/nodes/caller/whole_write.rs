@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn adjacent_mappings_are_joined() {
+    fn parts_of_memory_are_joined() {
         let us = std::process::id();
         let (first, second) = ([1_u8; 100], [2_u8; 50]);
         let found = [part_of(&first), part_of(&second)];

@@ -6,9 +6,8 @@ use kvmprof_abi::wire::{Request as WireRequest, device};
 use kvmprof_abi::{pmc, profil};
 
 use super::super::ioctl::{self, Step};
-use super::super::readiness;
 use super::super::turns::{Limits, Queue, Turn};
-use super::super::{Inspection, Node};
+use super::super::{Inspection, Node, readiness};
 use super::inspections::{BegunOperation, UninspectedCall};
 use super::{Call, Environment, Forwarder, Pending, fail};
 use crate::cuse::protocol::{self, Operation, Request};
@@ -29,10 +28,11 @@ const SUPERUSER: u32 = 0;
 /// An ioctl for kvmprof, without its data.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Command {
-    file: u64,
-    number: u32,
+    pub file: u64,
+    pub number: u32,
+    pub argument: i64,
     /// Maximum number of bytes that the ioctl stores.
-    limit: usize,
+    pub limit: usize,
 }
 
 /// A call that has its turn, or waits for it.
@@ -92,6 +92,7 @@ fn command_of(
     let command = Command {
         file,
         number: command,
+        argument: 0,
         limit,
     };
     Ok((command, inspection))
@@ -193,7 +194,7 @@ impl Forwarder {
         }
     }
 
-    /// Sends a command with its data. The turn ends with the reply.
+    /// Sends a command with its data. The turn of a call of a node for everybody ends with the reply.
     pub(super) fn send_command(
         &mut self,
         call: Call,
@@ -209,7 +210,7 @@ impl Forwarder {
         let request = WireRequest::Ioctl {
             handle,
             command: command.number,
-            argument: 0,
+            argument: command.argument,
             limit: u32::try_from(command.limit).unwrap_or(u32::MAX),
             data,
         };

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{Request as WireRequest, device};
 
-use self::everybody::SharedNodes;
+use self::everybody::{Command, SharedNodes};
 use self::inspections::{BegunOperation, Inspections, UninspectedCall};
 use self::pid_commands::PidCommand;
 use super::fragments::{Fragments, Owner};
@@ -369,10 +369,9 @@ impl Forwarder {
         else {
             return;
         };
-        let handle = match self.handle(file) {
-            Ok(handle) => handle,
-            Err(errno) => return fail(call, errno, environment),
-        };
+        if let Err(errno) = self.handle(file) {
+            return fail(call, errno, environment);
+        }
         let device = self.device(call.node);
         match ioctl::step(device, command, argument, data, out_size) {
             Step::Fetch { reads, stores } => {
@@ -383,19 +382,13 @@ impl Forwarder {
                 if let Some(begun) = PidCommand::of(device, file, command, argument, data) {
                     return self.begin_pid_command(call, request.thread, begun, environment);
                 }
-                let request = WireRequest::Ioctl {
-                    handle,
-                    command,
+                let command = Command {
+                    file,
+                    number: command,
                     argument,
-                    limit: u32::try_from(limit).unwrap_or(u32::MAX),
-                    data,
-                };
-                let pending = Pending::Ioctl {
-                    call,
                     limit,
-                    _turn: None,
                 };
-                self.send(pending, &request, environment);
+                self.send_command(call, command, data, None, environment);
             }
         }
     }

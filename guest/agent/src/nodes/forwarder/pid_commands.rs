@@ -2,11 +2,12 @@
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{self, PROF_GROUP, PROF_LIST};
-use kvmprof_abi::wire::{Request as WireRequest, device};
+use kvmprof_abi::wire::device;
 
 use super::super::{Inspection, InspectionResult, PidKind};
+use super::everybody::Command;
 use super::inspections::{BegunOperation, UninspectedCall};
-use super::{Call, Environment, Forwarder, Pending, fail};
+use super::{Call, Environment, Forwarder, fail};
 
 /// Bytes of a pid, and of the count before a list of pids.
 const NUMBER: usize = 4;
@@ -94,9 +95,8 @@ impl Forwarder {
             count,
             ..
         } = begun;
-        let found = found.unwrap_or(Err(Errno::EIO));
-        let (handle, pids) = match self.handle(file).and_then(|handle| Ok((handle, found?))) {
-            Ok(known) => known,
+        let pids = match found.unwrap_or(Err(Errno::EIO)) {
+            Ok(pids) => pids,
             Err(errno) => return fail(call, errno, environment),
         };
         let count = i32::try_from(count).unwrap_or_default().to_ne_bytes();
@@ -108,18 +108,12 @@ impl Forwarder {
                 (i64::from(group), [].as_slice())
             }
         };
-        let request = WireRequest::Ioctl {
-            handle,
-            command,
+        let command = Command {
+            file,
+            number: command,
             argument,
             limit: 0,
-            data,
         };
-        let pending = Pending::Ioctl {
-            call,
-            limit: 0,
-            _turn: None,
-        };
-        self.send(pending, &request, environment);
+        self.send_command(call, command, data, None, environment);
     }
 }

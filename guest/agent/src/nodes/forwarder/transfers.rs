@@ -122,7 +122,7 @@ impl Forwarder {
         environment: &mut impl Environment,
     ) {
         if !self.is_prf(call.node) {
-            return self.write(call, owner, piece, piece.len(), environment);
+            return self.write(call, owner, piece, piece.len(), 0, environment);
         }
         self.fragments.end(owner);
         let beginning = UninspectedCall {
@@ -137,13 +137,14 @@ impl Forwarder {
         self.inspect(beginning, None, inspection, environment);
     }
 
-    /// Writes `data`, of which the kernel has passed the first `piece` bytes.
+    /// Writes `data`, which ends with the piece of `piece` bytes that the kernel has passed last and `ahead` bytes that follow it.
     fn write(
         &mut self,
         call: Call,
         owner: Owner,
         data: &[u8],
         piece: usize,
+        ahead: u64,
         environment: &mut impl Environment,
     ) {
         let handle = match self.handle(owner.file) {
@@ -154,7 +155,7 @@ impl Forwarder {
             call,
             owner,
             piece,
-            ahead: data.len().saturating_sub(piece) as u64,
+            ahead,
         };
         self.send(pending, &write_request(handle, data), environment);
     }
@@ -170,7 +171,8 @@ impl Forwarder {
     ) {
         match whole {
             Some(Ok(data)) if data.starts_with(piece) => {
-                self.write(call, owner, &data, piece.len(), environment);
+                let ahead = data.len().saturating_sub(piece.len()) as u64;
+                self.write(call, owner, &data, piece.len(), ahead, environment);
             }
             Some(Err(errno)) => fail(call, errno, environment),
             // The caller is changing its memory, or this isn't the call, or the memory may not be read.
@@ -208,25 +210,12 @@ impl Forwarder {
         if staged.len() + piece.len() > MAX_DATA {
             return fail(call, Errno::ENOSPC, environment);
         }
-        let before = staged.len();
         staged.extend_from_slice(piece);
         if piece.len() > LAST_FRAGMENT {
             self.fragments.stage(owner, staged);
             environment.answer(call.node, &protocol::written(call.unique, piece.len()));
-        } else if before == 0 {
-            self.write(call, owner, piece, piece.len(), environment);
         } else {
-            let handle = match self.handle(owner.file) {
-                Ok(handle) => handle,
-                Err(errno) => return fail(call, errno, environment),
-            };
-            let pending = Pending::Write {
-                call,
-                owner,
-                piece: piece.len(),
-                ahead: 0,
-            };
-            self.send(pending, &write_request(handle, &staged), environment);
+            self.write(call, owner, &staged, piece.len(), 0, environment);
         }
     }
 }

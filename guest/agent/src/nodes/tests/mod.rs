@@ -74,6 +74,13 @@ impl Bench {
         }
     }
 
+    /// A bench on which this node is open, as the file that is also returned.
+    fn opened(node: usize) -> (Self, u64) {
+        let mut bench = Self::new();
+        let file = bench.open(node);
+        (bench, file)
+    }
+
     /// Makes a request of the kernel. Returns its id.
     fn ask(&mut self, node: usize, operation: Operation<'_>) -> u64 {
         self.last_unique += 2;
@@ -103,6 +110,13 @@ impl Bench {
     fn reply(&mut self, tag: u32, reply: Reply<'_>) -> bool {
         let frame = ReplyFrame::success(tag, reply);
         self.forwarder.reply(&frame, &mut self.environment)
+    }
+
+    /// kvmprof answers the next request to it.
+    #[track_caller]
+    fn succeeds(&mut self, reply: Reply<'_>) {
+        let (tag, _) = self.sent_kind();
+        assert!(self.reply(tag, reply));
     }
 
     fn refuse(&mut self, tag: u32, kind: Kind, errno: Errno) {
@@ -218,8 +232,7 @@ impl Bench {
 
 #[test]
 fn a_signal_cancels_a_waiting_read() {
-    let mut bench = Bench::new();
-    let file = bench.open(PCS);
+    let (mut bench, file) = Bench::opened(PCS);
     let read = bench.read(PCS, file, 0, 1000);
     let (read_tag, asked) = bench.sent_read();
     assert_eq!(asked, (1000, 0));
@@ -270,8 +283,7 @@ fn a_signal_ends_a_call_whose_caller_is_inspected() {
 /// Nor does one of a file that is nonblocking, which is evaluated with every read.
 #[test]
 fn a_continued_read_does_not_wait() {
-    let mut bench = Bench::new();
-    let file = bench.open(PCS);
+    let (mut bench, file) = Bench::opened(PCS);
     let nonblocking = u32::try_from(libc::O_NONBLOCK).unwrap();
     for (offset, flags) in [(131_072, 0), (0, nonblocking)] {
         let operation = Operation::Read {
@@ -312,19 +324,16 @@ fn poll(file: u64, events: u32) -> Operation<'static> {
 
 #[test]
 fn a_poll_is_woken_when_data_is_ready() {
-    let mut bench = Bench::new();
-    let file = bench.open(PCS);
+    let (mut bench, file) = Bench::opened(PCS);
     let unique = bench.ask(PCS, poll(file, 1));
-    let (tag, _) = bench.sent_kind();
-    assert!(bench.reply(tag, Reply::Poll { events: 0 }));
+    bench.succeeds(Reply::Poll { events: 0 });
     bench.answered(PCS, &protocol::polled(unique, 0));
     let (first_watch, kind) = bench.sent_kind();
     assert_eq!(kind, Kind::Poll);
     // The same events need no further request; another event does.
     for (events, requests) in [(1, 0), (4, 2)] {
         bench.ask(PCS, poll(file, events));
-        let (tag, _) = bench.sent_kind();
-        assert!(bench.reply(tag, Reply::Poll { events: 0 }));
+        bench.succeeds(Reply::Poll { events: 0 });
         assert_eq!(bench.environment.sent.len(), requests);
     }
     bench.environment.answers.clear();
@@ -342,12 +351,10 @@ fn a_poll_is_woken_when_data_is_ready() {
 
 #[test]
 fn an_edge_triggered_epoll_is_woken_up_after_each_read() {
-    let mut bench = Bench::new();
-    let file = bench.open(PCS);
+    let (mut bench, file) = Bench::opened(PCS);
     for round in 0..3 {
         let unique = bench.ask(PCS, poll(file, 1));
-        let (tag, _) = bench.sent_kind();
-        assert!(bench.reply(tag, Reply::Poll { events: 1 }));
+        bench.succeeds(Reply::Poll { events: 1 });
         bench.answered(PCS, &protocol::polled(unique, 0x41));
         // The file is ready, so nothing has to be reported before it is read.
         bench.nothing_more();
@@ -368,18 +375,15 @@ fn an_edge_triggered_epoll_is_woken_up_after_each_read() {
     }
     // Without another poll no wake-up is sent.
     bench.read(PCS, file, 0, 100);
-    let (tag, _) = bench.sent_kind();
-    assert!(bench.reply(tag, Reply::Read { data: b"buffer" }));
+    bench.succeeds(Reply::Read { data: b"buffer" });
     bench.environment.answers.clear();
     bench.nothing_more();
     // A table of prf is always ready, so wake-ups would never end.
     let file = bench.open(PRF);
     bench.ask(PRF, poll(file, 1));
-    let (tag, _) = bench.sent_kind();
-    assert!(bench.reply(tag, Reply::Poll { events: 1 }));
+    bench.succeeds(Reply::Poll { events: 1 });
     bench.read(PRF, file, 0, 100);
-    let (tag, _) = bench.sent_kind();
-    assert!(bench.reply(tag, Reply::Read { data: b"table" }));
+    bench.succeeds(Reply::Read { data: b"table" });
     bench.environment.answers.clear();
     bench.nothing_more();
 }

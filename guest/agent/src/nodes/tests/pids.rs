@@ -36,8 +36,7 @@ impl Bench {
 
 #[test]
 fn kvmprof_gets_pids_of_the_initial_namespace() {
-    let mut bench = Bench::new();
-    let file = bench.open(PCS);
+    let (mut bench, file) = Bench::opened(PCS);
     let unique = bench.ask(PCS, ioctl(file, PROF_LIST, &bytes(&[2, 1, 17]), 0));
     bench.nothing_more();
     let expected = Inspection::Pids {
@@ -68,8 +67,7 @@ fn kvmprof_gets_pids_of_the_initial_namespace() {
 
 #[test]
 fn pids_outside_the_callers_namespace_are_refused_by_the_agent() {
-    let mut bench = Bench::new();
-    let file = bench.open(PCS);
+    let (mut bench, file) = Bench::opened(PCS);
     let unique = bench.ask(PCS, group(file, 5));
     bench.seen(Some(Err(Errno(libc::ESRCH))));
     bench.answered(PCS, &protocol::failed(unique, Errno(libc::ESRCH)));
@@ -78,8 +76,7 @@ fn pids_outside_the_callers_namespace_are_refused_by_the_agent() {
 
 #[test]
 fn calls_that_kvmprof_refuses_are_passed_without_a_pid() {
-    let mut bench = Bench::new();
-    let file = bench.open(PCS);
+    let (mut bench, file) = Bench::opened(PCS);
     for list in [&[6][..], &[0], &[-1], &[2, 1, -1], &[1, 0]] {
         let unique = bench.ask(PCS, ioctl(file, PROF_LIST, &bytes(list), 0));
         bench.takes_command(unique, (PROF_LIST, 0), &bytes(list));

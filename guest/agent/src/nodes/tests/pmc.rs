@@ -50,8 +50,7 @@ fn a_call_returns_its_value() {
 /// The kernel passes the user with each request, which needn't be the one who opened the file.
 #[test]
 fn the_superuser_is_identified_by_each_request() {
-    let mut bench = Bench::new();
-    let file = bench.open(PMC);
+    let (mut bench, file) = Bench::opened(PMC);
     for (user, expected) in [(0, true), (1, false), (u32::MAX, false)] {
         bench.user = user;
         bench.calls_pmc(file);
@@ -67,8 +66,7 @@ fn the_superuser_is_identified_by_each_request() {
 
 #[test]
 fn unsupported_operations_are_refused_by_the_agent() {
-    let mut bench = Bench::new();
-    let file = bench.open(PMC);
+    let (mut bench, file) = Bench::opened(PMC);
     bench.refuses(PMC, read(file, 0, 100), Errno::EINVAL);
     bench.refuses(PMC, ioctl(file, pmc::PMC_ACCOUNT, &[], 0), Errno::EACCES);
     bench.refuses(PMC, ioctl(file, 0x5603, &[], 0), Errno::EINVAL);
@@ -83,8 +81,7 @@ fn unsupported_operations_are_refused_by_the_agent() {
 /// The structures of 32-bit programs are the same.
 #[test]
 fn a_32_bit_program_may_call() {
-    let mut bench = Bench::new();
-    let file = bench.open(PMC);
+    let (mut bench, file) = Bench::opened(PMC);
     let data = call().encode();
     let operation = Operation::Ioctl {
         file,
@@ -126,8 +123,7 @@ fn nodes_do_not_cancel_each_others_requests() {
 /// Both nodes share the limits.
 #[test]
 fn calls_of_one_user_to_both_nodes_are_limited() {
-    let mut bench = Bench::new();
-    let file = bench.open(PMC);
+    let (mut bench, file) = Bench::opened(PMC);
     bench.user = 1000;
     for _ in 0..20 {
         bench.calls_pmc(file);

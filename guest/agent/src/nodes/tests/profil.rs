@@ -10,16 +10,9 @@ const CALLS_OF_USER: u64 = 8;
 
 pub(super) fn call() -> Call {
     Call {
-        function: Function::Pcsample,
-        flags: 0,
-        pid: 0,
-        ranges: 0,
         buffer: 0x1000,
         size: 100,
-        offset: 0,
-        scale: 0,
-        time: 0,
-        program: [0; 16],
+        ..Call::new(Function::Pcsample, 0)
     }
 }
 
@@ -72,8 +65,7 @@ impl Bench {
 
 #[test]
 fn a_call_is_forwarded_with_what_was_read_of_its_caller() {
-    let mut bench = Bench::new();
-    let file = bench.open(PROFIL);
+    let (mut bench, file) = Bench::opened(PROFIL);
     let first = bench.ask(PROFIL, ioctl(file, profil::PROFIL_CALL, &[], 0));
     let piece = protocol::Piece {
         address: 0x3000,
@@ -111,8 +103,7 @@ fn a_call_is_forwarded_with_what_was_read_of_its_caller() {
 
 #[test]
 fn unsupported_operations_are_refused_by_the_agent() {
-    let mut bench = Bench::new();
-    let file = bench.open(PROFIL);
+    let (mut bench, file) = Bench::opened(PROFIL);
     bench.refuses(PROFIL, read(file, 0, 100), Errno::EINVAL);
     let data = b"counts";
     let write = Operation::Write {
@@ -147,8 +138,7 @@ fn unsupported_operations_are_refused_by_the_agent() {
 
 #[test]
 fn a_call_with_an_unreadable_caller_can_be_killed() {
-    let mut bench = Bench::new();
-    let file = bench.open(PROFIL);
+    let (mut bench, file) = Bench::opened(PROFIL);
     // Calls that wait for a turn can be interrupted, too.
     let calls: Vec<u64> = (0..=CALLS_OF_USER).map(|_| bench.calls(file)).collect();
     let last = *calls.last().unwrap();
@@ -165,8 +155,7 @@ fn a_call_with_an_unreadable_caller_can_be_killed() {
 
 #[test]
 fn calls_of_one_user_are_limited() {
-    let mut bench = Bench::new();
-    let file = bench.open(PROFIL);
+    let (mut bench, file) = Bench::opened(PROFIL);
     bench.user = 1000;
     let hostile: Vec<u64> = (0..2 * CALLS_OF_USER).map(|_| bench.calls(file)).collect();
     assert_eq!(bench.environment.inspections.len() as u64, CALLS_OF_USER);

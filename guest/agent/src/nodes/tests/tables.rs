@@ -16,8 +16,7 @@ fn table() -> Vec<u8> {
 
 #[test]
 fn a_table_is_written_completely_with_its_first_fragment() {
-    let mut bench = Bench::new();
-    let file = bench.open(PRF);
+    let (mut bench, file) = Bench::opened(PRF);
     let table = table();
     let first = bench.write_of(file, &table[..MAX_FRAGMENT], whole(&table));
     bench.takes_write(&table);
@@ -38,8 +37,7 @@ fn a_table_is_written_completely_with_its_first_fragment() {
 
 #[test]
 fn a_table_is_refused_with_its_first_fragment() {
-    let mut bench = Bench::new();
-    let file = bench.open(PRF);
+    let (mut bench, file) = Bench::opened(PRF);
     let table = table();
     let fragment = &table[..MAX_FRAGMENT];
 
@@ -57,8 +55,7 @@ fn a_table_is_refused_with_its_first_fragment() {
 
 #[test]
 fn a_table_of_unknown_length_is_staged() {
-    let mut bench = Bench::new();
-    let file = bench.open(PRF);
+    let (mut bench, file) = Bench::opened(PRF);
     let table = table();
     // The last piece is recognised, because it is short.
     for (begin, end) in [(0, MAX_FRAGMENT), (MAX_FRAGMENT, 2 * MAX_FRAGMENT)] {
@@ -89,8 +86,7 @@ fn a_table_of_unknown_length_is_staged() {
 
 #[test]
 fn staging_is_bounded_and_only_for_incomplete_tables() {
-    let mut bench = Bench::new();
-    let file = bench.open(PRF);
+    let (mut bench, file) = Bench::opened(PRF);
     let short = vec![3; LAST_FRAGMENT];
     let unique = bench.write_of(file, &short, None);
     bench.takes_write(&short);
@@ -118,8 +114,7 @@ fn staging_is_bounded_and_only_for_incomplete_tables() {
 
 #[test]
 fn a_read_of_a_table_is_one_snapshot() {
-    let mut bench = Bench::new();
-    let file = bench.open(PRF);
+    let (mut bench, file) = Bench::opened(PRF);
     let table = table();
     let first = bench.read(PRF, file, 0, MAX_FRAGMENT);
     let (tag, (limit, _)) = bench.sent_read();
@@ -136,8 +131,7 @@ fn a_read_of_a_table_is_one_snapshot() {
 
     // A short read requests no more than its size, and ends an earlier call whose rest wasn't read.
     bench.read(PRF, file, 0, MAX_FRAGMENT);
-    let (tag, _) = bench.sent_kind();
-    assert!(bench.reply(tag, Reply::Read { data }));
+    bench.succeeds(Reply::Read { data });
     bench.read(PRF, file, 0, 11);
     let (tag, (limit, _)) = bench.sent_read();
     assert_eq!(limit, 11);
