@@ -5,9 +5,9 @@
 )]
 
 mod model;
-mod names;
 #[path = "../../tests/sinks/truth.rs"]
 mod truth;
+mod work;
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -21,6 +21,7 @@ use serde_json::json;
 
 use self::model::{HZ, Host, kinds};
 use self::truth::{Known, expected};
+use self::work::Work;
 
 /// Write the data set of an invented fleet
 #[derive(Debug, Parser)]
@@ -59,7 +60,8 @@ pub struct Arguments {
 fn main() {
     let arguments = Arguments::parse();
     assert!(arguments.guests > 0 && arguments.window > 0 && arguments.span > 0);
-    let kinds = kinds();
+    let work = Work::read();
+    let kinds = kinds(work);
     let next = AtomicUsize::new(0);
     let done: Mutex<(Vec<Known>, u64, u64)> = Mutex::default();
     thread::scope(|scope| {
@@ -72,6 +74,7 @@ fn main() {
                     }
                     let host = Host {
                         arguments: &arguments,
+                        work,
                         kinds: &kinds,
                         number,
                     };
