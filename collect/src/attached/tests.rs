@@ -105,7 +105,7 @@ fn what_the_launcher_tells_comes_with_its_pipe() {
 #[test]
 fn damaged_messages_end_the_connection() {
     let bytes = guest().encode();
-    let mut unknown = bytes;
+    let mut unknown = bytes.clone();
     unknown[0] = 9;
     let pipes = [pipe(), pipe()];
     let files = |count: usize| -> Vec<_> { pipes.iter().take(count).map(AsFd::as_fd).collect() };
