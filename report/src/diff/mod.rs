@@ -53,19 +53,8 @@ pub fn changes(
             .then_with(|| left.module.cmp(&right.module))
             .then_with(|| left.is_kernel.cmp(&right.is_kernel))
     });
-    correct(&mut changes);
+    correct_for_many(changes.iter_mut().filter_map(|change| change.p.as_mut()));
     changes
-}
-
-/// Corrects the probabilities of all changes for their number.
-fn correct(changes: &mut [Change]) {
-    let known = || changes.iter().filter_map(|change| change.p);
-    let mut corrected: Vec<f64> = known().collect();
-    correct_for_many(&mut corrected);
-    let known = changes.iter_mut().filter_map(|change| change.p.as_mut());
-    for (p, corrected) in known.zip(corrected) {
-        *p = corrected;
-    }
 }
 
 /// `changes` between `profiles` as a JSON document: at most `top` of them.
