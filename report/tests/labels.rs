@@ -54,7 +54,7 @@ fn add(path: &Path, key: &str, labels: impl IntoIterator<Item = (i32, u64, Strin
     std::fs::write(path, bytes).unwrap();
 }
 
-fn recording() -> (TempDir, PathBuf) {
+pub fn recording() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("labels");
     write(&path);

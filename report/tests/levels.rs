@@ -1,7 +1,7 @@
 //! Tables with levels: each row of a group has the samples that a selection of the group alone leaves, and nothing is lost or counted twice.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::Parser;
 use kvmprof_recording::Mode;
@@ -12,9 +12,8 @@ use kvmprof_report::profile::{
     Levels, Parts, Profile, SortBy, TableArguments, TableStyle, functions, print,
 };
 use serde_json::Value;
-use tempfile::TempDir;
 
-use crate::labels::{KEY, is_mark, write};
+use crate::labels::{KEY, is_mark, recording};
 use crate::shared::pages::count;
 use crate::shared::read::{opened, profile, selection};
 
@@ -33,13 +32,6 @@ struct PictureLine {
 fn tables(options: &[&str]) -> TableArguments {
     let words = ["report"].iter().chain(options);
     CommandLine::parse_from(words).tables
-}
-
-fn recording() -> (TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("labels");
-    write(&path);
-    (folder, path)
 }
 
 /// The profile of what `options` select, with the samples of each stack by thread and vCPU.
