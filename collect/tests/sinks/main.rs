@@ -9,6 +9,8 @@ mod lake;
 mod objects;
 mod prometheus;
 mod push;
+#[path = "../../../report/tests/shared/recordings.rs"]
+mod recordings;
 mod tls;
 mod truth;
 
