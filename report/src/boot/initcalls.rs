@@ -223,15 +223,7 @@ mod tests {
             "" => Place::Between,
             name => Place::Initcall(name.into()),
         };
-        BootSample {
-            time,
-            pid: tid,
-            tid,
-            vcpu: 0,
-            ticks: 1,
-            place,
-            is_waiting: false,
-        }
+        BootSample::at(time, tid, place)
     }
 
     /// Name, time and bounds of the calls of a boot that ends at 3000.

@@ -66,20 +66,9 @@ pub(super) fn phases(seen: &[BootSample], end: u64) -> [(u64, u64); 5] {
 mod tests {
     use super::*;
 
-    fn at(time: u64, pid: i32, place: Place) -> BootSample {
-        BootSample {
-            time,
-            pid,
-            tid: pid,
-            vcpu: 0,
-            ticks: 1,
-            place,
-            is_waiting: false,
-        }
-    }
-
     #[test]
     fn phases_follow_each_other_without_gaps() {
+        let at = BootSample::at;
         let call = || Place::Initcall("one".into());
         let seen = [
             at(1, -1, Place::Loader),

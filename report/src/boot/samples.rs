@@ -63,6 +63,22 @@ pub(super) struct BootSample {
     pub is_waiting: bool,
 }
 
+#[cfg(test)]
+impl BootSample {
+    /// A sample of the main thread of a process, on the first vCPU.
+    pub fn at(time: u64, pid: i32, place: Place) -> Self {
+        Self {
+            time,
+            pid,
+            tid: pid,
+            vcpu: 0,
+            ticks: 1,
+            place,
+            is_waiting: false,
+        }
+    }
+}
+
 /// What is known from a stack.
 #[derive(Clone, Debug)]
 struct StackActivity {

@@ -309,7 +309,7 @@ impl Profile {
                 stack = sums.stack(sample, frames, numbers);
                 if stacks
                     .as_mut()
-                    .is_some_and(|wanted| !wanted.wants(stack, sums.stacks()))
+                    .is_some_and(|wanted| !wanted.wants(stack, &sums.sums.stacks))
                 {
                     ticks.sample = None;
                 }
@@ -325,7 +325,7 @@ impl Profile {
         contents.account = selector.borrow().account();
         drop(stacks);
         watcher.end(recording, &contents, &selection, reading)?;
-        let sums = sums.into_sums();
+        let sums = sums.sums;
         let resolver = Rc::new(resolver);
         Ok(Self {
             file_length: recording.length(),

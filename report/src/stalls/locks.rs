@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use kvmprof_recording::{LockOwner, Sample};
 use serde::{Serialize, Serializer};
 
-use super::running::COPIES;
+use super::running::{COPIES, most_frequent};
 use super::stolen::StolenTicks;
 use super::waits::WaitKind;
 use crate::budget::{OutputBudget, TooMuch};
@@ -156,19 +156,14 @@ impl Locks {
 }
 
 fn row(kind: WaitKind, address: u64, sum: Sum) -> LockRow {
-    let owners = sum.owners.len();
-    let most = sum
-        .owners
-        .into_iter()
-        .max_by(|(one, count), (other, others)| count.cmp(others).then_with(|| other.cmp(one)));
     LockRow {
         kind,
         address,
         variable: None,
         samples: sum.samples,
         owner_stolen: sum.stolen,
-        owners,
-        owner: most.map(|(thread, _)| thread),
+        owners: sum.owners.len(),
+        owner: most_frequent(sum.owners),
     }
 }
 
