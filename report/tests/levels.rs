@@ -9,7 +9,7 @@ use kvmprof_recording::file::{Recording, Unobserved};
 use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::graph::{GraphArguments, marked};
 use kvmprof_report::profile::{
-    Levels, Parts, Profile, SortBy, TableArguments, TableStyle, functions, print,
+    Levels, Profile, SortBy, TableArguments, TableStyle, ThreadCounts, functions, print,
 };
 use serde_json::Value;
 
@@ -37,7 +37,7 @@ fn tables(options: &[&str]) -> TableArguments {
 /// The profile of what `options` select, with the samples of each stack by thread and vCPU.
 fn with_parts(path: &Path, options: &[&str]) -> Profile {
     let (recording, resolver) = opened(path);
-    let mut parts = Parts::new(None);
+    let mut parts = ThreadCounts::new(None);
     let selection = selection(options);
     let read = Profile::read_with(&recording, selection, resolver, &Unobserved, &mut parts);
     let mut profile = read.unwrap();

@@ -20,7 +20,7 @@ use kvmprof_collect::sinks::parquet::{self, Folder};
 use serde_json::json;
 
 use self::model::{HZ, Host, kinds};
-use self::truth::{Known, expected};
+use self::truth::{KnownTicks, expected};
 use self::work::Work;
 
 /// Write the data set of an invented fleet
@@ -63,7 +63,7 @@ fn main() {
     let work = Work::read();
     let kinds = kinds(work);
     let next = AtomicUsize::new(0);
-    let done: Mutex<(Vec<Known>, u64, u64)> = Mutex::default();
+    let done: Mutex<(Vec<KnownTicks>, u64, u64)> = Mutex::default();
     thread::scope(|scope| {
         for _ in 0..arguments.threads {
             scope.spawn(|| {

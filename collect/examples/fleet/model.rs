@@ -5,7 +5,7 @@ use kvmprof_recording::Mode;
 use kvmprof_recording::file::Account;
 
 use super::Arguments;
-use super::truth::Known;
+use super::truth::KnownTicks;
 use super::work::{Growth, Program, Work};
 
 /// Noon of 2026-03-01, in s since 1970: 24 hours from then on have two dates.
@@ -199,7 +199,7 @@ impl Host<'_> {
     }
 
     /// All batches of this host, and what is known of their ticks.
-    pub fn batches(&self) -> (Vec<Batch>, Vec<Known>) {
+    pub fn batches(&self) -> (Vec<Batch>, Vec<KnownTicks>) {
         let window = u64::from(self.arguments.window);
         let guests = self.arguments.guests;
         let mut sums: Vec<Sums> = vec![Sums::new(self.kinds[0].len()); guests * 2];
@@ -299,11 +299,11 @@ impl Host<'_> {
         }
     }
 
-    fn known(&self, sums: &[Sums]) -> Vec<Known> {
+    fn known(&self, sums: &[Sums]) -> Vec<KnownTicks> {
         let mut known = Vec::new();
         for (sums, number) in sums.iter().zip(0..) {
             let (guest, day) = (number / 2, number % 2);
-            let one = |process, mode, stack, (ticks, off)| Known {
+            let one = |process, mode, stack, (ticks, off)| KnownTicks {
                 day,
                 host: self.number,
                 kernel: self.kernel(day),

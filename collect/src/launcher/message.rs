@@ -37,7 +37,7 @@ impl fmt::Display for Process {
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub enum Told {
+pub enum LauncherMessage {
     /// A guest is being attached to. The pipe with its recording comes along.
     Guest {
         /// Its VMM.
@@ -69,7 +69,7 @@ pub enum Told {
 )]
 pub struct UnknownMessage;
 
-impl Told {
+impl LauncherMessage {
     /// Its bytes, [`BYTES`] at most. What is too long is cut.
     pub fn encode(&self) -> Vec<u8> {
         let mut told = self.clone();
@@ -140,10 +140,10 @@ mod tests {
         start_time: 98_765,
     };
 
-    fn guest(name: &str, labels: &[(&str, &str)]) -> Told {
+    fn guest(name: &str, labels: &[(&str, &str)]) -> LauncherMessage {
         let labels = labels.iter();
         let labels = labels.map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-        Told::Guest {
+        LauncherMessage::Guest {
             process: PROCESS,
             name: name.to_owned(),
             labels: labels.collect(),
@@ -151,8 +151,8 @@ mod tests {
     }
 
     /// A message of each kind, and how many files come with it.
-    fn all() -> Vec<(Told, usize)> {
-        let ended = |has_failed| Told::Ended {
+    fn all() -> Vec<(LauncherMessage, usize)> {
+        let ended = |has_failed| LauncherMessage::Ended {
             process: PROCESS,
             has_failed,
             said: "the guest has rebooted".to_owned(),
@@ -162,8 +162,8 @@ mod tests {
             (guest("db-1", &[("stage", "a=b\0"), ("state", "x")]), 1),
             (ended(false), 0),
             (ended(true), 0),
-            (Told::LeftOut(94), 0),
-            (Told::Warning("no rights".to_owned()), 0),
+            (LauncherMessage::LeftOut(94), 0),
+            (LauncherMessage::Warning("no rights".to_owned()), 0),
         ]
     }
 
@@ -171,14 +171,17 @@ mod tests {
     fn only_whole_messages_with_their_files_are_understood() {
         for (told, files) in all() {
             let bytes = told.encode();
-            assert_eq!(Told::decode(&bytes, files), Ok(told));
+            assert_eq!(LauncherMessage::decode(&bytes, files), Ok(told));
             for length in 0..bytes.len() {
-                assert_eq!(Told::decode(&bytes[..length], files), Err(UnknownMessage));
+                assert_eq!(
+                    LauncherMessage::decode(&bytes[..length], files),
+                    Err(UnknownMessage)
+                );
             }
             let longer = [&bytes[..], &[0]].concat();
-            assert_eq!(Told::decode(&longer, files), Err(UnknownMessage));
+            assert_eq!(LauncherMessage::decode(&longer, files), Err(UnknownMessage));
             for other in [0, 1, 2, 7].into_iter().filter(|other| *other != files) {
-                assert_eq!(Told::decode(&bytes, other), Err(UnknownMessage));
+                assert_eq!(LauncherMessage::decode(&bytes, other), Err(UnknownMessage));
             }
         }
         assert_eq!(PROCESS.to_string(), "4711:98765");
@@ -193,7 +196,7 @@ mod tests {
         let long_name = long(MAX_NAME);
         let long_key = format!("{{\"{}\":\"\"}}", long(MAX_KEY));
         let long_value = format!("{{\"k\":\"{}\"}}", long(MAX_VALUE));
-        let text = |told: &Told| String::from_utf8(told.encode()).unwrap();
+        let text = |told: &LauncherMessage| String::from_utf8(told.encode()).unwrap();
         let [guest, _, ended, _, left_out, warning] = <[_; 6]>::try_from(all())
             .unwrap()
             .map(|(told, _)| text(&told));
@@ -212,25 +215,28 @@ mod tests {
             (&left_out, 0, "94", "4294967296"),
             (&warning, 0, "no rights", "\u{1}"),
         ] {
-            assert!(Told::decode(message.as_bytes(), files).is_ok() && message.contains(from));
+            assert!(
+                LauncherMessage::decode(message.as_bytes(), files).is_ok()
+                    && message.contains(from)
+            );
             let changed = message.replace(from, to);
-            let read = Told::decode(changed.as_bytes(), files);
+            let read = LauncherMessage::decode(changed.as_bytes(), files);
             assert_eq!(read, Err(UnknownMessage), "{changed}");
         }
         let mut no_text = warning.into_bytes();
         let last = no_text.len() - 3;
         no_text[last] = 0xff;
-        assert_eq!(Told::decode(&no_text, 0), Err(UnknownMessage));
+        assert_eq!(LauncherMessage::decode(&no_text, 0), Err(UnknownMessage));
     }
 
     /// Also where each byte takes the most room.
     #[test]
     fn long_texts_are_cut_between_characters() {
         for (long, shown) in [("é", MAX_TEXT / 2), ("\u{1}", MAX_TEXT)] {
-            let told = Told::Warning(long.repeat(MAX_TEXT + 1)).encode();
+            let told = LauncherMessage::Warning(long.repeat(MAX_TEXT + 1)).encode();
             assert!(told.len() <= BYTES, "{}", told.len());
-            let expected = Told::Warning(long.repeat(shown));
-            assert_eq!(Told::decode(&told, 0), Ok(expected));
+            let expected = LauncherMessage::Warning(long.repeat(shown));
+            assert_eq!(LauncherMessage::decode(&told, 0), Ok(expected));
         }
         assert_eq!(cut("aé", 2), "a");
         assert_eq!(cut("aé", 3), "aé");
@@ -244,6 +250,6 @@ mod tests {
         let told = guest(&"x".repeat(MAX_NAME + 1), &labels).encode();
         assert!(told.len() <= BYTES, "{}", told.len());
         let expected = guest(&"x".repeat(MAX_NAME), &labels);
-        assert_eq!(Told::decode(&told, 1), Ok(expected));
+        assert_eq!(LauncherMessage::decode(&told, 1), Ok(expected));
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, Stdio};
 
 use kvmprof_collect::batch::Batch;
-use kvmprof_collect::launcher::message::{BYTES, Told};
+use kvmprof_collect::launcher::message::{BYTES, LauncherMessage};
 use kvmprof_tests::Capability::{Bpf, DacReadSearch, IpcLock, Perfmon, SysAdmin, SysPtrace};
 use kvmprof_tests::{
     Capability, NOBODY, Ran, StoppedThread, as_nobody_with, as_root_with, kvmprof, not_run,
@@ -210,8 +210,8 @@ fn what_is_said_to_a_launcher_has_no_effect() {
         let socket = connect_to(&folder.socket());
         let mut bytes = [0; BYTES];
         let (_, length) = recv(&socket, &mut bytes, RecvFlags::empty()).unwrap();
-        let told = Told::decode(&bytes[..length], 1).unwrap();
-        let Told::Guest { process, .. } = told else {
+        let told = LauncherMessage::decode(&bytes[..length], 1).unwrap();
+        let LauncherMessage::Guest { process, .. } = told else {
             panic!("{told:?}");
         };
         assert_eq!(process.pid.unsigned_abs(), process::id());
@@ -225,7 +225,7 @@ fn what_is_said_to_a_launcher_has_no_effect() {
             "{words}"
         );
         // It is let go, and so is the guest.
-        let other = Told::Guest {
+        let other = LauncherMessage::Guest {
             process: kvmprof_collect::launcher::message::Process {
                 pid: 1,
                 start_time: 0,

@@ -8,7 +8,7 @@ use super::estimate::{Comparison, Estimate};
 use super::initcalls::{Call, CallKind, calls, longest_unseen};
 use super::levels::Levels;
 use super::phases::{Phase, phases};
-use super::samples::{Place, Places};
+use super::samples::{Places, SampledCode};
 use crate::export::{ExportError, Source};
 use crate::statistics::correct_for_many;
 use kvmprof_recording::file::{Account, Observer};
@@ -92,7 +92,7 @@ impl Boot {
         }
         // Samples of different vCPUs are only roughly in order.
         seen.sort_by_key(|seen| seen.time);
-        if !(seen.iter()).any(|seen| matches!(seen.place, Place::Initcall(_))) {
+        if !(seen.iter()).any(|seen| matches!(seen.place, SampledCode::Initcall(_))) {
             return Err(BootError::NoInitcall);
         }
         Ok(Self {

@@ -16,7 +16,9 @@ use super::source::{self, OpenRecording};
 use super::{CommandError, OutputLimit};
 use kvmprof_recording::file::{Observer, Recording};
 use kvmprof_report::graph::title_of;
-use kvmprof_report::profile::{Parts, Profile, Selection, SelectionArguments, TimeRange, Watcher};
+use kvmprof_report::profile::{
+    Profile, Selection, SelectionArguments, ThreadCounts, TimeRange, Watcher,
+};
 use kvmprof_report::symbolize::{Resolver, Sources};
 use kvmprof_report::tasks::TaskSums;
 
@@ -155,7 +157,7 @@ impl InputArguments {
         let Some(limit) = by_parts else {
             return Ok(self.open_all::<()>(paths, console)?.0);
         };
-        let new = || Parts::new(limit.bytes());
+        let new = || ThreadCounts::new(limit.bytes());
         let (mut profile, parts) = self.open_watched(paths, console, new)?;
         profile.set_parts(parts)?;
         Ok(profile)
