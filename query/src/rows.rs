@@ -76,10 +76,7 @@ fn summary(
             jitter: true,
             began_ns,
             began_monotonic_ns: began_ns,
-            stacks: StackParts {
-                kernel: true,
-                user: true,
-            },
+            stacks: StackParts::BOTH,
             ..RecordingInfo::default()
         };
         let release = text("oldest")?;

@@ -172,6 +172,14 @@ pub struct StackParts {
     pub user: bool,
 }
 
+impl StackParts {
+    /// Whole call stacks.
+    pub const BOTH: Self = Self {
+        kernel: true,
+        user: true,
+    };
+}
+
 /// One tick's capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {

@@ -218,10 +218,7 @@ pub fn info() -> RecordingInfo {
         clock: "thread".to_owned(),
         began_ns: 1_700_000_000_000_000_000,
         began_monotonic_ns: BEGAN,
-        stacks: StackParts {
-            kernel: true,
-            user: true,
-        },
+        stacks: StackParts::BOTH,
         ..RecordingInfo::default()
     }
 }

@@ -55,10 +55,7 @@ impl Written {
             memory_bytes: 256 << 20,
             began_ns: 1_700_000_000_000_000_000,
             began_monotonic_ns: BEGAN,
-            stacks: StackParts {
-                kernel: true,
-                user: true,
-            },
+            stacks: StackParts::BOTH,
             ..RecordingInfo::default()
         };
         Self {

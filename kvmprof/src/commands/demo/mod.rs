@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use kvmprof_abi::pcs::Status;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, value};
 use kvmprof_cli::text::write_json;
 use kvmprof_client::{Connection, named_socket};
@@ -79,12 +78,8 @@ pub struct DemoArguments {
 
 /// The results of a run of the demo.
 struct Findings {
-    /// The account after PCS_STOP.
-    status: Status,
-    /// Ticks observed in each row.
-    observed: [u64; ROWS],
-    /// Ticks that don't belong to any of the guest's rows.
-    foreign: u64,
+    /// The ticks that were observed.
+    recorded: record::Recorded,
     /// Guest cycles that the guest itself counted in each row in the same time.
     expected: [u64; ROWS],
     /// The flame graph, if requested, or the reason why it is missing.
@@ -239,15 +234,8 @@ fn observe(
     if let Some(Ok(flames)) = &mut flames {
         flames.stop();
     }
-    let record::Recorded {
-        status,
-        observed,
-        foreign,
-    } = recording.finish()?;
     Ok(Findings {
-        status,
-        observed,
-        foreign,
+        recorded: recording.finish()?,
         expected: after.cycles_since(&before),
         graph: flames.map(|flames| flames.and_then(flames::Flames::finish)),
     })

@@ -48,10 +48,7 @@ impl Command for ProfileArguments {
             record_limit: None,
             target: self.target.clone(),
             seconds: self.seconds,
-            stacks: StackParts {
-                kernel: true,
-                user: true,
-            },
+            stacks: StackParts::BOTH,
             pid: self.pid.clone(),
             event: Some(self.event),
             tasks: None,

@@ -183,12 +183,6 @@ impl RecordArguments {
         Ok(summary(&account, contents.info.event, size))
     }
 
-    /// What wasn't known of the guest's kernel.
-    fn gaps(&self) -> anyhow::Result<Vec<String>> {
-        let contents = Recording::open(&self.output)?.contents()?;
-        Ok(contents.kernel.map_or_else(Vec::new, |kernel| kernel.gaps))
-    }
-
     /// Says what the recording can't tell, if that is much, and what to do with it.
     fn advise(&self, contents: &Contents, console: &mut Console<'_>) {
         let account = contents.closed.filter(|_| contents.info.event.is_none());
@@ -269,9 +263,6 @@ impl RecordArguments {
         if !is_standard(&page) {
             let line = writeln!(console.text(), "page: {}", page.display());
             line.context("Cannot write to standard output")?;
-            for gap in self.gaps()? {
-                console.say(gap);
-            }
         }
         if self.open {
             match browser::open(&page.display().to_string()) {

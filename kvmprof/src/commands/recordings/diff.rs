@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args};
 
-use super::output::{Naming, check_output, is_packed_name, is_standard, write_to};
+use super::output::{Naming, check_output, is_standard, write_picture};
 use super::output_limit::OutputLimit;
 use super::{CommandError, InputArguments};
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
@@ -125,16 +125,6 @@ impl Command for DiffArguments {
         }
         Ok(ExitStatus::SUCCESS)
     }
-}
-
-fn write_picture(
-    path: &Path,
-    picture: &[u8],
-    console: &mut Console<'_>,
-) -> Result<(), CommandError> {
-    write_to(path, is_packed_name(path), console.data(), |out| {
-        out.write_all(picture).map_err(CommandError::Output)
-    })
 }
 
 impl DiffArguments {

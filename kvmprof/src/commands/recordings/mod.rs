@@ -22,7 +22,7 @@ pub use export::ExportArguments;
 pub use flamegraph::FlamegraphArguments;
 pub use html::{HtmlArguments, write_page};
 pub use input::InputArguments;
-pub use output::{Naming, check_output, is_standard, refuse_recording, write_to};
+pub use output::{Naming, check_output, is_standard, refuse_recording, write_picture};
 pub use output_limit::OutputLimit;
 pub use progress::{Progress, ProgressPart};
 pub use report::ReportArguments;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use kvmprof_cli::command_line::PipeWriter;
+use kvmprof_cli::command_line::{Console, PipeWriter};
 use kvmprof_recording::file::{NewFile, is_recording};
 
 use super::CommandError;
@@ -89,6 +89,20 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
 /// Whether a result for `path` has to be compressed by gzip.
 pub fn is_packed_name(path: &Path) -> bool {
     path.extension().is_some_and(|end| end == "gz")
+}
+
+/// Writes a `picture` or a page to the file at `path`, or to standard output for the path `-`. Its name says whether it is compressed by gzip.
+///
+/// # Errors
+/// It can't be written.
+pub fn write_picture(
+    path: &Path,
+    picture: &[u8],
+    console: &mut Console<'_>,
+) -> Result<(), CommandError> {
+    write_to(path, is_packed_name(path), console.data(), |out| {
+        out.write_all(picture).map_err(CommandError::Output)
+    })
 }
 
 /// Lets `write` write a result to the file at `path`, or to `standard_output` for the path `-`. The file gets its name,

@@ -148,7 +148,7 @@ fn renamed(error: FileError, name: &Path) -> FileError {
 mod tests {
     use flate2::Compression;
     use flate2::write::GzEncoder;
-    use kvmprof_recording::file::{Block, Kind, RecordingInfo, header};
+    use kvmprof_recording::file::{RecordingInfo, header};
 
     use super::*;
 
@@ -170,8 +170,7 @@ mod tests {
             kernel: "guest".to_owned(),
             ..RecordingInfo::default()
         };
-        let block = Block::encode(Kind::Info, &serde_json::to_vec(&info).unwrap()).unwrap();
-        let recording = [header().as_slice(), &block].concat();
+        let recording = [header().as_slice(), &info.to_block().unwrap()].concat();
         let read = |bytes: &[u8]| open_bytes(bytes).unwrap().recording.contents().unwrap();
         let whole = packed(&recording);
         assert_eq!(read(&recording).info.kernel, "guest");
