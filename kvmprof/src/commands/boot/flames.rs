@@ -94,7 +94,7 @@ impl<'a> Flames<'a> {
         };
         let output = self.folder.join(name_of(path, phase));
         refuse_recording(&output, "name another folder with --flamegraphs")?;
-        Ok(write_picture(&output, &svg, console)?)
+        write_picture(&output, &svg, console)
     }
 }
 

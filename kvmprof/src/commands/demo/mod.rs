@@ -21,7 +21,7 @@ use vm_memory::{Bytes, GuestAddress};
 
 use super::exit::{machine_error, start_error, status_of_guest};
 use super::profiling::{ClockOptions, SampleOptions};
-use super::recordings::{CommandError, refuse_recording};
+use super::recordings::{NO_OUTPUT, refuse_recording};
 use super::sandbox::SandboxOptions;
 use super::thread_panics;
 use kvmprof_machine::{GuestMemory, KernelSource, MachineConfig, MemoryOptions, open_kvm};
@@ -178,7 +178,7 @@ impl DemoArguments {
             let text = table::text(&findings, self.seconds);
             console.text().write_all(text.as_bytes())
         };
-        written.map_err(CommandError::Output)?;
+        written.context(NO_OUTPUT)?;
         if let Some(graph) = findings.graph {
             self.save_graph(graph, console)?;
         }
@@ -205,7 +205,7 @@ impl DemoArguments {
         match graph.and_then(|svg| flames::save(&svg, path)) {
             Ok(path) if !self.json => {
                 let line = writeln!(console.text(), "flame graph: {}", path.display());
-                line.map_err(CommandError::Output)?;
+                line.context(NO_OUTPUT)?;
             }
             Err(error) if path.is_none() => console.warn(format_args!("no flame graph: {error:#}")),
             result => drop(result?),

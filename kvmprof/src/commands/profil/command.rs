@@ -18,7 +18,7 @@ use super::process::{CodeName, Process};
 use super::region::{self, NamedCode};
 use super::session::{Session, with_session};
 use super::table::{Row, function_rows, single_rows};
-use crate::commands::recordings::{Naming, check_output, is_standard};
+use crate::commands::recordings::{NO_OUTPUT, Naming, check_output, is_standard};
 use crate::commands::units::format_memory;
 
 /// Make a histogram of where a process of a running guest spends its time
@@ -99,7 +99,7 @@ impl Command for ProfilArguments {
                 },
             };
             let printed = collected.write(self.process.json, console.text());
-            printed.context("Cannot write to standard output")?;
+            printed.context(NO_OUTPUT)?;
             session.say_ending(ending, console);
             if let Some((file, path)) = file.zip(self.output.as_deref()) {
                 self.write_gmon(&session.process, &layout, &counts, file, path, console)?;
@@ -127,7 +127,7 @@ impl ProfilArguments {
                  0x2000 or another half of that down to 4, not {scale:#x}"
             )));
         }
-        Ok(check_output(output, &[], Naming::output(self.force))?)
+        check_output(output, &[], Naming::output(self.force))
     }
 
     /// The layout of the requested region, or of the program.
@@ -222,7 +222,7 @@ impl ProfilArguments {
             "\n{}: read it by gprof -b -p PROGRAM {0}",
             path.display()
         );
-        line.context("Cannot write to standard output")
+        line.context(NO_OUTPUT)
     }
 }
 

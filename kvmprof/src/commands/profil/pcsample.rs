@@ -14,6 +14,7 @@ use super::document::Collected;
 use super::histogram::Hit;
 use super::session::with_session;
 use super::table::function_rows;
+use crate::commands::recordings::NO_OUTPUT;
 
 /// Collect program counters of a process of a running guest
 ///
@@ -63,7 +64,7 @@ impl Command for PcsampleArguments {
                 };
                 collected.write(self.process.json, out)
             };
-            print(console.text()).context("Cannot write to standard output")?;
+            print(console.text()).context(NO_OUTPUT)?;
             session.say_ending(ending, console);
             Ok(ExitStatus::SUCCESS)
         })

@@ -2,8 +2,7 @@
 
 use clap::Args;
 
-use super::CommandError;
-use super::input::TaskInput;
+use super::input::{TaskInput, no_looks, no_samples};
 use super::output_limit::OutputLimit;
 use super::picture::PictureArguments;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
@@ -46,7 +45,7 @@ impl Command for FlamegraphArguments {
         let svg = self.graph.draw(&profile, title, &budget);
         let svg = svg.map_err(|error| match error {
             GraphError::NoSuchLabel { .. } => usage(error),
-            GraphError::NoSamples => CommandError::NoSamples(self.picture.names()).into(),
+            GraphError::NoSamples => no_samples(&self.picture.names()),
             other => other.into(),
         })?;
         self.picture.write(&svg, ENDING, console)?;
@@ -64,7 +63,7 @@ impl FlamegraphArguments {
         } = (self.picture.checked_input(ENDING)?).open_tasks(&self.picture.files, console)?;
         let lines = tasks::folded(&sums, &resolver, &self.limit.budget(length))?;
         if lines.is_empty() {
-            return Err(CommandError::NoLooks(self.picture.names()).into());
+            return Err(no_looks(&self.picture.names()));
         }
         let graph = Graph {
             title: self.picture.title_or(format!("Waiting tasks: {title}")),

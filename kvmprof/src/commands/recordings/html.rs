@@ -76,7 +76,7 @@ pub fn write_page(
         &[path.to_owned()],
         console,
     )?;
-    Ok(write_picture(output, page.as_bytes(), console)?)
+    write_picture(output, page.as_bytes(), console)
 }
 
 /// The page of the part of the recordings at `paths` that `options` select.

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use super::InputArguments;
 use super::output::{Naming, check_output, is_standard, write_picture};
-use super::{CommandError, InputArguments};
 use kvmprof_cli::command_line::Console;
 
 /// Recordings, and the file that is made of them.
@@ -33,7 +33,7 @@ impl PictureArguments {
     ///
     /// # Errors
     /// It may not be.
-    pub fn checked_input(&self, ending: &str) -> Result<&InputArguments, CommandError> {
+    pub fn checked_input(&self, ending: &str) -> anyhow::Result<&InputArguments> {
         let inputs: Vec<&Path> = self.files.iter().map(PathBuf::as_path).collect();
         check_output(&self.output(ending), &inputs, Naming::output(self.force))?;
         Ok(&self.input)
@@ -68,7 +68,7 @@ impl PictureArguments {
         picture: &[u8],
         ending: &str,
         console: &mut Console<'_>,
-    ) -> Result<(), CommandError> {
+    ) -> anyhow::Result<()> {
         let path = self.output(ending);
         write_picture(&path, picture, console)?;
         if self.output.is_none() && !is_standard(&path) {
