@@ -8,7 +8,7 @@ use kvmprof_recording::file::{Recording, Unobserved};
 use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::export::Source;
 use kvmprof_report::html::Counts;
-use kvmprof_report::profile::{Profile, Selection, SelectionArguments, folded};
+use kvmprof_report::profile::{Layout, Profile, Selection, SelectionArguments, folded, print};
 use kvmprof_report::symbolize::{Resolver, Sources};
 
 #[derive(Parser)]
@@ -68,6 +68,14 @@ pub fn profile_with(path: &Path, sources: &Sources) -> Profile {
 pub fn source_with(path: &Path, sources: &Sources) -> Source {
     let (recording, resolver) = opened_with(path, sources);
     Source::read(recording, Selection::default(), resolver, None, &Unobserved).unwrap()
+}
+
+/// Its tables, as a command prints them to a pipe.
+pub fn printed(profile: &Profile, layout: &Layout) -> String {
+    let mut out = Vec::new();
+    let budget = OutputBudget::new(u64::MAX);
+    print(profile, layout, &[], &budget, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
 }
 
 /// Its folded stacks, however long they are.

@@ -147,55 +147,9 @@ pub fn write_to(
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{self, File};
-    use std::io::Read;
-    use std::os::unix::fs::symlink;
-
-    use flate2::read::GzDecoder;
+    use std::fs;
 
     use super::*;
-
-    fn recording() -> Vec<u8> {
-        kvmprof_recording::file::header().to_vec()
-    }
-
-    fn packed(bytes: &[u8]) -> Vec<u8> {
-        let mut packer = GzEncoder::new(Vec::new(), Compression::default());
-        packer.write_all(bytes).unwrap();
-        packer.finish().unwrap()
-    }
-
-    #[test]
-    fn a_recording_is_replaced_by_force_only_and_the_input_never() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        let input = path("input");
-        fs::write(&input, recording()).unwrap();
-        symlink(&input, path("link")).unwrap();
-        fs::hard_link(&input, path("hard")).unwrap();
-        for name in ["input", "link", "hard"] {
-            for by_force in [false, true] {
-                let refused = check_output(&path(name), &[&input], Naming::output(by_force));
-                let error = refused.unwrap_err().to_string();
-                assert!(error.contains("is the recording that is read"), "{error}");
-            }
-        }
-        fs::write(path("other"), recording()).unwrap();
-        fs::write(path("packed"), packed(&recording())).unwrap();
-        for name in ["other", "packed"] {
-            let refused = check_output(&path(name), &[&input], Naming::output(false));
-            let error = refused.unwrap_err().to_string();
-            assert!(error.contains("is a recording, which"), "{error}");
-            check_output(&path(name), &[&input], Naming::output(true)).unwrap();
-        }
-        fs::write(path("text"), "kvmprof").unwrap();
-        fs::write(path("empty"), "").unwrap();
-        for name in ["text", "empty", "none", "."] {
-            check_output(&path(name), &[&input], Naming::output(false)).unwrap();
-        }
-        check_output(Path::new("/dev/null"), &[&input], Naming::output(false)).unwrap();
-        check_output(Path::new("-"), &[Path::new("-")], Naming::output(false)).unwrap();
-    }
 
     #[test]
     fn a_failed_result_keeps_the_older_file() {
@@ -210,23 +164,5 @@ mod tests {
         assert!(failed.unwrap_err().to_string().starts_with("Cannot write "));
         assert_eq!(fs::read(&path).unwrap(), b"old");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn results_go_to_files_packed_or_not_and_to_standard_output() {
-        let folder = tempfile::tempdir().unwrap();
-        let write =
-            |out: &mut dyn Write| -> Result<(), ExportError> { Ok(out.write_all(b"result")?) };
-        let path = folder.path().join("out");
-        write_to(&path, false, &mut Vec::new(), write).unwrap();
-        assert_eq!(fs::read(&path).unwrap(), b"result");
-        write_to(&path, true, &mut Vec::new(), write).unwrap();
-        let mut text = String::new();
-        let file = File::open(&path).unwrap();
-        GzDecoder::new(file).read_to_string(&mut text).unwrap();
-        assert_eq!(text, "result");
-        let mut standard = Vec::new();
-        write_to(Path::new("-"), false, &mut standard, write).unwrap();
-        assert_eq!(standard, b"result");
     }
 }
