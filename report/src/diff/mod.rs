@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::budget::OutputBudget;
 use crate::graph::{Graph, GraphError, account_of_changes, with_torn_edges};
 use crate::model::Counts;
-use crate::profile::{Profile, SortBy, folded, loss_of_one, selection_document};
+use crate::profile::{Profile, SortBy, TableStyle, folded, loss_of_one, selection_document};
 use crate::statistics::correct_for_many;
 use crate::text::visible;
 
@@ -186,16 +186,15 @@ pub fn print(
         }
     }
     writeln!(out)?;
-    let (bold, plain) = if colours {
-        ("\x1b[1m", "\x1b[0m")
-    } else {
-        ("", "")
-    };
-    writeln!(
-        out,
-        "{bold}   BEFORE    AFTER   CHANGE    95 %              {:<43}  MODULE{plain}",
+    let heading = format!(
+        "   BEFORE    AFTER   CHANGE    95 %              {:<43}  MODULE",
         "FUNCTION"
-    )?;
+    );
+    let style = TableStyle {
+        bars: false,
+        colours,
+    };
+    writeln!(out, "{}", style.heading(&heading))?;
     for change in changes.iter().take(top) {
         print_change(change, colours, out)?;
     }
