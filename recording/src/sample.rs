@@ -40,6 +40,11 @@ impl Mode {
             Self::Idle => "idle",
         }
     }
+
+    /// The mode with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.name() == name)
+    }
 }
 
 /// The interrupt priority level of a vCPU that no interrupt can reach.

@@ -212,7 +212,7 @@ pub struct Profile {
     pub vcpus: BTreeMap<u16, ModeCounts>,
     /// The number of samples of each process in each stack, in the order of their first samples. Those that aren't selected have none.
     pub stacks: Vec<StackSum>,
-    /// The same samples by thread and vCPU, if they were [counted]((super::ThreadCounts)) while the recording was read.
+    /// The same samples by thread and vCPU, if they were [counted](super::ThreadCounts) while the recording was read.
     pub parts: Vec<ThreadSamples>,
     /// What these stacks consist of. Recordings that are counted together have the same.
     pub code: Rc<Code>,
