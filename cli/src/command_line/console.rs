@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_have_the_programs_name_and_do_nothing_to_the_terminal() {
+    fn messages_do_nothing_to_the_terminal() {
         let (mut output, mut messages) = (Vec::new(), Vec::new());
         let program = clap::Command::new("kvmprof");
         let mut console = Console::new("getpc", &program, &mut output, &mut messages);
