@@ -1,10 +1,49 @@
 //! HTTP requests, for the small servers of this project: that of a page in the browser, and that of Prometheus's metrics.
 
-use std::io::Read;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 /// Maximum length of the head of a request, in bytes, and maximum number of its headers. Browsers send a tenth of that.
 const HEAD_MAX: usize = 16 << 10;
 const HEADERS_MAX: usize = 64;
+
+/// Maximum number of bytes that are written at once.
+const PIECE: usize = 64 << 10;
+
+/// A connection that can be used until a deadline, however slowly the client reads and writes.
+#[derive(Debug)]
+pub struct UntilDeadline<'a>(pub &'a TcpStream, pub Instant);
+
+impl UntilDeadline<'_> {
+    /// The time until the deadline, which isn't zero.
+    fn rest(&self) -> io::Result<Duration> {
+        let rest = self.1.saturating_duration_since(Instant::now());
+        if rest.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(rest)
+    }
+}
+
+impl Read for UntilDeadline<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.0.set_read_timeout(Some(self.rest()?))?;
+        self.0.read(bytes)
+    }
+}
+
+impl Write for UntilDeadline<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.set_write_timeout(Some(self.rest()?))?;
+        // In pieces, so that a client that reads slowly doesn't extend its time.
+        self.0.write(bytes.get(..PIECE).unwrap_or(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
 
 /// The method of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

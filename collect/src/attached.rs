@@ -20,7 +20,7 @@ use rustix::net::{
 
 use crate::backoff::Backoff;
 use crate::config::Config;
-use crate::launcher::message::{BYTES, Process, Told, UnknownMessage};
+use crate::launcher::message::{BYTES, LauncherMessage, Process, UnknownMessage};
 use crate::launcher::new_socket;
 use crate::sockets::Message;
 
@@ -133,9 +133,9 @@ enum LauncherError {
 }
 
 /// Why the wait for the launcher is over.
-enum Woken {
+enum WaitEnd {
     /// It has told something.
-    Told(Told, Option<OwnedFd>),
+    Message(LauncherMessage, Option<OwnedFd>),
     /// The collector doesn't follow it any more.
     End,
 }
@@ -180,17 +180,17 @@ impl Follower {
         *self.shared.connection() = Some(Arc::clone(&connection));
         loop {
             match self.next(&connection) {
-                Ok(Woken::End) => return None,
-                Ok(Woken::Told(told, pipe)) => {
+                Ok(WaitEnd::End) => return None,
+                Ok(WaitEnd::Message(told, pipe)) => {
                     *has_told = true;
-                    self.sender.send(Message::Told(told, pipe)).ok()?;
+                    self.sender.send(Message::FromLauncher(told, pipe)).ok()?;
                 }
                 Err(error) => return Some(error),
             }
         }
     }
 
-    fn next(&self, connection: &OwnedFd) -> Result<Woken, LauncherError> {
+    fn next(&self, connection: &OwnedFd) -> Result<WaitEnd, LauncherError> {
         loop {
             let mut ready =
                 [&self.shared.end, connection].map(|file| PollFd::new(file, PollFlags::IN));
@@ -200,12 +200,12 @@ impl Follower {
                 Err(errno) => return Err(errno.into()),
             }
             if !ready[0].revents().is_empty() {
-                return Ok(Woken::End);
+                return Ok(WaitEnd::End);
             }
             match receive(connection) {
                 Err(LauncherError::System(Errno::AGAIN | Errno::INTR)) => {}
                 Err(error) => return Err(error),
-                Ok((told, pipe)) => return Ok(Woken::Told(told, pipe)),
+                Ok((told, pipe)) => return Ok(WaitEnd::Message(told, pipe)),
             }
         }
     }
@@ -243,7 +243,7 @@ fn open(path: &Path, owners: &[u32]) -> Result<OwnedFd, LauncherError> {
 }
 
 /// The next message, and the file that has come with it.
-fn receive(connection: &OwnedFd) -> Result<(Told, Option<OwnedFd>), LauncherError> {
+fn receive(connection: &OwnedFd) -> Result<(LauncherMessage, Option<OwnedFd>), LauncherError> {
     let mut bytes = [0; BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -267,7 +267,7 @@ fn receive(connection: &OwnedFd) -> Result<(Told, Option<OwnedFd>), LauncherErro
         return Err(UnknownMessage.into());
     }
     let bytes = bytes.get(..received.bytes).unwrap_or_default();
-    let told = Told::decode(bytes, files.len())?;
+    let told = LauncherMessage::decode(bytes, files.len())?;
     Ok((told, files.pop()))
 }
 

@@ -1,14 +1,13 @@
 //! Child processes, which end with this process.
 
-use std::env;
 use std::ffi::OsStr;
 use std::io::{self, Read};
-use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use kvmprof_cli::child::end_with_this_process;
+pub use kvmprof_cli::child::program;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Maximum number of bytes of a program's standard error that are kept: usually it is a line or two.
@@ -17,14 +16,6 @@ const MAX_SAID: u64 = 16 << 10;
 pub const ENDING: Duration = Duration::from_secs(5);
 /// The interval at which its end is checked meanwhile.
 const POLL: Duration = Duration::from_millis(20);
-
-/// The path of the program `name` in the folder of this program. If there is none, `name` itself, which is searched for in PATH.
-pub fn program(name: &str) -> PathBuf {
-    let beside = env::current_exe().ok();
-    let beside = beside.map(|program| program.with_file_name(name));
-    let beside = beside.filter(|program| program.is_file());
-    beside.unwrap_or_else(|| PathBuf::from(name))
-}
 
 /// A running program. When this is dropped, the program is asked to end, and killed if it doesn't. It also ends with this process, however that ends.
 #[derive(Debug)]
@@ -183,6 +174,6 @@ mod tests {
     fn a_missing_program_is_reported() {
         let error = Child::start("/nowhere/program", [""; 0]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
-        assert_eq!(program("no-such-program"), PathBuf::from("no-such-program"));
+        assert_eq!(program("no-such-program").to_str(), Some("no-such-program"));
     }
 }

@@ -23,7 +23,7 @@ use crate::config::Config;
 use crate::gather::{Gather, Policy, State, WindowClock};
 use crate::launcher::message::Process;
 use crate::names::{BatchNames, Names};
-use crate::sockets::{Followed, Message, Socket};
+use crate::sockets::{FollowedGuest, Message, Socket};
 use crate::watcher::Watcher;
 
 /// A second in ns.
@@ -65,7 +65,7 @@ struct Guest {
     origin: Origin,
     name: String,
     /// `None` once its recording has ended: the guest stays in the list until its windows are closed.
-    followed: Option<Followed>,
+    followed: Option<FollowedGuest>,
     gather: Gather,
     since: Instant,
     /// The start of the window in which its recording began. `None` if it hasn't begun. From then on there may be ticks that haven't been received.
@@ -225,7 +225,7 @@ impl<'a> Collector<'a> {
     fn take(&mut self, message: Message) {
         match message {
             Message::Changed => self.next_look = Instant::now(),
-            Message::Told(told, pipe) => self.take_told(told, pipe),
+            Message::FromLauncher(told, pipe) => self.take_told(told, pipe),
             Message::NoLauncher(why) => self.note_no_launcher(why),
             Message::Bytes(number, bytes) => {
                 let now = self.now();

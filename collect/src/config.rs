@@ -1,16 +1,16 @@
 //! The configuration: a TOML file, some of whose values can be replaced by options of the command line.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, anyhow};
 use kvmprof_attach::{NameRules, RuleError, RuleText};
 use serde::Deserialize;
 
 use crate::files::read_text_up_to;
 use crate::gather::{LABELS_OF_GROUPS, Policy};
-use crate::hash::{Hashed, Key, KeyError};
+use crate::hash::{Hashed, Key};
 
 mod sinks;
 
@@ -23,33 +23,6 @@ const MAX_LABEL: usize = 128;
 const MAX_LABELS: usize = 32;
 /// The start of the names of labels of samples in /metrics that are labels of processes.
 pub(crate) const OF_PROCESSES: &str = "label_";
-
-/// An error in a configuration.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file can't be read.
-    #[error("Cannot read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The file isn't TOML, or has unknown keys or values of a wrong type.
-    #[error("{}: {message}", path.display())]
-    Form {
-        /// The file.
-        path: PathBuf,
-        /// The error, and its line.
-        message: String,
-    },
-    /// A value isn't allowed.
-    #[error("{0}")]
-    Value(String),
-    /// The key can't be used.
-    #[error("hash")]
-    Key(#[from] KeyError),
-}
 
 /// The whole configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -287,25 +260,20 @@ impl Config {
     /// Reads the file at `path`.
     ///
     /// # Errors
-    /// [`ConfigError`].
-    pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let failed = |source| ConfigError::Read {
-            path: path.to_owned(),
-            source,
-        };
-        let text = read_text_up_to(path, MAX_FILE).map_err(failed)?;
+    /// It can't be read, isn't TOML, or has unknown keys or values of a wrong type.
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        let text = read_text_up_to(path, MAX_FILE);
+        let text = text.with_context(|| format!("Cannot read {}", path.display()))?;
         Self::parse(&text, path)
     }
 
     /// Parses `text`, the contents of the file at `path`.
-    fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+    fn parse(text: &str, path: &Path) -> anyhow::Result<Self> {
         toml::from_str(text).map_err(|error| {
             let before = error.span().map_or(0, |span| span.start);
             let line = text.get(..before).unwrap_or_default().matches('\n').count() + 1;
-            ConfigError::Form {
-                path: path.to_owned(),
-                message: format!("line {line}: {}", without_value(error.message())),
-            }
+            let message = without_value(error.message());
+            anyhow!("{}: line {line}: {message}", path.display())
         })
     }
 
@@ -339,14 +307,12 @@ impl Config {
     ///
     /// # Errors
     /// No key file is given, or the key can't be used.
-    pub fn read_key(&mut self) -> Result<(), ConfigError> {
-        if self.hash.processes.is_empty() {
-            return Ok(());
+    pub fn read_key(&mut self) -> anyhow::Result<()> {
+        if !self.hash.processes.is_empty() {
+            let path = self.hash.key_file.as_ref();
+            let path = path.context("hash: key_file is missing")?;
+            self.hash.key = Some(Key::read(path).context("hash")?);
         }
-        let Some(path) = &self.hash.key_file else {
-            return Err(ConfigError::Value("hash: key_file is missing".to_owned()));
-        };
-        self.hash.key = Some(Key::read(path)?);
         Ok(())
     }
 
@@ -362,9 +328,9 @@ impl Config {
     /// Checks values that the parser doesn't check.
     ///
     /// # Errors
-    /// [`ConfigError::Value`].
-    pub fn check(&self) -> Result<(), ConfigError> {
-        let wrong = |message: String| Err(ConfigError::Value(message));
+    /// One isn't allowed.
+    pub fn check(&self) -> anyhow::Result<()> {
+        let wrong = |message: String| Err(anyhow!(message));
         if !(1..=10_000).contains(&self.hz) {
             return wrong(format!("hz = {}: it has to be 1 to 10000", self.hz));
         }

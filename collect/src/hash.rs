@@ -3,10 +3,11 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use anyhow::{Context, ensure};
 use glob::Pattern;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -18,25 +19,6 @@ const MAX_KEY: usize = 4096;
 const OTHERS: u32 = 0o077;
 /// Number of bytes of a hash that are kept: with a million names in a fleet, the probability that two of them have the same hash is 1 in 37 million.
 const KEPT: usize = 8;
-
-/// What is wrong with a key.
-#[derive(Debug, thiserror::Error)]
-pub enum KeyError {
-    /// The file can't be read.
-    #[error("Cannot read the key {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// Other users can read it.
-    #[error("The key {} is open to others: give it mode 0600", .0.display())]
-    Open(PathBuf),
-    /// It is too short or too long.
-    #[error("The key {} has to have {MIN_KEY} to {MAX_KEY} bytes, such as of: head -c 32 /dev/urandom", .0.display())]
-    Length(PathBuf),
-}
 
 /// A secret key. `Debug` doesn't show it.
 #[derive(Clone, PartialEq, Eq)]
@@ -52,25 +34,24 @@ impl Key {
     /// Reads the key from the file at `path`. All bytes of the file are the key.
     ///
     /// # Errors
-    /// [`KeyError`].
-    pub fn read(path: &Path) -> Result<Self, KeyError> {
-        let failed = |source| KeyError::Read {
-            path: path.to_owned(),
-            source,
-        };
-        let file = File::open(path).map_err(failed)?;
-        if file.metadata().map_err(failed)?.mode() & OTHERS != 0 {
-            return Err(KeyError::Open(path.to_owned()));
-        }
+    /// It can't be read, other users can read it, or it is too short or too long.
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        let shown = path.display();
+        let failed = || format!("Cannot read the key {shown}");
+        let file = File::open(path).with_context(failed)?;
+        let mode = file.metadata().with_context(failed)?.mode();
+        ensure!(
+            mode & OTHERS == 0,
+            "The key {shown} is open to others: give it mode 0600"
+        );
         let mut bytes = Vec::new();
-        file.take(MAX_KEY as u64 + 1)
-            .read_to_end(&mut bytes)
-            .map_err(failed)?;
-        if (MIN_KEY..=MAX_KEY).contains(&bytes.len()) {
-            Ok(Self(bytes))
-        } else {
-            Err(KeyError::Length(path.to_owned()))
-        }
+        let read = file.take(MAX_KEY as u64 + 1).read_to_end(&mut bytes);
+        read.with_context(failed)?;
+        ensure!(
+            (MIN_KEY..=MAX_KEY).contains(&bytes.len()),
+            "The key {shown} has to have {MIN_KEY} to {MAX_KEY} bytes, such as of: head -c 32 /dev/urandom"
+        );
+        Ok(Self(bytes))
     }
 }
 
@@ -143,7 +124,7 @@ mod tests {
             assert!(error.contains("16 to 4096"), "{error}");
         }
         let error = Key::read(Path::new("/nowhere/key")).unwrap_err();
-        assert!(matches!(error, KeyError::Read { .. }));
+        assert!(error.to_string().starts_with("Cannot read the key "));
         assert_eq!(format!("{:?}", Key(b"secret".to_vec())), "Key(..)");
     }
 }

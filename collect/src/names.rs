@@ -137,7 +137,7 @@ impl GuestStacks {
     /// The number of a stack. `None` if there are too many stacks.
     pub fn number(&mut self, pid: i32, stack: Stack<'_>) -> Option<u32> {
         self.counts.find(pid, stack).or_else(|| {
-            let frames = self.frames.saturating_add(stack.depth());
+            let frames = self.frames.saturating_add(stack.frames.len());
             let has_room = self.counts.len() < MAX_STACKS && frames <= MAX_FRAMES;
             let number = has_room.then(|| self.counts.insert(pid, stack))??;
             self.frames = frames;

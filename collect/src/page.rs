@@ -1,6 +1,6 @@
 //! Serves the metrics to Prometheus.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use kvmprof_cli::http::{BadRequest, Method, Request};
+use kvmprof_cli::http::{BadRequest, Method, Request, UntilDeadline};
 
 use crate::metrics::Metrics;
 
@@ -16,8 +16,6 @@ use crate::metrics::Metrics;
 const TIME: Duration = Duration::from_secs(5);
 /// The wait after a connection couldn't be accepted, for example because this process has too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Maximum number of bytes that are written at once.
-const PIECE: usize = 64 << 10;
 /// The media type of the text (<https://prometheus.io/docs/specs/om/open_metrics_spec/>).
 const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -88,39 +86,6 @@ impl Drop for Page {
     }
 }
 
-/// A connection that can be used until a deadline, however slowly the client reads and writes.
-struct UntilDeadline<'a>(&'a TcpStream, Instant);
-
-impl UntilDeadline<'_> {
-    /// The time until the deadline, which isn't zero.
-    fn rest(&self) -> io::Result<Duration> {
-        let rest = self.1.saturating_duration_since(Instant::now());
-        if rest.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        Ok(rest)
-    }
-}
-
-impl Read for UntilDeadline<'_> {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        self.0.set_read_timeout(Some(self.rest()?))?;
-        self.0.read(bytes)
-    }
-}
-
-impl Write for UntilDeadline<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.set_write_timeout(Some(self.rest()?))?;
-        // In pieces, so that a client that reads slowly doesn't extend its time.
-        self.0.write(bytes.get(..PIECE).unwrap_or(bytes))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
-}
-
 /// Whether a request with this `Host` may be for a server at `address`. A page of another site, whose name its owner has let lead to 127.0.0.1 (DNS rebinding),
 /// has the browser ask for that name.
 fn is_for(host: &str, address: SocketAddr) -> bool {
@@ -165,6 +130,8 @@ fn answer(mut stream: UntilDeadline<'_>, address: SocketAddr, metrics: &Metrics)
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
     use super::*;
     use crate::batch::testing::batch;
     use crate::config::Config;

@@ -25,7 +25,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno as SystemError;
 
 use crate::config::Config;
-use crate::launcher::message::{MAX_NAME, Process, Told, cut};
+use crate::launcher::message::{LauncherMessage, MAX_NAME, Process, cut};
 
 /// Maximum number of bytes of a recording that are read at once.
 const PIECE: usize = 256 << 10;
@@ -48,7 +48,7 @@ pub enum Message {
     /// A folder of sockets has changed.
     Changed,
     /// The launcher has told something. The pipe with a guest's recording comes along.
-    Told(Told, Option<OwnedFd>),
+    FromLauncher(LauncherMessage, Option<OwnedFd>),
     /// There is no connection to the launcher, for this reason.
     NoLauncher(String),
 }
@@ -112,7 +112,7 @@ fn shown(name: &str) -> String {
 
 /// The settings of a guest's recorder.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct RecorderSettings {
     hz: u32,
     parts: i64,
     owners: Vec<u32>,
@@ -120,7 +120,7 @@ pub struct Wanted {
     window: u32,
 }
 
-impl Wanted {
+impl RecorderSettings {
     /// The settings that `config` has.
     pub fn new(config: &Config) -> Self {
         let part = |wanted, part| if wanted { part } else { 0 };
@@ -185,12 +185,12 @@ impl Shared {
 }
 
 /// A guest that a thread follows. When this is dropped, the connection and the thread end.
-pub struct Followed {
+pub struct FollowedGuest {
     shared: Arc<Shared>,
     since: Instant,
 }
 
-impl Followed {
+impl FollowedGuest {
     /// Follows the guest at `path` on a thread of its own, which sends messages with this `number`.
     ///
     /// # Errors
@@ -198,7 +198,7 @@ impl Followed {
     pub fn start(
         path: PathBuf,
         number: u64,
-        wanted: Wanted,
+        wanted: RecorderSettings,
         sender: SyncSender<Message>,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
@@ -251,7 +251,7 @@ impl Followed {
     }
 }
 
-impl Drop for Followed {
+impl Drop for FollowedGuest {
     fn drop(&mut self) {
         let before = std::mem::replace(&mut *self.shared.stage(), Stage::Dropped);
         match before {
@@ -301,7 +301,7 @@ fn read(
 fn follow(
     path: &Path,
     number: u64,
-    wanted: &Wanted,
+    wanted: &RecorderSettings,
     shared: &Shared,
     sender: &SyncSender<Message>,
 ) -> anyhow::Result<()> {
@@ -360,7 +360,7 @@ fn connect(path: &Path, owners: &[u32], shared: &Shared) -> Result<Connection, C
 
 /// Starts a recording at the wanted rate. If another client samples the guest already, the recording has that client's rate. It ends when another client
 /// changes the rate.
-fn start(connection: &Connection, wanted: &Wanted) -> anyhow::Result<RemoteDevice> {
+fn start(connection: &Connection, wanted: &RecorderSettings) -> anyhow::Result<RemoteDevice> {
     if connection.hello().hz == 0 {
         bail!("The guest's clock is off: it was started with --hz 0");
     }
@@ -420,7 +420,7 @@ mod tests {
     #[test]
     fn ticks_arrive_right_after_each_window() {
         for (window, interval) in [(1, 1), (7, 7), (10, 10), (11, 1), (60, 10), (3600, 10)] {
-            let wanted = Wanted {
+            let wanted = RecorderSettings {
                 hz: 19,
                 parts: 0,
                 owners: Vec::new(),

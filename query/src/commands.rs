@@ -10,7 +10,7 @@ use kvmprof_cli::command_line::{self, Command, Console, ExitStatus, Program, usa
 use kvmprof_cli::interrupt::Interrupt;
 use kvmprof_cli::table::{USUAL_ROWS, most_rows};
 use kvmprof_cli::text::write_json;
-use kvmprof_recording::file::{NewFile, is_recording};
+use kvmprof_recording::file::{NewFile, is_recording, write_new_file};
 use kvmprof_report::budget::{OutputBudget, too_much};
 use kvmprof_report::diff::{self, changes};
 use kvmprof_report::graph::{GraphArguments, GraphError, title};
@@ -376,10 +376,6 @@ fn write_to(path: &Path, picture: &[u8], console: &mut Console<'_>) -> anyhow::R
             path.display()
         );
     }
-    let written = NewFile::create(path).and_then(|mut file| {
-        file.write_all(picture)?;
-        file.keep()
-    });
-    written.with_context(|| format!("Cannot write {}", path.display()))?;
+    write_new_file(path, picture).with_context(|| format!("Cannot write {}", path.display()))?;
     Ok(ExitStatus::SUCCESS)
 }

@@ -76,10 +76,7 @@ fn summary(
             jitter: true,
             began_ns,
             began_monotonic_ns: began_ns,
-            stacks: StackParts {
-                kernel: true,
-                user: true,
-            },
+            stacks: StackParts::BOTH,
             ..RecordingInfo::default()
         };
         let release = text("oldest")?;
@@ -156,9 +153,7 @@ fn for_each(
                 texts.map(Option::unwrap_or_default).collect::<Vec<&str>>()
             });
             let labels: Vec<(&str, &str)> = keys.into_iter().zip(values).collect();
-            let known = Mode::ALL
-                .into_iter()
-                .find(|known| known.name() == mode.value(row));
+            let known = Mode::named(mode.value(row));
             let ticks = ticks.is_valid(row).then(|| ticks.value(row));
             let ticks = ticks.and_then(|ticks| u64::try_from(ticks).ok());
             let row_of = Row {

@@ -145,16 +145,7 @@ impl EventKind {
     /// Whether the host's kernel counts it: then the last one of each period makes the tick. kvmprof itself chooses
     /// one at random.
     pub const fn is_counted_by_kernel(self) -> bool {
-        !matches!(
-            self,
-            Self::Exits
-                | Self::Port
-                | Self::PortRead
-                | Self::PortWrite
-                | Self::Mmio
-                | Self::MmioRead
-                | Self::MmioWrite
-        )
+        self.number() > Self::MmioWrite.number()
     }
 }
 

@@ -40,6 +40,11 @@ impl Mode {
             Self::Idle => "idle",
         }
     }
+
+    /// The mode with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.name() == name)
+    }
 }
 
 /// The interrupt priority level of a vCPU that no interrupt can reach.
@@ -170,6 +175,14 @@ pub struct StackParts {
     pub kernel: bool,
     /// The user's.
     pub user: bool,
+}
+
+impl StackParts {
+    /// Whole call stacks.
+    pub const BOTH: Self = Self {
+        kernel: true,
+        user: true,
+    };
 }
 
 /// One tick's capture.

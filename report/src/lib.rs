@@ -23,9 +23,8 @@ pub mod html;
 pub mod markup;
 pub mod model;
 pub mod profile;
+mod random;
 pub mod rows;
-#[cfg(test)]
-mod simulation;
 pub mod stalls;
 mod statistics;
 pub mod symbol_server;

@@ -23,20 +23,19 @@ pub fn quantile(freedom: f64) -> f64 {
 /// The standard normal distribution's 97.5 % quantile.
 pub const NORMAL: f64 = 1.959_964;
 
-/// Corrects the probabilities `p` of many comparisons, so that with 95 % probability none that is below 0.05 is by chance (S. Holm in
+/// Corrects the probabilities of many comparisons, so that with 95 % probability none that is below 0.05 is by chance (S. Holm in
 /// the Scandinavian Journal of Statistics 6, 1979).
 #[expect(
     clippy::cast_precision_loss,
     reason = "there are fewer functions and initcalls than 2^53"
 )]
-pub fn correct_for_many(p: &mut [f64]) {
-    let mut order: Vec<usize> = (0..p.len()).collect();
-    order.sort_by(|one, other| p[*one].total_cmp(&p[*other]));
+pub fn correct_for_many<'a>(probabilities: impl Iterator<Item = &'a mut f64>) {
+    let mut all: Vec<&mut f64> = probabilities.collect();
+    all.sort_by(|one, other| one.total_cmp(other));
     let mut least = 0.0_f64;
-    for (rank, index) in order.into_iter().enumerate() {
-        let left = (p.len() - rank) as f64;
-        least = least.max(p[index] * left).min(1.0);
-        p[index] = least;
+    for (left, p) in (1..=all.len()).rev().zip(all) {
+        least = least.max(*p * left as f64).min(1.0);
+        *p = least;
     }
 }
 
@@ -47,10 +46,10 @@ mod tests {
     #[test]
     fn many_comparisons_are_corrected() {
         let mut p = [0.01, 0.04, 0.03];
-        correct_for_many(&mut p);
+        correct_for_many(p.iter_mut());
         for (found, expected) in p.iter().zip([0.03, 0.06, 0.06]) {
             assert!((found - expected).abs() < 1e-12, "{p:?}");
         }
-        correct_for_many(&mut []);
+        correct_for_many([].into_iter());
     }
 }

@@ -4,12 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::shared::compiled::{Guest, SOURCE};
+use crate::shared::read::source_with;
 use kvmprof_recording::Sysroot;
-use kvmprof_recording::file::{Recording, Unobserved};
 use kvmprof_report::export::{Format, Source, write_on_demand};
-use kvmprof_report::profile::{Profile, Selection};
+use kvmprof_report::profile::Profile;
 use kvmprof_report::symbol_server::{Request, SymbolServer};
-use kvmprof_report::symbolize::{Resolver, SourceTexts, Sources};
+use kvmprof_report::symbolize::{SourceTexts, Sources};
 use serde_json::{Value, json};
 
 /// The profiler's id of the program: its build id in another byte order.
@@ -23,13 +23,11 @@ fn recorded() -> (Guest, PathBuf) {
 }
 
 fn source(guest: &Guest, path: &Path, sysroot: bool) -> Source {
-    let recording = Recording::open(path).unwrap();
     let sources = Sources {
         sysroot: sysroot.then(|| guest.root()),
         ..Sources::default()
     };
-    let resolver = Resolver::new(&recording.contents().unwrap(), &sources).unwrap();
-    Source::read(recording, Selection::default(), resolver, None, &Unobserved).unwrap()
+    source_with(path, &sources)
 }
 
 /// The frames of the only thread's first stack, innermost first: function, file, line, depth, library.

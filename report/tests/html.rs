@@ -4,13 +4,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::shared::data;
+use crate::shared::read::printed;
 use crate::shared::recordings::{Written, ordinary};
 use kvmprof_recording::Mode;
 use kvmprof_recording::file::{Recording, ResetInfo};
-use kvmprof_report::budget::OutputBudget;
-use kvmprof_report::graph::title;
-use kvmprof_report::html::{counted, page_of};
-use kvmprof_report::profile::{Layout, Profile, print};
+use kvmprof_report::html::page_of;
+use kvmprof_report::profile::{Layout, Profile};
 use tempfile::TempDir;
 
 fn page(path: &Path, pids: &[i32]) -> String {
@@ -26,11 +25,7 @@ fn recording() -> (TempDir, PathBuf) {
 
 /// The tables of `kvmprof report`.
 fn report(path: &Path) -> String {
-    let profile = Profile::from_file(path, &[]).unwrap();
-    let mut out = Vec::new();
-    let budget = OutputBudget::new(0);
-    print(&profile, &Layout::default(), &[], &budget, &mut out).unwrap();
-    String::from_utf8(out).unwrap()
+    printed(&Profile::from_file(path, &[]).unwrap(), &Layout::default())
 }
 
 /// The data of its script.
@@ -53,19 +48,6 @@ fn the_page_equals_its_expected_output() {
     let (_folder, path) = recording();
     let contents = contents(&page(&path, &[]));
     data::check("page.html", contents.as_bytes());
-}
-
-#[test]
-fn the_title_names_the_recording() {
-    let (_folder, path) = recording();
-    let recording = Recording::open(&path).unwrap();
-    let (profile, _) = counted(&recording, &[]).unwrap();
-    let page = page_of(&recording, &[], &title(&profile)).unwrap();
-    let expected = "bzImage, 1000 Hz, 2023-11-14 22:13:20 UTC";
-    for tag in ["title", "h1"] {
-        let found = between(&page, &format!("<{tag}>"), &format!("</{tag}>"));
-        assert_eq!(found, expected);
-    }
 }
 
 #[test]

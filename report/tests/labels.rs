@@ -9,12 +9,12 @@ use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::export::Format;
 use kvmprof_report::graph::{Graph, marked};
 use kvmprof_report::profile::{
-    Grouping, Layout, Levels, Profile, SortBy, by_label, document, label_keys, print,
+    Grouping, Layout, Levels, Profile, SortBy, by_label, document, label_keys,
 };
 use tempfile::TempDir;
 
 use crate::exports::{export, pprof_profile};
-use crate::shared::read::profile;
+use crate::shared::read::{printed, profile};
 use crate::shared::recordings::Written;
 use crate::shared::walk;
 
@@ -54,7 +54,7 @@ fn add(path: &Path, key: &str, labels: impl IntoIterator<Item = (i32, u64, Strin
     std::fs::write(path, bytes).unwrap();
 }
 
-fn recording() -> (TempDir, PathBuf) {
+pub fn recording() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("labels");
     write(&path);
@@ -189,9 +189,7 @@ fn threads_have_their_ids_in_containers() {
         top: 10,
         ..Layout::default()
     };
-    let mut out = Vec::new();
-    print(&profile, &layout, &[], &OutputBudget::new(0), &mut out).unwrap();
-    let text = String::from_utf8(out).unwrap();
+    let text = printed(&profile, &layout);
     for line in [
         "      PID      TID    INNER  THREAD  ",
         "       41       44        3  ",

@@ -1,7 +1,7 @@
 //! Tables with levels: each row of a group has the samples that a selection of the group alone leaves, and nothing is lost or counted twice.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::Parser;
 use kvmprof_recording::Mode;
@@ -9,12 +9,11 @@ use kvmprof_recording::file::{Recording, Unobserved};
 use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::graph::{GraphArguments, marked};
 use kvmprof_report::profile::{
-    Levels, Parts, Profile, SortBy, TableArguments, TableStyle, functions, print,
+    Levels, Profile, SortBy, TableArguments, TableStyle, ThreadCounts, functions, print,
 };
 use serde_json::Value;
-use tempfile::TempDir;
 
-use crate::labels::{KEY, is_mark, write};
+use crate::labels::{KEY, is_mark, recording};
 use crate::shared::pages::count;
 use crate::shared::read::{opened, profile, selection};
 
@@ -35,17 +34,10 @@ fn tables(options: &[&str]) -> TableArguments {
     CommandLine::parse_from(words).tables
 }
 
-fn recording() -> (TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("labels");
-    write(&path);
-    (folder, path)
-}
-
 /// The profile of what `options` select, with the samples of each stack by thread and vCPU.
 fn with_parts(path: &Path, options: &[&str]) -> Profile {
     let (recording, resolver) = opened(path);
-    let mut parts = Parts::new(None);
+    let mut parts = ThreadCounts::new(None);
     let selection = selection(options);
     let read = Profile::read_with(&recording, selection, resolver, &Unobserved, &mut parts);
     let mut profile = read.unwrap();

@@ -4,13 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::shared::pages::count;
-use crate::shared::read::{profile, stacks};
+use crate::shared::read::{printed, profile, stacks};
 use crate::shared::recordings::Written;
 use crate::shared::walk;
 use kvmprof_recording::file::{Account, Recording};
 use kvmprof_recording::{Mode, Sample, comm_of};
-use kvmprof_report::budget::OutputBudget;
-use kvmprof_report::profile::{Grouping, Layout, Profile, SortBy, document, print};
+use kvmprof_report::profile::{Grouping, Layout, Profile, SortBy, document};
 use serde_json::Value;
 
 /// Two recordings of the same processes, and both together.
@@ -94,9 +93,7 @@ fn processes_of_different_guests_stay_apart() {
         top: 100,
         ..Layout::default()
     };
-    let mut out = Vec::new();
-    print(&merged, &layout, &[], &OutputBudget::new(0), &mut out).unwrap();
-    let text = String::from_utf8(out).unwrap();
+    let text = printed(&merged, &layout);
     assert!(text.starts_with("(1) 5"), "{text}");
     for line in ["\n(2) 6", "\nAll 2 together: "] {
         assert!(text.contains(line), "{text}");

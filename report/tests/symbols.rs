@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::shared::compiled::{BASE, Guest, SLIDE};
-use crate::shared::read::{profile_with, stacks};
+use crate::shared::read::{profile_with, source_with, stacks};
 use kvmprof_recording::file::{
-    Block, GeneratedCode, GeneratedCodeInfo, KernelInfo, Kind, Recording, Unobserved,
+    Block, GeneratedCode, GeneratedCodeInfo, KernelInfo, Kind, Recording,
 };
-use kvmprof_report::export::{Format, Source};
-use kvmprof_report::profile::{Profile, Selection, SortBy, functions, lines};
+use kvmprof_report::export::Format;
+use kvmprof_report::profile::{Profile, SortBy, functions, lines};
 use kvmprof_report::symbolize::{CodeAddress, Resolver, Sources, SymbolError};
 
 fn sources(vmlinux: Option<PathBuf>, sysroot: Option<PathBuf>) -> Sources {
@@ -31,12 +31,6 @@ fn in_root(guest: &Guest, path: &Path) -> Profile {
 fn refused(path: &Path, sources: &Sources) -> SymbolError {
     let contents = Recording::open(path).unwrap().contents().unwrap();
     Resolver::new(&contents, sources).unwrap_err()
-}
-
-fn source(path: &Path, sources: &Sources) -> Source {
-    let recording = Recording::open(path).unwrap();
-    let resolver = Resolver::new(&recording.contents().unwrap(), sources).unwrap();
-    Source::read(recording, Selection::default(), resolver, None, &Unobserved).unwrap()
 }
 
 /// Runs objcopy for the guest's program, whose output it returns.
@@ -85,7 +79,7 @@ fn a_program_in_the_sysroot_gives_inlined_functions_and_lines() {
         ["inner", "main", "outer"].map(|name| (name.to_owned(), "work".to_owned()))
     );
 
-    let source = source(&path, &sources(None, Some(guest.root())));
+    let source = source_with(&path, &sources(None, Some(guest.root())));
     for (format, parts) in [
         (
             Format::PerfScript,
@@ -343,7 +337,7 @@ fn pprof_claims_lines_only_if_there_are_some() {
     let (path, _) = guest.named_recording();
     let claimed = |root: Option<PathBuf>| {
         let file = guest.folder.path().join("out.pb.gz");
-        let source = source(&path, &sources(None, root));
+        let source = source_with(&path, &sources(None, root));
         Format::Pprof.write_file(&source, &file).unwrap();
         let raw = Command::new("go")
             .args(["tool", "pprof", "-raw"])

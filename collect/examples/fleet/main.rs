@@ -5,9 +5,9 @@
 )]
 
 mod model;
-mod names;
 #[path = "../../tests/sinks/truth.rs"]
 mod truth;
+mod work;
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -20,7 +20,8 @@ use kvmprof_collect::sinks::parquet::{self, Folder};
 use serde_json::json;
 
 use self::model::{HZ, Host, kinds};
-use self::truth::{Known, expected};
+use self::truth::{KnownTicks, expected};
+use self::work::Work;
 
 /// Write the data set of an invented fleet
 #[derive(Debug, Parser)]
@@ -59,9 +60,10 @@ pub struct Arguments {
 fn main() {
     let arguments = Arguments::parse();
     assert!(arguments.guests > 0 && arguments.window > 0 && arguments.span > 0);
-    let kinds = kinds();
+    let work = Work::read();
+    let kinds = kinds(work);
     let next = AtomicUsize::new(0);
-    let done: Mutex<(Vec<Known>, u64, u64)> = Mutex::default();
+    let done: Mutex<(Vec<KnownTicks>, u64, u64)> = Mutex::default();
     thread::scope(|scope| {
         for _ in 0..arguments.threads {
             scope.spawn(|| {
@@ -72,6 +74,7 @@ fn main() {
                     }
                     let host = Host {
                         arguments: &arguments,
+                        work,
                         kinds: &kinds,
                         number,
                     };

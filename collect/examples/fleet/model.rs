@@ -5,8 +5,8 @@ use kvmprof_recording::Mode;
 use kvmprof_recording::file::Account;
 
 use super::Arguments;
-use super::names::{INTERRUPTS, LOCK, OFF_PERCENT, PATHS, REGRESSED, ROLES};
-use super::truth::Known;
+use super::truth::KnownTicks;
+use super::work::{Growth, Program, Work};
 
 /// Noon of 2026-03-01, in s since 1970: 24 hours from then on have two dates.
 const BEGIN: u64 = 1_772_366_400;
@@ -25,74 +25,55 @@ const UNKNOWN: usize = 10;
 
 /// What ticks are counted by: a program's thread in a mode with a stack.
 pub struct Kind {
-    pub process: &'static str,
-    pub thread: &'static str,
+    program: &'static Program,
     pub mode: Mode,
-    /// The functions of the stack, innermost first.
+    /// The functions of the stack, innermost first, and their modules.
     pub stack: &'static [&'static str],
-    pub modules: Vec<&'static str>,
-    /// A place in the stack, and the functions and their module of which one is inserted there: another one each time. No query asks for it.
-    between: (usize, &'static [&'static str; 8], &'static str),
+    modules: Vec<&'static str>,
+    /// The place in the stack where one of the program's leaves is inserted: another one each time. No query asks for it.
+    between: usize,
     weight: u64,
-    path: Option<usize>,
+    off_percent: u64,
+    growth: Option<Growth>,
 }
 
 /// The kinds of each role.
-pub fn kinds() -> Vec<Vec<Kind>> {
-    ROLES
-        .iter()
-        .map(|(_, programs)| {
-            let mut kinds = Vec::new();
-            for (number, program) in (0..).zip(programs) {
-                for (leaf, place) in program.leaves.iter().zip(0..) {
-                    let stack: Vec<&str> = std::iter::once(*leaf)
-                        .chain(program.base.iter().copied())
-                        .collect();
-                    kinds.push(Kind {
-                        process: program.process,
-                        thread: program.thread,
-                        mode: Mode::User,
-                        modules: vec![program.module; stack.len()],
-                        stack: stack.leak(),
-                        between: (1, &program.leaves, program.module),
-                        weight: 3 + (17 * (number + 1) + 5 * place) % 23,
-                        path: None,
-                    });
-                }
-            }
-            for (path, number) in PATHS.iter().zip(0..) {
-                let program = &programs[number % programs.len()];
-                let functions = path.functions.iter().copied();
-                let frames = functions.chain(
-                    program
-                        .base
-                        .iter()
-                        .map(|function| (*function, program.module)),
-                );
-                let kernel = |module: &'static str| {
-                    if module.is_empty() {
-                        "[kernel]"
-                    } else {
-                        module
-                    }
-                };
-                let (stack, modules): (Vec<&str>, Vec<&str>) = frames
-                    .map(|(function, module)| (function, kernel(module)))
-                    .unzip();
-                kinds.push(Kind {
-                    process: program.process,
-                    thread: program.thread,
-                    mode: path.mode,
-                    stack: stack.leak(),
-                    modules,
-                    between: (path.functions.len(), &program.leaves, program.module),
-                    weight: path.weight,
-                    path: Some(number),
-                });
-            }
-            kinds
-        })
-        .collect()
+pub fn kinds(work: &'static Work) -> Vec<Vec<Kind>> {
+    let roles = work.roles.iter();
+    roles.map(|role| of_role(&role.programs, work)).collect()
+}
+
+fn of_role(programs: &'static [Program], work: &'static Work) -> Vec<Kind> {
+    let mut kinds = Vec::new();
+    for (number, program) in (0..).zip(programs) {
+        for (place, leaf) in (0..).zip(&program.leaves) {
+            let (stack, modules) = program.called_by([(leaf.as_str(), program.process.as_str())]);
+            kinds.push(Kind {
+                program,
+                mode: Mode::User,
+                stack,
+                modules,
+                between: 1,
+                weight: 3 + (17 * (number + 1) + 5 * place) % 23,
+                off_percent: 0,
+                growth: None,
+            });
+        }
+    }
+    for (path, program) in work.paths.iter().zip(programs.iter().cycle()) {
+        let (stack, modules) = program.called_by(path.frames());
+        kinds.push(Kind {
+            program,
+            mode: path.mode(),
+            stack,
+            modules,
+            between: path.functions.len(),
+            weight: path.weight,
+            off_percent: path.off_percent,
+            growth: path.growth,
+        });
+    }
+    kinds
 }
 
 impl Kind {
@@ -101,9 +82,9 @@ impl Kind {
         let frames = self.stack.iter().copied();
         let frames = frames.zip(self.modules.iter().copied());
         let mut frames: Vec<(&str, &str)> = frames.collect();
-        let (place, functions, module) = self.between;
-        let function = functions[usize::from(chance.to_le_bytes()[0]) % functions.len()];
-        frames.insert(place, (function, module));
+        let leaves = &self.program.leaves;
+        let leaf = &leaves[usize::from(chance.to_le_bytes()[0]) % leaves.len()];
+        frames.insert(self.between, (leaf, &self.program.process));
         let frames = frames.into_iter();
         frames
             .map(|(function, module)| tables.frame(function, module, module.starts_with('[')))
@@ -140,6 +121,7 @@ impl Sums {
 /// A host, whose batches are computed.
 pub struct Host<'a> {
     pub arguments: &'a Arguments,
+    pub work: &'static Work,
     pub kinds: &'a [Vec<Kind>],
     pub number: usize,
 }
@@ -168,18 +150,21 @@ impl Host<'_> {
             .iter()
             .zip(0..)
             .map(|(kind, number)| {
-                let mut weight = kind.weight * 100;
-                if kind.path == Some(REGRESSED) && self.kernel(day) == "6.12.2" {
-                    weight += kind.weight * self.arguments.regression;
-                }
-                let grows = match kind.path {
-                    Some(LOCK) => self.number % GROWN == LONGER_WAITS,
-                    Some(path) => path >= INTERRUPTS && self.number % GROWN == MORE_INTERRUPTS,
-                    None => false,
+                let more = match kind.growth {
+                    Some(Growth::NewKernel) if self.kernel(day) == "6.12.2" => {
+                        self.arguments.regression
+                    }
+                    Some(Growth::Lock) if day == 1 && self.number % GROWN == LONGER_WAITS => {
+                        self.arguments.interrupts
+                    }
+                    Some(Growth::Interrupts)
+                        if day == 1 && self.number % GROWN == MORE_INTERRUPTS =>
+                    {
+                        self.arguments.interrupts
+                    }
+                    _ => 0,
                 };
-                if grows && day == 1 {
-                    weight += kind.weight * self.arguments.interrupts;
-                }
+                let weight = kind.weight * (100 + more);
                 let ticks = all * load * weight / (weights * 100 * 100)
                     + mixed(identity ^ start, number) % 3;
                 let ticks = ticks.max(1).min(left);
@@ -192,8 +177,8 @@ impl Host<'_> {
 
     /// How many of a kind's ticks had interrupts off; `None` if that isn't known on this host.
     fn interrupts_off(&self, kind: &Kind, ticks: u64) -> Option<u64> {
-        let percent = kind.path.map_or(0, |path| OFF_PERCENT[path]);
-        self.knows_interrupts().then_some(ticks * percent / 100)
+        self.knows_interrupts()
+            .then_some(ticks * kind.off_percent / 100)
     }
 
     /// The user of a process: root, but on every other host one of two others.
@@ -210,11 +195,11 @@ impl Host<'_> {
     }
 
     fn role(&self, guest: usize) -> usize {
-        (self.number + guest) % ROLES.len()
+        (self.number + guest) % self.work.roles.len()
     }
 
     /// All batches of this host, and what is known of their ticks.
-    pub fn batches(&self) -> (Vec<Batch>, Vec<Known>) {
+    pub fn batches(&self) -> (Vec<Batch>, Vec<KnownTicks>) {
         let window = u64::from(self.arguments.window);
         let guests = self.arguments.guests;
         let mut sums: Vec<Sums> = vec![Sums::new(self.kinds[0].len()); guests * 2];
@@ -266,10 +251,10 @@ impl Host<'_> {
         let mut rows: Vec<Row> = kinds
             .map(|((kind, ticks), number)| {
                 let stack = kind.frames(mixed(identity, number), tables);
-                let user = [("user", self.user(kind.process))];
+                let user = [("user", self.user(&kind.program.process))];
                 Row {
-                    process: tables.name(kind.process),
-                    thread: tables.name(kind.thread),
+                    process: tables.name(&kind.program.process),
+                    thread: tables.name(&kind.program.thread),
                     mode: kind.mode as u8,
                     stack: Some(tables.stack(stack)),
                     ticks: *ticks,
@@ -298,7 +283,7 @@ impl Host<'_> {
         Window {
             guest: format!(
                 "{}-{}",
-                ROLES[role].0,
+                self.work.roles[role].name,
                 self.number * self.arguments.guests + guest
             ),
             kernel: self.kernel(day(start)).to_owned(),
@@ -314,11 +299,11 @@ impl Host<'_> {
         }
     }
 
-    fn known(&self, sums: &[Sums]) -> Vec<Known> {
+    fn known(&self, sums: &[Sums]) -> Vec<KnownTicks> {
         let mut known = Vec::new();
         for (sums, number) in sums.iter().zip(0..) {
             let (guest, day) = (number / 2, number % 2);
-            let one = |process, mode, stack, (ticks, off)| Known {
+            let one = |process, mode, stack, (ticks, off)| KnownTicks {
                 day,
                 host: self.number,
                 kernel: self.kernel(day),
@@ -329,12 +314,9 @@ impl Host<'_> {
                 interrupts_off: self.knows_interrupts().then_some(off),
             };
             let kinds = &self.kinds[self.role(guest)];
-            known.extend(
-                kinds
-                    .iter()
-                    .zip(&sums.kinds)
-                    .map(|(kind, ticks)| one(kind.process, kind.mode, kind.stack, *ticks)),
-            );
+            known.extend(kinds.iter().zip(&sums.kinds).map(|(kind, ticks)| {
+                one(kind.program.process.as_str(), kind.mode, kind.stack, *ticks)
+            }));
             known.push(one(IDLE, Mode::Idle, &[], (sums.idle, 0)));
         }
         known.retain(|known| known.ticks > 0);

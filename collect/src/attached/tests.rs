@@ -47,8 +47,8 @@ fn follow(path: &Path) -> (Attached, Receiver<Message>) {
     (attached, messages)
 }
 
-fn guest() -> Told {
-    Told::Guest {
+fn guest() -> LauncherMessage {
+    LauncherMessage::Guest {
         process: PROCESS,
         name: "db".to_owned(),
         labels: [("tenant".to_owned(), "a".to_owned())].into(),
@@ -76,15 +76,15 @@ fn what_the_launcher_tells_comes_with_its_pipe() {
     let connection = launcher.accept();
     let pipe = pipe();
     send_bytes(&connection, &guest().encode(), &[pipe.as_fd()]).unwrap();
-    send_bytes(&connection, &Told::LeftOut(3).encode(), &[]).unwrap();
-    let Message::Told(told, Some(pipe)) = messages.recv().unwrap() else {
+    send_bytes(&connection, &LauncherMessage::LeftOut(3).encode(), &[]).unwrap();
+    let Message::FromLauncher(told, Some(pipe)) = messages.recv().unwrap() else {
         panic!("no pipe");
     };
     assert_eq!(told, guest());
     assert_eq!(io::read_to_string(File::from(pipe)).unwrap(), "recording");
     assert!(matches!(
         messages.recv().unwrap(),
-        Message::Told(Told::LeftOut(3), None)
+        Message::FromLauncher(LauncherMessage::LeftOut(3), None)
     ));
     // It says nothing but that it wants no more.
     assert_eq!(
@@ -105,7 +105,7 @@ fn what_the_launcher_tells_comes_with_its_pipe() {
 #[test]
 fn damaged_messages_end_the_connection() {
     let bytes = guest().encode();
-    let mut unknown = bytes;
+    let mut unknown = bytes.clone();
     unknown[0] = 9;
     let pipes = [pipe(), pipe()];
     let files = |count: usize| -> Vec<_> { pipes.iter().take(count).map(AsFd::as_fd).collect() };
@@ -117,7 +117,7 @@ fn damaged_messages_end_the_connection() {
         // No pipe, and more than one.
         (&bytes[..], 0),
         (&bytes[..], 2),
-        (&Told::LeftOut(1).encode()[..], 1),
+        (&LauncherMessage::LeftOut(1).encode()[..], 1),
         (&[][..], 1),
     ] {
         let launcher = Launcher::new();
@@ -146,9 +146,9 @@ fn a_launcher_that_there_is_not_yet_is_connected_to_later() {
         folder,
     };
     let connection = launcher.accept();
-    let warning = Told::Warning("no rights".to_owned());
+    let warning = LauncherMessage::Warning("no rights".to_owned());
     send_bytes(&connection, &warning.encode(), &[]).unwrap();
-    let Message::Told(told, None) = messages.recv().unwrap() else {
+    let Message::FromLauncher(told, None) = messages.recv().unwrap() else {
         panic!("nothing is told");
     };
     assert_eq!(told, warning);

@@ -8,8 +8,8 @@ use super::{Collector, Failure, Guest, Host, Origin, POLL, SECOND};
 use crate::attached::Attached;
 use crate::backoff::Backoff;
 use crate::gather::Gather;
-use crate::launcher::message::{Process, Told};
-use crate::sockets::{Followed, Socket, Wanted, attached_name, find, guest_name};
+use crate::launcher::message::{LauncherMessage, Process};
+use crate::sockets::{FollowedGuest, RecorderSettings, Socket, attached_name, find, guest_name};
 
 /// The interval between searches for sockets, besides those that inotify causes.
 const LOOK: Duration = Duration::from_secs(5);
@@ -82,20 +82,20 @@ impl Collector<'_> {
     }
 
     pub(super) fn follow(&mut self, socket: Socket) {
-        let (path, wanted) = (socket.path.clone(), Wanted::new(self.config));
+        let (path, wanted) = (socket.path.clone(), RecorderSettings::new(self.config));
         let origin = Origin::Socket(socket.clone());
         let name = guest_name(&socket, |name| self.is_taken(name, &origin));
         self.last_number += 1;
-        let followed = Followed::start(path, self.last_number, wanted, self.sender.clone());
+        let followed = FollowedGuest::start(path, self.last_number, wanted, self.sender.clone());
         self.add(origin, name, Gather::default(), followed);
     }
 
     /// Takes what the launcher has told.
-    pub(super) fn take_told(&mut self, told: Told, pipe: Option<OwnedFd>) {
+    pub(super) fn take_told(&mut self, told: LauncherMessage, pipe: Option<OwnedFd>) {
         self.no_launcher.clear();
         match (told, pipe) {
             (
-                Told::Guest {
+                LauncherMessage::Guest {
                     process,
                     name,
                     labels,
@@ -105,9 +105,9 @@ impl Collector<'_> {
                 let gather = Gather::with_labels(labels);
                 self.follow_attached(process, &name, gather, pipe);
             }
-            (Told::Guest { .. }, None) => {}
+            (LauncherMessage::Guest { .. }, None) => {}
             (
-                Told::Ended {
+                LauncherMessage::Ended {
                     process,
                     has_failed,
                     said,
@@ -121,12 +121,12 @@ impl Collector<'_> {
                 };
                 log::log!(level, "kvmprof attach {process} has ended: {said}");
             }
-            (Told::LeftOut(count), _) => {
+            (LauncherMessage::LeftOut(count), _) => {
                 if let Some(attached) = &mut self.attached {
                     attached.note_left_out(count.try_into().unwrap_or(usize::MAX));
                 }
             }
-            (Told::Warning(message), _) => log::warn!("{message}"),
+            (LauncherMessage::Warning(message), _) => log::warn!("{message}"),
         }
     }
 
@@ -155,7 +155,7 @@ impl Collector<'_> {
         let origin = Origin::Launcher(process);
         let name = attached_name(process, own, |name| self.is_taken(name, &origin));
         self.last_number += 1;
-        let followed = Followed::read(pipe, self.last_number, self.sender.clone());
+        let followed = FollowedGuest::read(pipe, self.last_number, self.sender.clone());
         self.add(origin, name, gather, followed);
     }
 
@@ -175,7 +175,7 @@ impl Collector<'_> {
         origin: Origin,
         name: String,
         gather: Gather,
-        followed: io::Result<Followed>,
+        followed: io::Result<FollowedGuest>,
     ) {
         match followed {
             Ok(followed) => {

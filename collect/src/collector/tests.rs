@@ -2,9 +2,9 @@ use std::io::Read;
 use std::os::unix::net::UnixListener;
 
 use kvmprof_recording::Ticks;
-use kvmprof_recording::file::{Block, Kind, RecordingInfo, SamplesEncoder, header};
 
 use super::*;
+use crate::gather::tests::{begin, block};
 use crate::sockets::socket_at;
 
 /// The host of a collector, which keeps the collector's reports.
@@ -62,25 +62,20 @@ impl Collector<'_> {
     }
 }
 
-/// The first blocks of a recording.
-fn begin() -> Vec<u8> {
-    let info = RecordingInfo {
-        hz: 20,
-        ..RecordingInfo::default()
-    };
-    let info = serde_json::to_vec(&info).unwrap();
-    [header().to_vec(), Block::encode(Kind::Info, &info).unwrap()].concat()
-}
-
 /// Ticks of the present time.
 fn idle(ticks: u64) -> Vec<u8> {
-    let mut encoder = SamplesEncoder::default();
-    let ticks = Ticks {
+    block(&[Ticks {
         idle: ticks,
         ..Ticks::default()
-    };
-    encoder.push(&ticks, &[]);
-    Block::encode(Kind::Samples, &encoder.take().bytes).unwrap()
+    }])
+}
+
+impl Calls {
+    /// The starts of the batches, and the ticks in them.
+    fn ticks(&self) -> Vec<(u64, u64)> {
+        let batches = self.batches.iter();
+        batches.map(|batch| (batch.start, batch.ticks())).collect()
+    }
 }
 
 /// A guest's ticks come after the window's end. A collector that is killed before that loses the window, too.
@@ -125,9 +120,7 @@ fn a_clock_set_back_far_starts_windows_of_another_boot() {
         assert_eq!(calls.open, BTreeMap::from([(earlier, 1)]));
         collector.hear(&idle(7), earlier + 9);
         collector.close_at(calls, false, earlier + 10 + GRACE);
-        let all = calls.batches.iter();
-        let all: Vec<(u64, u64)> = all.map(|batch| (batch.start, batch.ticks())).collect();
-        assert_eq!(all, [(START, 5), (earlier, 7)]);
+        assert_eq!(calls.ticks(), [(START, 5), (earlier, 7)]);
         assert_eq!(calls.batches[0].boot, "b007");
         assert_ne!(calls.batches[1].boot, "b007");
     });
@@ -143,9 +136,7 @@ fn a_clock_set_back_a_little_reopens_no_window() {
         collector.close_at(calls, false, START + 5);
         collector.hear(&idle(7), START + 6);
         collector.close_at(calls, false, START + 20 + GRACE);
-        let all = calls.batches.iter();
-        let all: Vec<(u64, u64)> = all.map(|batch| (batch.start, batch.ticks())).collect();
-        assert_eq!(all, [(START, 5), (START + 10, 7)]);
+        assert_eq!(calls.ticks(), [(START, 5), (START + 10, 7)]);
         assert!(calls.batches.iter().all(|batch| batch.boot == "b007"));
     });
 }

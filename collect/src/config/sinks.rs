@@ -124,12 +124,17 @@ impl TryFrom<SinkKeys> for SinkConfig {
 }
 
 impl SinkKeys {
-    fn into_kind(self) -> Result<SinkKind, String> {
+    fn into_kind(mut self) -> Result<SinkKind, String> {
+        let tls = Tls {
+            ca_file: self.ca_file.take(),
+            certificate_file: self.certificate_file.take(),
+            key_file: self.key_file.take(),
+        };
         if self.protocol.is_some() && self.r#type != "otlp" {
             return Err("protocol is for otlp".to_owned());
         }
         if self.r#type == "parquet" {
-            return self.into_parquet();
+            return self.into_parquet(tls);
         }
         if self.folder.is_some() || self.seconds.is_some() {
             return Err("folder and seconds are for parquet".to_owned());
@@ -141,11 +146,7 @@ impl SinkKeys {
             url: self.url.ok_or("url is missing")?,
             headers: self.headers.unwrap_or_default(),
             header_files: self.header_files.unwrap_or_default(),
-            tls: Tls {
-                ca_file: self.ca_file,
-                certificate_file: self.certificate_file,
-                key_file: self.key_file,
-            },
+            tls,
         };
         Ok(match (self.r#type.as_str(), self.protocol.as_deref()) {
             ("pyroscope", _) => SinkKind::Pyroscope(endpoint),
@@ -157,7 +158,7 @@ impl SinkKeys {
         })
     }
 
-    fn into_parquet(self) -> Result<SinkKind, String> {
+    fn into_parquet(self, tls: Tls) -> Result<SinkKind, String> {
         if self.headers.is_some() || self.header_files.is_some() {
             return Err("parquet has no headers".to_owned());
         }
@@ -166,11 +167,7 @@ impl SinkKeys {
             url: self.url.unwrap_or_default(),
             options: self.options.unwrap_or_default(),
             option_files: self.option_files.unwrap_or_default(),
-            tls: Tls {
-                ca_file: self.ca_file,
-                certificate_file: self.certificate_file,
-                key_file: self.key_file,
-            },
+            tls,
         };
         match self.folder {
             None if bucket.url.is_empty() => Err("folder or url is missing".to_owned()),

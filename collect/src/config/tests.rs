@@ -7,7 +7,7 @@ mod mutator;
 /// Changed examples of [`damaged_configurations_are_refused_or_read`].
 const DAMAGED: u32 = 5000;
 
-fn config(text: &str) -> Result<Config, ConfigError> {
+fn config(text: &str) -> anyhow::Result<Config> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("collect.toml");
     std::fs::write(&path, text).unwrap();

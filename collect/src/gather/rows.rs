@@ -27,7 +27,7 @@ impl OpenWindow {
         let mut sums = Sums::default();
         let mut elsewhere = self.elsewhere;
         let named = self.named(resolver, stacks, policy, &mut elsewhere);
-        let ticks = |row: &Named| row.count.ticks;
+        let ticks = |row: &NamedSamples| row.count.ticks;
         let processes = most(
             policy.processes,
             named.iter().map(|row| (row.process.as_str(), ticks(row))),
@@ -84,7 +84,7 @@ impl OpenWindow {
         stacks: &GuestStacks,
         policy: &Policy,
         elsewhere: &mut [Count; Mode::ALL.len()],
-    ) -> Vec<Named> {
+    ) -> Vec<NamedSamples> {
         let mut named = Vec::with_capacity(self.rows.len());
         for ((number, comm), count) in &self.rows {
             let Some((pid, stack)) = stacks.get(*number) else {
@@ -102,7 +102,7 @@ impl OpenWindow {
             // The labels of a process whose name is hashed may say which one it is.
             let is_shown = shown == process;
             let has_pid = is_shown && policy.labels.iter().any(|key| key == PID);
-            named.push(Named {
+            named.push(NamedSamples {
                 process: shown,
                 thread,
                 labels: if is_shown {
@@ -123,7 +123,7 @@ impl OpenWindow {
 }
 
 /// Samples with the same stack and the same name of the thread.
-struct Named {
+struct NamedSamples {
     process: String,
     thread: String,
     /// The stack's number.

@@ -2,7 +2,7 @@ use std::cmp::Reverse;
 use std::collections::HashSet;
 
 use kvmprof_recording::file::{KERNEL_CLOCK, ResetInfo, SamplesEncoder, header};
-use kvmprof_recording::{IPL_MASKED, Sample, StackEnd, StackSummary};
+use kvmprof_recording::{IPL_MASKED, Sample, StackEnd, StackSummary, comm_of};
 
 use super::*;
 use crate::batch::{Batch, IDLE, OTHER};
@@ -26,11 +26,10 @@ pub(crate) fn begin() -> Vec<u8> {
         hz: 20,
         ..RecordingInfo::default()
     };
-    let info = serde_json::to_vec(&info).unwrap();
     let symbols = b"ffffffff81000000 T work\nffffffff81000100 T main\n";
     let blocks = [
         header().to_vec(),
-        Block::encode(Kind::Info, &info).unwrap(),
+        info.to_block().unwrap(),
         Block::encode(Kind::Symbols, symbols).unwrap(),
     ];
     blocks.concat()
@@ -38,14 +37,12 @@ pub(crate) fn begin() -> Vec<u8> {
 
 /// A sample at `second` of the thread `comm` of process `pid`, and an idle tick before it.
 pub(crate) fn ticks(second: u64, pid: i32, comm: &str) -> Ticks {
-    let mut name = [0; COMM_LENGTH];
-    name[..comm.len()].copy_from_slice(comm.as_bytes());
     let sample = Sample {
         time: second * SECOND,
         pc: 0xffff_ffff_8100_0010,
         pid,
         tid: pid,
-        comm: name,
+        comm: comm_of(comm),
         mode: Mode::Kernel,
         stack: StackSummary {
             kernel: 2,
@@ -62,11 +59,32 @@ pub(crate) fn ticks(second: u64, pid: i32, comm: &str) -> Ticks {
 }
 
 pub(crate) fn block(all: &[Ticks]) -> Vec<u8> {
+    block_of(all, &[0xffff_ffff_8100_0010, 0xffff_ffff_8100_0110])
+}
+
+/// A block of ticks, all with these frames.
+fn block_of(all: &[Ticks], frames: &[u64]) -> Vec<u8> {
     let mut encoder = SamplesEncoder::default();
     for ticks in all {
-        encoder.push(ticks, &[0xffff_ffff_8100_0010, 0xffff_ffff_8100_0110]);
+        encoder.push(ticks, frames);
     }
     Block::encode(Kind::Samples, &encoder.take().bytes).unwrap()
+}
+
+/// A block of one sample of process `pid` without a stack, at the address `pc`.
+fn block_without_stack(second: u64, pid: i32, comm: &str, pc: u64) -> Vec<u8> {
+    let mut ticks = ticks(second, pid, comm);
+    if let Some(sample) = &mut ticks.sample {
+        (sample.pc, sample.stack) = (pc, StackSummary::default());
+    }
+    block_of(&[ticks], &[])
+}
+
+/// What is gathered of a recording that has just begun.
+fn begun() -> Gather {
+    let mut gather = Gather::default();
+    assert_eq!(gather.feed(&begin(), at(1, 0)), Ok(State::Live));
+    gather
 }
 
 pub(crate) fn policy(processes: usize, threads: usize, drop: &[&str]) -> Policy {
@@ -81,8 +99,12 @@ pub(crate) fn policy(processes: usize, threads: usize, drop: &[&str]) -> Policy 
 }
 
 pub(crate) fn close(gather: &mut Gather, start: u64, policy: &Policy) -> Batch {
-    let mut names = Names::default();
-    let mut names = BatchNames::new(&mut names);
+    close_with(gather, start, policy, &mut Names::default())
+}
+
+/// The same with the names of earlier windows.
+fn close_with(gather: &mut Gather, start: u64, policy: &Policy, names: &mut Names) -> Batch {
+    let mut names = BatchNames::new(names);
     let window = gather.close(1_000_000 + start, "guest", policy, &mut names);
     let mut batch = Batch {
         windows: window.into_iter().collect(),
@@ -105,8 +127,7 @@ fn rows(batch: &Batch) -> Vec<(&str, &str, u64)> {
 
 #[test]
 fn a_sample_counts_for_the_window_of_its_time() {
-    let mut gather = Gather::default();
-    assert_eq!(gather.feed(&begin(), at(5, 0)), Ok(State::Live));
+    let mut gather = begun();
     let all = [ticks(3, 7, "one"), ticks(8, 7, "one"), ticks(11, 7, "one")];
     // In pieces of any length.
     for piece in block(&all).chunks(5) {
@@ -146,8 +167,7 @@ fn ticks_without_a_sample_count_for_their_window() {
     let mut sampled = ticks(11, 7, "one");
     (sampled.vcpu, sampled.idle) = (1, 100);
     sampled.sample.as_mut().unwrap().vcpu = 1;
-    let mut gather = Gather::default();
-    gather.feed(&begin(), at(1, 0)).unwrap();
+    let mut gather = begun();
     // At 20 Hz: ten seconds of vCPU 0 until now, and on vCPU 1 five before its sample.
     let all = [idle(0, 120), idle(1, 0), sampled, idle(0, 80)];
     gather.feed(&block(&all), at(11, 0)).unwrap();
@@ -163,8 +183,7 @@ fn ticks_without_a_sample_count_for_their_window() {
 
 #[test]
 fn names_are_bounded_or_dropped() {
-    let mut gather = Gather::default();
-    gather.feed(&begin(), at(5, 0)).unwrap();
+    let mut gather = begun();
     let mut all = Vec::new();
     for (pid, name, count) in [
         (1, "often", 5),
@@ -195,17 +214,10 @@ fn names_are_bounded_or_dropped() {
 
 #[test]
 fn endless_names_and_stacks_take_bounded_memory() {
-    let mut gather = Gather::default();
-    gather.feed(&begin(), at(5, 0)).unwrap();
+    let mut gather = begun();
     for number in 0..20_000 {
-        let mut ticks = ticks(1, number, &format!("n{number}"));
-        if let Some(sample) = &mut ticks.sample {
-            sample.stack = StackSummary::default();
-            sample.pc = u64::from(number.unsigned_abs());
-        }
-        let mut encoder = SamplesEncoder::default();
-        encoder.push(&ticks, &[]);
-        let bytes = Block::encode(Kind::Samples, &encoder.take().bytes).unwrap();
+        let pc = u64::from(number.unsigned_abs());
+        let bytes = block_without_stack(1, number, &format!("n{number}"), pc);
         gather.feed(&bytes, at(5, 0)).unwrap();
     }
     let batch = close(&mut gather, 0, &policy(64, 256, &[]));
@@ -230,8 +242,7 @@ fn endless_names_and_stacks_take_bounded_memory() {
 
 #[test]
 fn a_name_that_is_not_ascii_has_question_marks() {
-    let mut gather = Gather::default();
-    gather.feed(&begin(), at(5, 0)).unwrap();
+    let mut gather = begun();
     let mut ticks = ticks(1, 7, "abc");
     if let Some(sample) = &mut ticks.sample {
         sample.comm[1] = 0xff;
@@ -244,8 +255,7 @@ fn a_name_that_is_not_ascii_has_question_marks() {
 
 #[test]
 fn a_restart_makes_the_recording_stale_and_nonsense_ends_it() {
-    let mut gather = Gather::default();
-    gather.feed(&begin(), at(5, 0)).unwrap();
+    let mut gather = begun();
     let reset = (ResetInfo { time: 1 }).to_block().unwrap();
     assert_eq!(gather.feed(&reset, at(5, 0)), Ok(State::Stale));
     assert!(gather.was_reset());
@@ -274,8 +284,7 @@ fn hashed_names_stay_on_the_host() {
             hash: Some(hash),
             ..policy(10, 10, &[])
         };
-        let mut gather = Gather::default();
-        gather.feed(&begin(), at(1, 0)).unwrap();
+        let mut gather = begun();
         let secret = [ticks(1, 7, "secret-1"), ticks(2, 7, "secret-1")];
         gather.feed(&block(&secret), at(3, 0)).unwrap();
         let batch = close(&mut gather, 0, &policy);
@@ -313,8 +322,7 @@ fn rules_cover_names_of_threads() {
             hash,
             ..policy(10, 10, drop)
         };
-        let mut gather = Gather::default();
-        gather.feed(&begin(), at(1, 0)).unwrap();
+        let mut gather = begun();
         gather.feed(&block(&all), at(3, 0)).unwrap();
         let batch = close(&mut gather, 0, &policy);
         let text = serde_json::to_string(&batch).unwrap();
@@ -361,11 +369,8 @@ fn ticks_with_interrupts_off_are_counted() {
             clock: clock.to_owned(),
             ..RecordingInfo::default()
         };
-        let info = serde_json::to_vec(&info).unwrap();
-        let mut gather = Gather::default();
-        gather.feed(&begin(), at(1, 0)).unwrap();
-        let info = Block::encode(Kind::Info, &info).unwrap();
-        gather.feed(&info, at(1, 0)).unwrap();
+        let mut gather = begun();
+        gather.feed(&info.to_block().unwrap(), at(1, 0)).unwrap();
         gather.feed(&block(&all), at(6, 0)).unwrap();
         let batch = close(&mut gather, 0, &policy(9, 9, &["secret"]));
         let window = &batch.windows[0];
@@ -387,19 +392,10 @@ fn ticks_with_interrupts_off_are_counted() {
 
 #[test]
 fn stacks_are_kept_across_windows_for_a_bounded_time() {
-    let mut gather = Gather::default();
+    let mut gather = begun();
     let mut names = Names::default();
-    gather.feed(&begin(), at(1, 0)).unwrap();
     let all = policy(9, 9, &[]);
-    let sample = |second: u64, pc: u64| {
-        let mut ticks = ticks(second, 7, "one");
-        if let Some(sample) = &mut ticks.sample {
-            (sample.pc, sample.stack) = (pc, StackSummary::default());
-        }
-        let mut encoder = SamplesEncoder::default();
-        encoder.push(&ticks, &[]);
-        Block::encode(Kind::Samples, &encoder.take().bytes).unwrap()
-    };
+    let sample = |second: u64, pc: u64| block_without_stack(second, 7, "one", pc);
     let work = 0xffff_ffff_8100_0020;
     for window in 0..8 {
         // Each window has 200 stacks of its own, and one common stack. When it is closed, the next one is open.
@@ -412,13 +408,7 @@ fn stacks_are_kept_across_windows_for_a_bounded_time() {
         let next = second + 10;
         let pc = 1000 * (window + 2);
         gather.feed(&sample(next, pc), at(next, second)).unwrap();
-        let mut named = BatchNames::new(&mut names);
-        let window = gather.close(1_000_000 + second, "guest", &all, &mut named);
-        let mut batch = Batch {
-            windows: window.into_iter().collect(),
-            ..Batch::default()
-        };
-        named.tables.into_batch(&mut batch);
+        let batch = close_with(&mut gather, second, &all, &mut names);
         let rows = batch.windows[0].rows.iter().filter_map(|row| {
             let (_, frame) = batch.frames(row).next()?;
             Some((batch.name(frame.function), row.ticks))

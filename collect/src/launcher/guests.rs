@@ -13,7 +13,7 @@ use glob::Pattern;
 use kvmprof_attach::{HostKernel, Machine, NameRules, find_machines};
 use kvmprof_report::text::visible;
 
-use super::message::{MAX_NAME, MAX_VALUE, Process, Told, cut};
+use super::message::{LauncherMessage, MAX_NAME, MAX_VALUE, Process, cut};
 use crate::backoff::Backoff;
 use crate::child::{Child, ENDING, program};
 use crate::config::Config;
@@ -29,13 +29,13 @@ const MAX_OWN_NAME: usize = MAX_NAME - 24;
 
 /// When something is done again, each time after a longer wait. What has gone well for as long as the longest wait begins anew.
 #[derive(Debug)]
-pub(super) struct Again {
+pub(super) struct Retry {
     until: Instant,
     backoff: Backoff,
     begun: Instant,
 }
 
-impl Again {
+impl Retry {
     /// It is due.
     pub(super) fn now() -> Self {
         let now = Instant::now();
@@ -71,7 +71,7 @@ struct Guest {
     labels: BTreeMap<String, String>,
     /// `None` until the next attempt.
     child: Option<Child>,
-    again: Again,
+    again: Retry,
 }
 
 /// A `kvmprof attach` whose guest has ended, and that was asked to end.
@@ -109,7 +109,7 @@ pub struct Guests {
     /// What has been warned of.
     warnings: BTreeSet<String>,
     /// What the collector isn't told yet, with the pipe of a guest.
-    told: VecDeque<(Told, Option<OwnedFd>)>,
+    told: VecDeque<(LauncherMessage, Option<OwnedFd>)>,
 }
 
 impl Guests {
@@ -151,18 +151,18 @@ impl Guests {
     }
 
     /// What the collector is to be told next.
-    pub fn next_told(&mut self) -> Option<(Told, Option<OwnedFd>)> {
+    pub fn next_told(&mut self) -> Option<(LauncherMessage, Option<OwnedFd>)> {
         self.told.pop_front()
     }
 
     /// Puts back what couldn't be told yet.
-    pub fn put_back(&mut self, told: (Told, Option<OwnedFd>)) {
+    pub fn put_back(&mut self, told: (LauncherMessage, Option<OwnedFd>)) {
         self.told.push_front(told);
     }
 
     /// Adds something that the collector is to be told.
     #[cfg(test)]
-    pub fn put_last(&mut self, told: (Told, Option<OwnedFd>)) {
+    pub fn put_last(&mut self, told: (LauncherMessage, Option<OwnedFd>)) {
         self.told.push_back(told);
     }
 
@@ -174,7 +174,8 @@ impl Guests {
     /// Warns of something once.
     fn warn(&mut self, message: String) {
         if self.warnings.len() < MAX_WARNINGS && self.warnings.insert(message.clone()) {
-            self.told.push_back((Told::Warning(message), None));
+            self.told
+                .push_back((LauncherMessage::Warning(message), None));
         }
     }
 
@@ -240,7 +241,8 @@ impl Guests {
         let left_out = machines.len() - chosen.len();
         if std::mem::replace(&mut self.left_out, left_out) != left_out {
             let left_out = u32::try_from(left_out).unwrap_or(u32::MAX);
-            self.told.push_back((Told::LeftOut(left_out), None));
+            self.told
+                .push_back((LauncherMessage::LeftOut(left_out), None));
         }
         machines.retain(|process, _| chosen.contains(process));
         // A `kvmprof attach` whose guest has ended ends by itself, or is ended here, without waiting for it.
@@ -263,7 +265,7 @@ impl Guests {
                 name: self.name_of(&machine),
                 labels: labels_of(&machine),
                 child: None,
-                again: Again::now(),
+                again: Retry::now(),
             };
             self.guests.insert(process, guest);
         }
@@ -383,10 +385,10 @@ impl Guest {
     }
 
     /// What the collector is told of an attempt.
-    fn begun(&mut self, pipe: io::Result<io::PipeReader>) -> (Told, Option<OwnedFd>) {
+    fn begun(&mut self, pipe: io::Result<io::PipeReader>) -> (LauncherMessage, Option<OwnedFd>) {
         match pipe {
             Ok(pipe) => {
-                let told = Told::Guest {
+                let told = LauncherMessage::Guest {
                     process: self.process,
                     name: self.name.clone(),
                     labels: self.labels.clone(),
@@ -397,9 +399,9 @@ impl Guest {
         }
     }
 
-    fn ended(&mut self, has_succeeded: bool, said: &str) -> Told {
+    fn ended(&mut self, has_succeeded: bool, said: &str) -> LauncherMessage {
         self.again.end(has_succeeded);
-        Told::Ended {
+        LauncherMessage::Ended {
             process: self.process,
             has_failed: !has_succeeded,
             said: said.trim().to_owned(),

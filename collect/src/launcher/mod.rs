@@ -2,7 +2,7 @@
 //! network, has none of them.
 //!
 //! Which guests these are, how many, at what rate and how they are sampled is in the launcher's own configuration. A collector connects to its socket and is
-//! told ([`message::Told`]) which guests there are, each with the pipe that its recording comes by. It can't say anything, so that whoever has taken it over can only
+//! told ([`message::LauncherMessage`]) which guests there are, each with the pipe that its recording comes by. It can't say anything, so that whoever has taken it over can only
 //! close pipes and connections: each makes the next attempt later.
 
 mod guests;
@@ -22,10 +22,10 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg};
 use rustix::process::{Pid, WaitOptions, waitpid};
 
-use self::guests::{Again, Guests};
+use self::guests::{Guests, Retry};
 pub use self::listener::Listener;
 pub(crate) use self::listener::new_socket;
-use self::message::Told;
+use self::message::LauncherMessage;
 use crate::config::Config;
 
 /// The interval between looks at guests and signals.
@@ -148,7 +148,7 @@ impl Launcher<'_> {
             process::keep_tracer_rights().context("Cannot give up rights")?;
         }
         let interrupt = Interrupt::on_signals()?;
-        let (mut session, mut again) = (None::<Session>, Again::now());
+        let (mut session, mut again) = (None::<Session>, Retry::now());
         while !interrupt.is_raised() && self.has_parent() {
             if let Some(open) = &mut session {
                 if !open.goes_on() {
@@ -203,7 +203,8 @@ impl Launcher<'_> {
             }),
             Err(error) => {
                 log::error!("{error:#}");
-                let warning = Told::Warning(format!("The launcher's configuration: {error:#}"));
+                let warning =
+                    LauncherMessage::Warning(format!("The launcher's configuration: {error:#}"));
                 // The collector hears of it by the end of the connection, too.
                 let _ = send(&connection, &warning, None);
                 None
@@ -245,7 +246,7 @@ impl Session {
 }
 
 /// Sends one message, without waiting for room.
-fn send(connection: &OwnedFd, told: &Told, pipe: Option<&OwnedFd>) -> Result<(), Errno> {
+fn send(connection: &OwnedFd, told: &LauncherMessage, pipe: Option<&OwnedFd>) -> Result<(), Errno> {
     let files: Vec<BorrowedFd<'_>> = pipe.into_iter().map(AsFd::as_fd).collect();
     send_bytes(connection, &told.encode(), &files)
 }

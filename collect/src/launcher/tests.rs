@@ -43,7 +43,7 @@ fn a_slow_collector_holds_nobody_up() {
     let (mut slow, collector) = session();
     let count = 2000;
     let warn = |session: &mut Session, number: u32| {
-        let warning = Told::Warning(number.to_string());
+        let warning = LauncherMessage::Warning(number.to_string());
         session.guests.put_last((warning, None));
     };
     (0..count).for_each(|number| warn(&mut slow, number));
@@ -53,12 +53,12 @@ fn a_slow_collector_holds_nobody_up() {
     let mut numbers = 0..count;
     while !numbers.is_empty() {
         match rustix::net::recv(&collector, &mut bytes, RecvFlags::DONTWAIT) {
-            Ok((_, length)) => match Told::decode(&bytes[..length], 0).unwrap() {
-                Told::Warning(text) if text.parse() == Ok(numbers.start) => {
+            Ok((_, length)) => match LauncherMessage::decode(&bytes[..length], 0).unwrap() {
+                LauncherMessage::Warning(text) if text.parse() == Ok(numbers.start) => {
                     numbers.next();
                 }
                 // What this host lacks for attaching.
-                other => assert!(matches!(other, Told::Warning(_)), "{other:?}"),
+                other => assert!(matches!(other, LauncherMessage::Warning(_)), "{other:?}"),
             },
             Err(_) => assert!(slow.goes_on()),
         }

@@ -1,11 +1,14 @@
 //! HTTP requests to sinks.
 
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use prost::Message;
 use ureq::http::Response;
 use ureq::tls::TlsConfig;
 use ureq::{Agent, Body, SendBody};
@@ -48,6 +51,13 @@ fn agent_with(tls: TlsConfig, time: Duration) -> Agent {
         .tls_config(tls)
         .build();
     config.new_agent()
+}
+
+/// The message in protocol buffers, compressed by gzip.
+pub fn packed(message: &impl Message) -> io::Result<Vec<u8>> {
+    let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
+    packer.write_all(&message.encode_to_vec())?;
+    packer.finish()
 }
 
 impl Poster {

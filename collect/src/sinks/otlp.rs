@@ -3,12 +3,9 @@
 //! <https://github.com/open-telemetry/opentelemetry-proto>, `profiles/v1development`; names of attributes are those of the semantic
 //! conventions where they have one.
 
-use std::io::Write;
 use std::sync::Arc;
 
 use anyhow::anyhow;
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use kvmprof_report::model::Table;
 use opentelemetry_proto::tonic::collector::profiles::v1development::{
     ExportProfilesServiceRequest, ExportProfilesServiceResponse,
@@ -20,7 +17,7 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 use prost::Message;
 
 use super::departure::Departure;
-use super::http::Poster;
+use super::http::{Poster, packed};
 use super::{Failure, NO_STACK, Sink};
 use crate::batch::{Batch, Row, Window};
 use crate::config::Endpoint;
@@ -150,11 +147,7 @@ impl Sender for Http {
         request: ExportProfilesServiceRequest,
         departure: &Arc<Departure>,
     ) -> Result<ExportProfilesServiceResponse, Failure> {
-        let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
-        let packed = packer
-            .write_all(&request.encode_to_vec())
-            .and_then(|()| packer.finish());
-        let packed = packed.map_err(anyhow::Error::from)?;
+        let packed = packed(&request).map_err(anyhow::Error::from)?;
         let headers = [
             ("Content-Type", "application/x-protobuf"),
             ("Content-Encoding", "gzip"),

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use kvmprof_recording::file::NewFile;
+use kvmprof_report::text::utc;
 use parquet::basic::Compression;
 use parquet::column::writer::ColumnWriter;
 use parquet::data_type::ByteArray;
@@ -219,8 +220,7 @@ pub fn write(target: &dyn Target, batches: &[Batch]) -> anyhow::Result<()> {
 
 /// The folder for a window.
 fn folder_of(batch: &Batch, window: &Window) -> PathBuf {
-    let (year, month, day) = date(batch.start);
-    let mut place = PathBuf::from(format!("date={year:04}-{month:02}-{day:02}"));
+    let mut place = PathBuf::from(format!("date={}", date(batch.start)));
     place.push(format!("host={}", part_of_path(&batch.host)));
     place.push(format!("guest={}", part_of_path(&window.guest)));
     place
@@ -243,21 +243,11 @@ fn part_of_path(name: &str) -> String {
     part
 }
 
-/// The day of a time in s since 1970 (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`).
-fn date(seconds: u64) -> (u64, u64, u64) {
-    let days = seconds / 86_400 + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 {
-        month_from_march + 3
-    } else {
-        month_from_march - 9
-    };
-    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
+/// The date of a time in s since 1970, such as `2026-03-01`.
+fn date(seconds: u64) -> String {
+    // Its text begins with the date, and 0 is no known time for it.
+    let time = utc(seconds.saturating_mul(1_000_000_000).max(1)).unwrap_or_default();
+    time.chars().take_while(|part| *part != ' ').collect()
 }
 
 impl Target for Folder {

@@ -1,20 +1,16 @@
 //! Windows as pprof profiles for Pyroscope or Parca, one request for each window.
 
 use std::collections::HashMap;
-use std::io::Write;
 use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use kvmprof_report::export::{PprofTables, pprof_message as message, pprof_number as number};
 use kvmprof_report::model::Range;
-use prost::Message;
 use serde_json::json;
 
 use super::departure::Departure;
-use super::http::Poster;
+use super::http::{Poster, packed};
 use super::{Failure, Sink};
 use crate::batch::{Batch, Window};
 use crate::config::Endpoint;
@@ -119,11 +115,7 @@ impl Sink for PprofSink {
         let Some((batch, window)) = find(batches, part) else {
             return Ok(());
         };
-        let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
-        let packed = packer
-            .write_all(&profile(batch, window).encode_to_vec())
-            .and_then(|()| packer.finish());
-        let packed = packed.map_err(anyhow::Error::from)?;
+        let packed = packed(&profile(batch, window)).map_err(anyhow::Error::from)?;
         match self.dialect {
             Dialect::Pyroscope => self.to_pyroscope(batch, window, &packed, departure),
             Dialect::Parca => self.to_parca(batch, window, &packed, departure),

@@ -1,4 +1,5 @@
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::parquet::{NamedWindow, Target};
 use super::*;
@@ -25,12 +26,13 @@ fn retry_delays_grow_to_a_limit_with_jitter() {
     assert!(chances.len() > 100, "{chances:?}");
 }
 
-/// Accepts a batch in three parts, and closes the spool while the first one is sent.
-struct Closing(Arc<Spool>);
+/// Accepts each batch in this number of parts of ten ticks. The function is called before and after the departure of each part, with the part, and whether it
+/// has departed.
+struct PartSink<F: FnMut(usize, bool) + Send>(usize, F);
 
-impl Sink for Closing {
-    fn parts(&mut self, _: &[Batch]) -> usize {
-        3
+impl<F: FnMut(usize, bool) + Send> Sink for PartSink<F> {
+    fn parts(&mut self, batches: &[Batch]) -> usize {
+        self.0 * batches.len()
     }
 
     fn part(&self, _: &[Batch], _: usize) -> (u64, u64) {
@@ -43,12 +45,20 @@ impl Sink for Closing {
         part: usize,
         departure: &Arc<Departure>,
     ) -> Result<(), Failure> {
+        (self.1)(part, false);
         departure.note().map_err(anyhow::Error::from)?;
-        if part == 0 {
-            self.0.close();
-        }
+        (self.1)(part, true);
         Ok(())
     }
+}
+
+/// A spool in `folder` for one sink.
+fn open(folder: &Path) -> anyhow::Result<Arc<Spool>> {
+    Ok(Arc::new(Spool::open(
+        &folder.join("spool"),
+        1 << 30,
+        &["a"],
+    )?))
 }
 
 /// Delivers the batches in `spool` to `sink`. Returns its progress, and the number of batches that wait for it.
@@ -64,75 +74,23 @@ fn run(spool: &Arc<Spool>, sink: &mut dyn Sink) -> (Progress, u64) {
     (progress, waiting)
 }
 
-/// Accepts batches in two parts, and counts the parts.
-#[derive(Default)]
-struct PartCounter(u64);
-
-impl Sink for PartCounter {
-    fn parts(&mut self, batches: &[Batch]) -> usize {
-        2 * batches.len()
-    }
-
-    fn part(&self, _: &[Batch], _: usize) -> (u64, u64) {
-        (1, 8)
-    }
-
-    fn send(&mut self, _: &[Batch], _: usize, departure: &Arc<Departure>) -> Result<(), Failure> {
-        departure.note().map_err(anyhow::Error::from)?;
-        self.0 += 1;
-        Ok(())
-    }
-}
-
-/// Accepts a batch in three parts, and reads the progress on the disk before and after the departure of each part.
-struct ProgressReader {
-    spool: PathBuf,
-    seen: Vec<Progress>,
-}
-
-impl ProgressReader {
-    fn look(&mut self) {
-        let progress = read_progress(&self.spool, "a").unwrap();
-        self.seen.push(progress.unwrap());
-    }
-}
-
-impl Sink for ProgressReader {
-    fn parts(&mut self, _: &[Batch]) -> usize {
-        3
-    }
-
-    fn part(&self, _: &[Batch], _: usize) -> (u64, u64) {
-        (1, 10)
-    }
-
-    fn send(&mut self, _: &[Batch], _: usize, departure: &Arc<Departure>) -> Result<(), Failure> {
-        self.look();
-        departure.note().map_err(anyhow::Error::from)?;
-        self.look();
-        Ok(())
-    }
-}
-
 /// At any time, a kill leaves at most one unsure part, and none before the first departure.
 #[test]
 fn notes_name_what_may_have_arrived() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("spool");
-    let spool = Arc::new(Spool::open(&path, 1 << 20, &["a"]).unwrap());
+    let spool = open(folder.path()).unwrap();
     spool.push(&batch(10, &["g"], 5)).unwrap();
     spool.drain();
-    let mut sink = ProgressReader {
-        spool: path.clone(),
-        seen: Vec::new(),
-    };
+    let on_disk = || read_progress(&path, "a").unwrap().unwrap();
+    let mut seen: Vec<(u64, bool, u64)> = Vec::new();
+    let mut sink = PartSink(3, |_, _| {
+        let progress = on_disk();
+        let attempt = progress.attempt.unwrap();
+        seen.push((attempt.part, attempt.is_sent, progress.delivered.windows));
+    });
     let (progress, waiting) = run(&spool, &mut sink);
     assert_eq!((progress.delivered.windows, waiting), (3, 0));
-    let seen = sink.seen.iter().map(|progress| {
-        let attempt = progress.attempt.unwrap();
-        (attempt.part, attempt.is_sent, progress.delivered.windows)
-    });
-    let seen: Vec<(u64, bool, u64)> = seen.collect();
     // Until a part's departure, the last note is that of the part before it.
     let expected = [
         (0, false, 0),
@@ -143,16 +101,14 @@ fn notes_name_what_may_have_arrived() {
         (2, true, 2),
     ];
     assert_eq!(seen, expected);
-    let noted = read_progress(&path, "a").unwrap();
-    assert_eq!(noted, Some(progress));
+    assert_eq!(on_disk(), progress);
 }
 
 /// The collector is killed after the departure of the second part, and before that of the third one.
 #[test]
 fn a_killed_collector_leaves_one_part_unsure() {
     let folder = tempfile::tempdir().unwrap();
-    let open = || Spool::open(&folder.path().join("spool"), 1 << 20, &["a"]).unwrap();
-    let spool = open();
+    let spool = open(folder.path()).unwrap();
     spool.push(&batch(10, &["g", "h"], 5)).unwrap();
     spool.claim("a", 0).unwrap();
     spool
@@ -162,33 +118,13 @@ fn a_killed_collector_leaves_one_part_unsure() {
         })
         .unwrap();
     drop(spool);
-    let spool = Arc::new(open());
+    let spool = open(folder.path()).unwrap();
     spool.drain();
-    let mut sink = ProgressReader {
-        spool: folder.path().join("spool"),
-        seen: Vec::new(),
-    };
-    let (progress, waiting) = run(&spool, &mut sink);
+    let mut calls = 0;
+    let (progress, waiting) = run(&spool, &mut PartSink(3, |_, _| calls += 1));
     assert_eq!((progress.delivered.windows, waiting), (2, 0));
     assert_eq!((progress.unsure.windows, progress.unsure.ticks), (1, 10));
-    assert_eq!(sink.seen.len(), 2);
-}
-
-/// Panics.
-struct PanickingSink;
-
-impl Sink for PanickingSink {
-    fn parts(&mut self, _: &[Batch]) -> usize {
-        panic!("a fault of the program")
-    }
-
-    fn part(&self, _: &[Batch], _: usize) -> (u64, u64) {
-        (1, 10)
-    }
-
-    fn send(&mut self, _: &[Batch], _: usize, _: &Arc<Departure>) -> Result<(), Failure> {
-        Ok(())
-    }
+    assert_eq!(calls, 2);
 }
 
 #[test]
@@ -196,7 +132,7 @@ fn a_failed_sink_is_reported_before_the_collector_ends() {
     let folder = tempfile::tempdir().unwrap();
     let spool = Spool::open(&folder.path().join("spool"), 1 << 20, &["a", "b"]).unwrap();
     let spool = Arc::new(spool);
-    let sink: Box<dyn Sink> = Box::new(PanickingSink);
+    let sink: Box<dyn Sink> = Box::new(PartSink(1, |_, _| panic!("a fault of the program")));
     let sink = Prepared {
         name: "a".to_owned(),
         sink: Arc::new(Mutex::new(sink)),
@@ -213,16 +149,23 @@ fn a_failed_sink_is_reported_before_the_collector_ends() {
 #[test]
 fn a_stopping_sink_finishes_its_current_part() {
     let folder = tempfile::tempdir().unwrap();
-    let open = || Spool::open(&folder.path().join("spool"), 1 << 20, &["a"]).map(Arc::new);
-    let spool = open().unwrap();
+    // The spool is closed while the first part of a batch is sent.
+    let run_until_closed = |spool: &Arc<Spool>| {
+        let close = |part: usize, has_departed: bool| {
+            if part == 0 && has_departed {
+                spool.close();
+            }
+        };
+        run(spool, &mut PartSink(3, close))
+    };
+    let spool = open(folder.path()).unwrap();
     spool.push(&batch(10, &["g"], 5)).unwrap();
     spool.push(&batch(20, &["g"], 5)).unwrap();
-    let (progress, waiting) = run(&spool, &mut Closing(Arc::clone(&spool)));
+    let (progress, waiting) = run_until_closed(&spool);
     assert_eq!((progress.delivered.windows, waiting), (1, 2));
     drop(spool);
     // The other two parts, then the next batch's first one.
-    let spool = open().unwrap();
-    let (progress, waiting) = run(&spool, &mut Closing(Arc::clone(&spool)));
+    let (progress, waiting) = run_until_closed(&open(folder.path()).unwrap());
     assert_eq!((progress.delivered.windows, waiting), (4, 1));
     assert_eq!(progress.unsure.windows, 0);
 }
@@ -273,8 +216,7 @@ impl Target for FlakyTarget {
 #[test]
 fn only_a_failed_file_is_written_again() {
     let folder = tempfile::tempdir().unwrap();
-    let spool = Spool::open(&folder.path().join("spool"), 1 << 20, &["a"]).unwrap();
-    let spool = Arc::new(spool);
+    let spool = open(folder.path()).unwrap();
     spool
         .push(&batch(10, &["a", "b", "c", "d", "e"], 5))
         .unwrap();
@@ -291,8 +233,7 @@ fn only_a_failed_file_is_written_again() {
 #[test]
 fn a_restarted_collector_continues_with_the_next_file() {
     let folder = tempfile::tempdir().unwrap();
-    let open = || Spool::open(&folder.path().join("spool"), 1 << 20, &["a"]).map(Arc::new);
-    let spool = open().unwrap();
+    let spool = open(folder.path()).unwrap();
     spool.push(&batch(10, &["a", "b", "c"], 5)).unwrap();
     let target = FlakyTarget {
         closes: Some(Arc::clone(&spool)),
@@ -301,7 +242,7 @@ fn a_restarted_collector_continues_with_the_next_file() {
     let progress = run_files(&spool, target, |progress, _| progress.delivered.windows > 0);
     assert_eq!(progress.delivered.windows, 1);
     drop(spool);
-    let spool = open().unwrap();
+    let spool = open(folder.path()).unwrap();
     let target = FlakyTarget::default();
     let attempts = Arc::clone(&target.attempts);
     let progress = run_files(&spool, target, |_, waiting| waiting == 0);
@@ -312,8 +253,7 @@ fn a_restarted_collector_continues_with_the_next_file() {
 #[test]
 fn a_full_disk_delays_no_sink() {
     on_small_disk("sinks::tests::a_full_disk_delays_no_sink", |folder| {
-        let open = || Spool::open(&folder.join("spool"), 1 << 30, &["a"]).map(Arc::new);
-        let spool = open().unwrap();
+        let spool = open(folder).unwrap();
         let next = |start: u64| batch(10 * start, &["g", "h"], 5);
         let in_spool = (0..1 << 10).find(|start| spool.push(&next(*start)).is_err());
         let in_spool = in_spool.unwrap();
@@ -321,19 +261,20 @@ fn a_full_disk_delays_no_sink() {
         fill_up(folder);
         drop(spool);
         // A restarted collector continues, too.
-        let spool = open().unwrap();
+        let spool = open(folder).unwrap();
         spool.drain();
-        let mut sink = PartCounter::default();
-        let (progress, waiting) = run(&spool, &mut sink);
+        let mut sent = 0;
+        let count = |_: usize, has_departed: bool| sent += u64::from(has_departed);
+        let (progress, waiting) = run(&spool, &mut PartSink(2, count));
         assert_eq!(
             (progress.delivered.windows, progress.unsure.windows, waiting),
             (2 * in_spool, 0, 0)
         );
-        assert_eq!((sink.0, progress.lost.batches), (2 * in_spool, 1));
+        assert_eq!((sent, progress.lost.batches), (2 * in_spool, 1));
         // Removed files free the space.
         spool.push(&next(in_spool)).unwrap();
         drop(spool);
-        let (_, kept, waiting) = open().unwrap().progress().remove(0);
+        let (_, kept, waiting) = open(folder).unwrap().progress().remove(0);
         assert_eq!((kept, waiting), (progress, 1));
     });
 }
@@ -343,23 +284,28 @@ fn without_a_note_a_batch_is_not_sent_and_waits() {
     on_small_disk(
         "sinks::tests::without_a_note_a_batch_is_not_sent_and_waits",
         |folder| {
-            let path = folder.join("spool");
-            let spool = Arc::new(Spool::open(&path, 1 << 30, &["a"]).unwrap());
+            let spool = open(folder).unwrap();
             spool.push(&batch(10, &["g", "h"], 5)).unwrap();
             spool.drain();
             // The space reserved for notes is taken, too.
-            take_kept_room(&path);
+            take_kept_room(&folder.join("spool"));
             let filler = fill_up(folder);
-            let mut sink = PartCounter::default();
+            let sent = AtomicU64::new(0);
+            let count = |_: usize, has_departed: bool| {
+                if has_departed {
+                    sent.fetch_add(1, Relaxed);
+                }
+            };
+            let mut sink = PartSink(2, count);
             for _ in 0..4 {
                 let (progress, waiting) = run(&spool, &mut sink);
                 assert_eq!((progress.unsure.windows, waiting), (0, 1));
             }
-            assert_eq!(sink.0, 0);
+            assert_eq!(sent.load(Relaxed), 0);
             std::fs::remove_file(filler).unwrap();
             let (progress, waiting) = run(&spool, &mut sink);
             assert_eq!((progress.unsure.windows, waiting), (0, 0));
-            assert_eq!((progress.delivered.windows, sink.0), (2, 2));
+            assert_eq!((progress.delivered.windows, sent.load(Relaxed)), (2, 2));
         },
     );
 }

@@ -14,7 +14,7 @@ use kvmprof_tests::{
     sampling_rate, share, until,
 };
 
-use super::{Fleet, count, free_port, get};
+use super::{Fleet, all_windows, free_port, get};
 
 pub(super) fn machine() -> Machine {
     let machine = Machine::start_with_ports(Boot::Demo, 1, Clock::default(), GuestAccess::None);
@@ -47,6 +47,13 @@ pub(super) fn attachers() -> Vec<PathBuf> {
     // The processes that attach starts have its command line, and for a moment its name.
     let is_first = |path: &&PathBuf| parent(path).is_some_and(|parent| !all.contains(&parent));
     all.iter().filter(is_first).cloned().collect()
+}
+
+/// Waits until nothing is attached to this process any more.
+pub(super) fn until_let_go() {
+    until("the guest is let go", || {
+        attachers().is_empty().then_some(())
+    });
 }
 
 /// The shares of user mode, the kernel and idle.
@@ -177,12 +184,7 @@ fn a_guest_is_attached_once_and_again_after_a_restart() {
         let mut collector = fleet.start();
         let has_windows = |least: u64| {
             until("windows come", || {
-                let page = get(&address)?;
-                let lines = page.lines();
-                let windows = lines.filter(|line| line.starts_with("kvmprof_windows_total{"));
-                let windows: u64 = windows
-                    .map(|line| count(line, line.split(' ').next().unwrap()))
-                    .sum();
+                let windows = all_windows(&get(&address)?);
                 (windows >= least).then_some(windows)
             })
         };
@@ -207,7 +209,7 @@ fn a_guest_is_attached_once_and_again_after_a_restart() {
         has_windows(windows + 3);
         collector.kill().unwrap();
         collector.wait().unwrap();
-        until("it has ended, too", || attachers().is_empty().then_some(()));
+        until_let_go();
         let collector = fleet.start();
         until("it is attached to again", || {
             (attachers().len() == 1).then_some(())

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, Stdio};
 
 use kvmprof_collect::batch::Batch;
-use kvmprof_collect::launcher::message::{BYTES, Told};
+use kvmprof_collect::launcher::message::{BYTES, LauncherMessage};
 use kvmprof_tests::Capability::{Bpf, DacReadSearch, IpcLock, Perfmon, SysAdmin, SysPtrace};
 use kvmprof_tests::{
     Capability, NOBODY, Ran, StoppedThread, as_nobody_with, as_root_with, kvmprof, not_run,
@@ -20,8 +20,8 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::attached::{attachers, machine};
-use super::{Fleet, count, free_port, get};
+use super::attached::{attachers, machine, until_let_go};
+use super::{Fleet, all_windows, free_port, get};
 
 /// What the launcher's unit and container leave it.
 const RIGHTS: &[Capability] = &[SysPtrace, DacReadSearch, Bpf, Perfmon, IpcLock, SysAdmin];
@@ -63,11 +63,11 @@ impl Drop for Running {
 }
 
 /// Where a launcher of its own is, and a collector that is another user's.
-struct Place {
+struct LauncherFolder {
     fleet: Fleet,
 }
 
-impl Place {
+impl LauncherFolder {
     fn new() -> Self {
         let fleet = Fleet::new(&[]);
         // Both programs and the socket are everybody's to use.
@@ -135,8 +135,8 @@ impl Place {
 fn a_collector_without_any_right_has_the_samples_of_the_launchers_guests() {
     on_kvm_with_collector(|| {
         let machine = machine();
-        let place = Place::new();
-        let launcher = place.launch(&format!("user = {NOBODY}"));
+        let folder = LauncherFolder::new();
+        let launcher = folder.launch(&format!("user = {NOBODY}"));
         for (name, effective) in of_threads(launcher.0.id(), "CapEff") {
             let most = RIGHTS
                 .iter()
@@ -146,8 +146,8 @@ fn a_collector_without_any_right_has_the_samples_of_the_launchers_guests() {
         }
         // On a busy host, a window may end before the guest is attached to.
         let windows = until("a window has ticks", || {
-            let (ran, batches) = place.look();
-            assert_eq!(ran.status, 0, "{ran:?} {}", place.launcher_said());
+            let (ran, batches) = folder.look();
+            assert_eq!(ran.status, 0, "{ran:?} {}", folder.launcher_said());
             let windows: Vec<_> = batches.into_iter().flat_map(|it| it.windows).collect();
             let has_ticks = windows.iter().any(|window| window.ticks() > 0);
             has_ticks.then_some(windows)
@@ -159,9 +159,7 @@ fn a_collector_without_any_right_has_the_samples_of_the_launchers_guests() {
             assert!(window.guest.ends_with(&format!("-{pid}")), "{window:?}");
         }
         // With nobody to tell, nothing is attached to.
-        until("the guest is let go", || {
-            attachers().is_empty().then_some(())
-        });
+        until_let_go();
         drop(launcher);
         machine.stop();
     });
@@ -171,20 +169,20 @@ fn a_collector_without_any_right_has_the_samples_of_the_launchers_guests() {
 fn a_collector_of_another_user_is_turned_away() {
     on_kvm_with_collector(|| {
         let machine = machine();
-        let place = Place::new();
-        let launcher = place.launch(&format!("user = {}", NOBODY - 1));
-        let (ran, batches) = place.look();
+        let folder = LauncherFolder::new();
+        let launcher = folder.launch(&format!("user = {}", NOBODY - 1));
+        let (ran, batches) = folder.look();
         assert!(batches.is_empty(), "{ran:?}");
         assert!(ran.stderr.contains("ended the connection"), "{ran:?}");
-        let said = place.launcher_said();
+        let said = folder.launcher_said();
         let words = format!("user {NOBODY}'s, who isn't attach.user");
         assert!(said.contains(&words), "{said}");
         assert_eq!(attachers(), [] as [PathBuf; 0]);
         drop(launcher);
         // Without the key, the socket is root's alone.
-        fs::remove_file(place.socket()).unwrap();
-        let launcher = place.launch("");
-        let (ran, batches) = place.look();
+        fs::remove_file(folder.socket()).unwrap();
+        let launcher = folder.launch("");
+        let (ran, batches) = folder.look();
         assert!(batches.is_empty(), "{ran:?}");
         assert!(
             ran.stderr.contains("Cannot connect to the launcher"),
@@ -207,13 +205,13 @@ fn connect_to(path: &Path) -> rustix::fd::OwnedFd {
 fn what_is_said_to_a_launcher_has_no_effect() {
     on_kvm_with_collector(|| {
         let machine = machine();
-        let place = Place::new();
-        let launcher = place.launch("limit = 1");
-        let socket = connect_to(&place.socket());
+        let folder = LauncherFolder::new();
+        let launcher = folder.launch("limit = 1");
+        let socket = connect_to(&folder.socket());
         let mut bytes = [0; BYTES];
         let (_, length) = recv(&socket, &mut bytes, RecvFlags::empty()).unwrap();
-        let told = Told::decode(&bytes[..length], 1).unwrap();
-        let Told::Guest { process, .. } = told else {
+        let told = LauncherMessage::decode(&bytes[..length], 1).unwrap();
+        let LauncherMessage::Guest { process, .. } = told else {
             panic!("{told:?}");
         };
         assert_eq!(process.pid.unsigned_abs(), process::id());
@@ -227,7 +225,7 @@ fn what_is_said_to_a_launcher_has_no_effect() {
             "{words}"
         );
         // It is let go, and so is the guest.
-        let other = Told::Guest {
+        let other = LauncherMessage::Guest {
             process: kvmprof_collect::launcher::message::Process {
                 pid: 1,
                 start_time: 0,
@@ -240,10 +238,8 @@ fn what_is_said_to_a_launcher_has_no_effect() {
             let end = recv(&socket, &mut bytes, RecvFlags::empty());
             matches!(end, Ok((_, 0)) | Err(Errno::CONNRESET)).then_some(())
         });
-        until("the guest is let go", || {
-            attachers().is_empty().then_some(())
-        });
-        let said = place.launcher_said();
+        until_let_go();
+        let said = folder.launcher_said();
         assert!(said.contains("it has sent something"), "{said}");
         drop(launcher);
         machine.stop();
@@ -305,13 +301,7 @@ fn a_collector_that_is_taken_over_has_no_rights_and_leads_nowhere() {
         ));
         let collector = Running(fleet.start());
         until("there are windows", || {
-            let page = get(&address)?;
-            let mut lines = page
-                .lines()
-                .filter(|line| line.starts_with("kvmprof_windows_total{"));
-            lines
-                .any(|line| count(line, line.split(' ').next().unwrap()) > 1)
-                .then_some(())
+            (all_windows(&get(&address)?) > 1).then_some(())
         });
         fleet.until_delivered("lake", 1);
         let own = collector.0.id();
@@ -342,9 +332,7 @@ fn a_collector_that_is_taken_over_has_no_rights_and_leads_nowhere() {
         }
         kill_process(Pid::from_child(&collector.0), Signal::KILL).unwrap();
         drop((stopped, collector));
-        until("nothing is attached any more", || {
-            attachers().is_empty().then_some(())
-        });
+        until_let_go();
         machine.stop();
     });
 }

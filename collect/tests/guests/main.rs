@@ -82,6 +82,11 @@ impl Fleet {
             .unwrap()
     }
 
+    /// Has the collector read its configuration again.
+    fn reload(&self, collector: &Child) {
+        kill_process(Pid::from_child(collector), Signal::HUP).unwrap();
+    }
+
     /// Has the collector end, and returns its messages.
     fn stop(&self, mut collector: Child) -> String {
         kill_process(Pid::from_child(&collector), Signal::TERM).unwrap();
@@ -104,6 +109,12 @@ impl Fleet {
         let state = state.unwrap_or_else(|_| br#"{"next": 0}"#.to_vec());
         let state: serde_json::Value = serde_json::from_slice(&state).unwrap();
         state["next"].as_u64().unwrap()
+    }
+
+    fn until_collected(&self, windows: u64) {
+        until("windows are collected", || {
+            (self.windows() >= windows).then_some(())
+        });
     }
 
     fn until_delivered(&self, sink: &str, windows: u64) {
@@ -226,6 +237,15 @@ fn get(address: &str) -> Option<String> {
     page.starts_with("HTTP/1.1 200 OK\r\n").then_some(page)
 }
 
+/// The number of windows of all guests on a page.
+fn all_windows(page: &str) -> u64 {
+    let series = page.lines().filter_map(|line| line.split_once(' '));
+    let windows = series.filter(|(name, _)| name.starts_with("kvmprof_windows_total{"));
+    windows
+        .map(|(_, count)| count.parse::<u64>().unwrap())
+        .sum()
+}
+
 /// The count of a series on a page; 0 if it isn't there.
 fn count(page: &str, series: &str) -> u64 {
     let count = page.lines().find_map(|line| line.strip_prefix(series));
@@ -297,14 +317,14 @@ fn guests_start_and_end_and_the_configuration_is_reloaded() {
             "kvmprof_samples_total{host=\"h\",guest=\"second\",process=\"weaver\",mode=\"user\"}";
         until_count(weaver, 1);
         fleet.configure(&format!("{sinks}[labels]\nzone = 'north'\n"));
-        kill_process(Pid::from_child(&collector), Signal::HUP).unwrap();
+        fleet.reload(&collector);
         until_count(
             "kvmprof_windows_total{host=\"h\",zone=\"north\",guest=\"second\"}",
             2,
         );
         // The error is reported, and changes nothing.
         fleet.configure("hz = 'fast'\n");
-        kill_process(Pid::from_child(&collector), Signal::HUP).unwrap();
+        fleet.reload(&collector);
         until("the error is reported", || {
             let said = fs::read_to_string(fleet.path("stderr")).unwrap();
             said.contains("the former configuration stays")

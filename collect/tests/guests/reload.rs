@@ -4,7 +4,6 @@ use std::fs;
 use std::net::TcpListener;
 
 use kvmprof_tests::{Boot, Guest, on_kvm_with_collector, until};
-use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Fleet, count, free_port, get};
 
@@ -58,18 +57,18 @@ fn a_failed_reload_changes_nothing() {
         };
         for (more, words) in next {
             fleet.configure(&more);
-            kill_process(Pid::from_child(&collector), Signal::HUP).unwrap();
+            fleet.reload(&collector);
             until_said(words);
             until_windows("");
         }
         let text = format!("spool.folder = '{}'\n{own}", file.display());
         fs::write(fleet.path("collect.toml"), text).unwrap();
-        kill_process(Pid::from_child(&collector), Signal::HUP).unwrap();
+        fleet.reload(&collector);
         until_said("Cannot use the spool");
         until_windows("");
         // A valid one is applied.
         fleet.configure(&format!("{own}labels.zone = 'north'\n"));
-        kill_process(Pid::from_child(&collector), Signal::HUP).unwrap();
+        fleet.reload(&collector);
         until_windows(",zone=\"north\"");
         fleet.stop(collector);
         guest.stop();

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use flate2::read::GzDecoder;
 use kvmprof_collect::spool::Spool;
 use kvmprof_tests::{Boot, Guest, on_kvm_with_collector, until};
 use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
@@ -18,6 +19,13 @@ use super::{Fleet, free_port};
 
 /// A profile that a receiver got: its identity, its start in s, and its ticks.
 type Profile = (Vec<u8>, u64, u64);
+
+/// A guest, the folder of its collector, and a receiver of profiles.
+fn guest_and_receiver() -> (Guest, Fleet, Receiver) {
+    let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
+    let fleet = Fleet::new(&[("first", guest.socket())]);
+    (guest, fleet, Receiver::start())
+}
 
 /// Takes OTLP profiles.
 struct Receiver {
@@ -85,7 +93,11 @@ fn serve(stream: &mut TcpStream, profiles: &Mutex<Vec<Profile>>) -> bool {
         // The client was killed during the request.
         return true;
     }
-    let request = ExportProfilesServiceRequest::decode(unpacked(body).as_slice()).unwrap();
+    let mut message = Vec::new();
+    GzDecoder::new(body.as_slice())
+        .read_to_end(&mut message)
+        .unwrap();
+    let request = ExportProfilesServiceRequest::decode(message.as_slice()).unwrap();
     for resource in &request.resource_profiles {
         let profile = &resource.scope_profiles[0].profiles[0];
         let samples = profile.samples.iter();
@@ -99,19 +111,6 @@ fn serve(stream: &mut TcpStream, profiles: &Mutex<Vec<Profile>>) -> bool {
     true
 }
 
-fn unpacked(body: Vec<u8>) -> Vec<u8> {
-    let mut gzip = Command::new("gzip");
-    let gzip = gzip.arg("-dc").stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = gzip.spawn().unwrap();
-    let mut input = child.stdin.take().unwrap();
-    let writer = thread::spawn(move || input.write_all(&body).unwrap());
-    let mut all = Vec::new();
-    child.stdout.take().unwrap().read_to_end(&mut all).unwrap();
-    writer.join().unwrap();
-    assert!(child.wait().unwrap().success());
-    all
-}
-
 fn otlp(address: &str) -> String {
     format!(
         "[[sink]]\nname = 'otlp'\ntype = 'otlp'\nurl = 'http://{address}/v1development/profiles'\n"
@@ -121,9 +120,7 @@ fn otlp(address: &str) -> String {
 #[test]
 fn a_sink_that_is_down_loses_no_windows() {
     on_kvm_with_collector(|| {
-        let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
-        let fleet = Fleet::new(&[("first", guest.socket())]);
-        let mut receiver = Receiver::start();
+        let (guest, fleet, mut receiver) = guest_and_receiver();
         fleet.configure(&otlp(&receiver.address));
         let collector = fleet.start();
         fleet.until_delivered("otlp", 2);
@@ -166,9 +163,7 @@ fn check_nothing_is_lost(fleet: &Fleet, receiver: &Receiver) {
 #[test]
 fn a_sink_that_hangs_loses_nothing_and_delays_no_guest() {
     on_kvm_with_collector(|| {
-        let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
-        let fleet = Fleet::new(&[("first", guest.socket())]);
-        let mut receiver = Receiver::start();
+        let (guest, fleet, mut receiver) = guest_and_receiver();
         receiver.close();
         let hanging = receiver.listener();
         fleet.configure(&otlp(&receiver.address));
@@ -176,9 +171,7 @@ fn a_sink_that_hangs_loses_nothing_and_delays_no_guest() {
         let (stream, _) = hanging.accept().unwrap();
         let ticks = || guest.status().clock.ledger.ticks;
         let (windows, before) = (fleet.windows(), ticks());
-        until("windows are collected", || {
-            (fleet.windows() >= windows + 3).then_some(())
-        });
+        fleet.until_collected(windows + 3);
         until("the guest ticks", || (ticks() > before + 100).then_some(()));
         let progress = fleet.progress("otlp");
         assert_eq!((progress.delivered.windows, progress.retries), (0, 0));
@@ -203,9 +196,7 @@ fn outage() -> Duration {
 fn a_collector_that_is_killed_counts_what_it_loses() {
     const KILLS: u64 = 10;
     on_kvm_with_collector(|| {
-        let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
-        let fleet = Fleet::new(&[("first", guest.socket())]);
-        let mut receiver = Receiver::start();
+        let (guest, fleet, mut receiver) = guest_and_receiver();
         fleet.configure(&otlp(&receiver.address));
         // The collector has put a window of its own into the spool, and a window has arrived. Opening the spool may have counted one that a
         // killed collector had put there.
@@ -277,9 +268,7 @@ fuCTg9JcqFEhUw==
 fn killing_a_collector_while_a_sink_connects_loses_only_open_windows() {
     const KILLS: u64 = 3;
     on_kvm_with_collector(|| {
-        let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
-        let fleet = Fleet::new(&[("first", guest.socket())]);
-        let mut receiver = Receiver::start();
+        let (guest, fleet, mut receiver) = guest_and_receiver();
         receiver.close();
         let hanging = receiver.listener();
         let authority = fleet.path("ca.pem");
@@ -294,9 +283,7 @@ fn killing_a_collector_while_a_sink_connects_loses_only_open_windows() {
             let mut collector = fleet.start();
             // It waits for an answer to its greeting.
             let _stream = hanging.accept().unwrap();
-            until("windows are collected", || {
-                (fleet.windows() >= windows + 2).then_some(())
-            });
+            fleet.until_collected(windows + 2);
             collector.kill().unwrap();
             collector.wait().unwrap();
         }

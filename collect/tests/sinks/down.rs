@@ -4,7 +4,7 @@ use std::io::Read;
 use std::net::TcpListener;
 
 use kvmprof_collect::batch::Batch;
-use kvmprof_collect::config::{Endpoint, SinkKind};
+use kvmprof_collect::config::SinkKind;
 use kvmprof_collect::spool::{Progress, Spool};
 
 use super::fleet::{self, GUESTS};
@@ -21,6 +21,14 @@ fn batches(first: u64, count: u64) -> Vec<Batch> {
 
 fn sum(batches: &[Batch]) -> u64 {
     batches.iter().map(Batch::ticks).sum()
+}
+
+/// Checks that the receiver got `expected`, by the starts and the ticks of what it got, and that the sink counts no loss.
+fn check_all_arrived(progress: &Progress, (starts, ticks): (Vec<u64>, u64), expected: &[Batch]) {
+    let all: Vec<u64> = expected.iter().map(|batch| batch.start).collect();
+    assert_eq!((starts, ticks), (all, sum(expected)));
+    let others = [progress.lost, progress.refused, progress.unsure];
+    assert_eq!(others.map(|counts| counts.windows), [0; 3]);
 }
 
 /// The starts of the next `count` batches that the receiver gets, and the ticks in them.
@@ -47,7 +55,7 @@ fn take(receiver: &mut Receiver, count: u64) -> (Vec<u64>, u64) {
 fn killed_and_back(limit: u64) -> (Progress, Vec<u64>, u64) {
     let mut receiver = Receiver::run("receiver.py", &[]);
     let port = receiver.first.clone();
-    let work = SpoolWork::start(SinkKind::Otlp(endpoint(&receiver, PATH)), limit);
+    let work = SpoolWork::start(SinkKind::Otlp(endpoint(&port, PATH)), limit);
     work.push(&batches(0, 1));
     work.until(|progress, waiting| progress.delivered.windows == GUESTS as u64 && waiting == 0);
     let first = take(&mut receiver, 1);
@@ -71,13 +79,9 @@ fn killed_and_back(limit: u64) -> (Progress, Vec<u64>, u64) {
 #[test]
 fn a_receiver_that_was_killed_loses_nothing() {
     let (progress, starts, ticks) = killed_and_back(1 << 30);
-    let expected = batches(1, BATCHES);
-    let all: Vec<u64> = expected.iter().map(|batch| batch.start).collect();
-    assert_eq!((starts, ticks), (all, sum(&expected)));
+    check_all_arrived(&progress, (starts, ticks), &batches(1, BATCHES));
     let windows = (1 + BATCHES) * GUESTS as u64;
     assert_eq!(progress.delivered.windows, windows);
-    let others = [progress.lost, progress.refused, progress.unsure];
-    assert_eq!(others.map(|counts| counts.windows), [0; 3]);
 }
 
 /// A receiver accepts the connection and never answers. Then another one is started at its port.
@@ -85,12 +89,7 @@ fn a_receiver_that_was_killed_loses_nothing() {
 fn a_receiver_that_hangs_loses_nothing_and_delays_nothing() {
     let hanging = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = hanging.local_addr().unwrap().port().to_string();
-    let at_it = Endpoint {
-        url: format!("http://127.0.0.1:{port}{PATH}"),
-        ..Endpoint::default()
-    };
-    let work = SpoolWork::start(SinkKind::Otlp(at_it), 1 << 30);
-    work.push(&batches(0, 1));
+    let work = SpoolWork::with(SinkKind::Otlp(endpoint(&port, PATH)), &batches(0, 1));
     let (mut stream, _) = hanging.accept().unwrap();
     // Read the whole request, and send no answer.
     let mut request = Vec::new();
@@ -109,13 +108,9 @@ fn a_receiver_that_hangs_loses_nothing_and_delays_nothing() {
     let mut receiver = Receiver::run("receiver.py", &[&port]);
     let progress = work.until(|_, waiting| waiting == 0);
     let expected = batches(0, 1 + BATCHES);
-    let (starts, ticks) = take(&mut receiver, 1 + BATCHES);
-    let all: Vec<u64> = expected.iter().map(|batch| batch.start).collect();
-    assert_eq!((starts, ticks), (all, sum(&expected)));
-    assert_eq!(progress.delivered.ticks, ticks);
+    check_all_arrived(&progress, take(&mut receiver, 1 + BATCHES), &expected);
+    assert_eq!(progress.delivered.ticks, sum(&expected));
     assert!(progress.retries >= 1);
-    let others = [progress.lost, progress.refused, progress.unsure];
-    assert_eq!(others.map(|counts| counts.windows), [0; 3]);
 }
 
 /// Whether an HTTP request has arrived with its whole body.

@@ -6,11 +6,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use kvmprof_recording::file::{Block, KERNEL_CLOCK, Kind, RecordingInfo, SamplesEncoder, header};
-use kvmprof_recording::{COMM_LENGTH, IPL_MASKED, Mode, Sample, StackEnd, StackSummary, Ticks};
+use kvmprof_recording::file::{KERNEL_CLOCK, RecordingInfo};
+use kvmprof_recording::{IPL_MASKED, Mode, Sample, StackEnd, Ticks, comm_of};
 use serde_json::{Value, json};
 
 use super::python;
+use super::recordings::{Written, stack_of};
 
 const SECOND: u64 = 1_000_000_000;
 /// The start of the recording: 2026-03-01, 23:59:45.
@@ -21,26 +22,20 @@ const NAMES: [&str; 3] = ["weaver", "dyer", "carder"];
 fn ticks(number: u64) -> Ticks {
     let index = usize::try_from(number % 3).unwrap();
     let pid = 100 + i32::try_from(index).unwrap();
-    let mut comm = [0; COMM_LENGTH];
-    comm[..NAMES[index].len()].copy_from_slice(NAMES[index].as_bytes());
     let sample = Sample {
         time: 7 * SECOND + number * SECOND / 4,
         vcpu: u16::try_from(number % 2).unwrap(),
         pc: 0xffff_ffff_8100_0010,
         pid,
         tid: pid,
-        comm,
+        comm: comm_of(NAMES[index]),
         mode: [Mode::Kernel, Mode::Interrupt][usize::try_from(number / 3 % 2).unwrap()],
         ipl: if number.is_multiple_of(7) {
             IPL_MASKED
         } else {
             0
         },
-        stack: StackSummary {
-            kernel: 2,
-            kernel_end: StackEnd::Complete,
-            ..StackSummary::default()
-        },
+        stack: stack_of(2, 0, StackEnd::Absent),
         ..Sample::default()
     };
     Ticks {
@@ -56,29 +51,21 @@ fn write_recording(path: &Path) {
 }
 
 fn write_recording_of_clock(path: &Path, clock: &str) {
-    let info = RecordingInfo {
+    let symbols = "ffffffff81000000 T work\nffffffff81000100 T main\n";
+    let mut written = Written::with_symbols(symbols);
+    written.info = RecordingInfo {
         hz: 20,
         clock: clock.to_owned(),
         vcpus: 2,
         began_ns: BEGAN * SECOND,
         began_monotonic_ns: 7 * SECOND,
-        ..RecordingInfo::default()
+        ..written.info
     };
-    let mut encoder = SamplesEncoder::default();
     for number in 0..200 {
-        encoder.push(
-            &ticks(number),
-            &[0xffff_ffff_8100_0010, 0xffff_ffff_8100_0110],
-        );
+        let frames = [0xffff_ffff_8100_0010, 0xffff_ffff_8100_0110];
+        written.push(&ticks(number), &frames);
     }
-    let symbols = b"ffffffff81000000 T work\nffffffff81000100 T main\n";
-    let blocks = [
-        header().to_vec(),
-        Block::encode(Kind::Info, &serde_json::to_vec(&info).unwrap()).unwrap(),
-        Block::encode(Kind::Symbols, symbols).unwrap(),
-        Block::encode(Kind::Samples, &encoder.take().bytes).unwrap(),
-    ];
-    fs::write(path, blocks.concat()).unwrap();
+    written.write(path);
 }
 
 /// The program with this name in the collector's folder.
@@ -250,57 +237,27 @@ fn counts_of_a_time_range_agree_with_the_report() {
 #[test]
 fn wrong_options_and_files_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let recording = folder.path().join("out.kvmprof");
-    write_recording(&recording);
-    let path = recording.to_str().unwrap();
+    write_recording(&folder.path().join("out.kvmprof"));
     for (words, status, message) in [
-        (vec!["--format", "parquet", path], 2, "--output"),
-        (vec!["--format", "parquet", "-", "-o", "x"], 2, "is a file"),
+        ("parquet out.kvmprof", 2, "--output"),
+        ("parquet - -o x", 2, "is a file"),
+        ("folded --guest g out.kvmprof", 2, "parquet"),
+        ("parquet out.kvmprof -o x --sysroot /", 2, "--sysroot"),
+        ("parquet out.kvmprof -o x --window 0", 2, "window"),
+        ("parquet out.kvmprof -o x --comm nobody", 1, "nothing"),
         (
-            vec!["--format", "folded", "--guest", "g", path],
-            2,
-            "parquet",
-        ),
-        (
-            vec!["--format", "parquet", path, "-o", "x", "--sysroot", "/"],
-            2,
-            "--sysroot",
-        ),
-        (
-            vec!["--format", "parquet", path, "-o", "x", "--window", "0"],
-            2,
-            "window",
-        ),
-        (
-            vec!["--format", "parquet", path, "-o", "x", "--comm", "nobody"],
-            1,
-            "nothing",
-        ),
-        (
-            vec![
-                "--format",
-                "parquet",
-                path,
-                "-o",
-                "x",
-                "--output-limit",
-                "1K",
-            ],
+            "parquet out.kvmprof -o x --output-limit 1K",
             1,
             "Cannot export",
         ),
-        (
-            vec!["--format", "parquet", "/dev/null", "-o", "x"],
-            1,
-            "/dev/null",
-        ),
+        ("parquet /dev/null -o x", 1, "/dev/null"),
     ] {
         let mut export = program("kvmprof");
-        export.current_dir(folder.path()).arg("export").args(&words);
-        let output = export.output().unwrap();
+        export.args(["export", "--format"]).args(words.split(' '));
+        let output = export.current_dir(folder.path()).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(status), "{words:?}: {said}");
-        assert!(said.contains(message), "{words:?}: {said}");
+        assert_eq!(output.status.code(), Some(status), "{words}: {said}");
+        assert!(said.contains(message), "{words}: {said}");
     }
     assert!(!folder.path().join("x").exists());
 }

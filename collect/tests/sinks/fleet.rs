@@ -6,7 +6,7 @@ use kvmprof_collect::batch::{Batch, IDLE, Row, Tables, Window};
 use kvmprof_recording::Mode;
 use kvmprof_recording::file::Account;
 
-use super::truth::Known;
+use super::truth::KnownTicks;
 
 pub const HOSTS: usize = 4;
 pub const GUESTS: usize = 2;
@@ -19,10 +19,10 @@ pub const HZ: u32 = 20;
 
 /// The ticks of a guest of this host in each window of this day. On the second day, hosts with odd numbers have another kernel, and the last host
 /// has more interrupts. The guests of the first host are sampled by the host's kernel, which doesn't know when interrupts are off.
-pub fn known(day: usize, host: usize) -> Vec<Known> {
+pub fn known(day: usize, host: usize) -> Vec<KnownTicks> {
     let is_new = day == 1 && host % 2 == 1;
     let kernel = if is_new { "6.12.2" } else { "6.12.1" };
-    let one = |process, mode, stack, ticks| Known {
+    let one = |process, mode, stack, ticks| KnownTicks {
         day,
         host,
         kernel,
@@ -114,7 +114,7 @@ pub fn batch(day: usize, host: usize, window: u64) -> Batch {
     batch
 }
 
-fn row(known: &Known, tables: &mut Tables) -> Row {
+fn row(known: &KnownTicks, tables: &mut Tables) -> Row {
     let frames: Vec<u32> = (known.stack.iter())
         .map(|function| tables.frame(function, module(function), module(function) != "prog"))
         .collect();
@@ -131,7 +131,7 @@ fn row(known: &Known, tables: &mut Tables) -> Row {
 }
 
 /// The ticks of all guests in all windows.
-pub fn all() -> Vec<Known> {
+pub fn all() -> Vec<KnownTicks> {
     let mut all = Vec::new();
     for day in 0..DAYS.len() {
         for host in 0..HOSTS {

@@ -6,22 +6,12 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use kvmprof_collect::config::{Endpoint, SinkKind};
+use kvmprof_collect::config::SinkKind;
 use serde_json::json;
 
-use super::fleet::GUESTS;
-use super::push::{batches, check_partly_taken, check_profiles, ticks};
-use super::tls::{showing, trusting};
-use super::{Receiver, SpoolWork, certificates, hand_over, said};
-
-const WINDOWS: u64 = 2 * GUESTS as u64;
-
-fn endpoint(port: &str) -> Endpoint {
-    Endpoint {
-        url: format!("http://127.0.0.1:{port}"),
-        ..Endpoint::default()
-    }
-}
+use super::push::{WINDOWS, batches, check_partly_taken, check_profiles, endpoint, ticks};
+use super::tls::{self, showing, trusting};
+use super::{Receiver, SpoolWork, certificates, deliver, hand_over, said};
 
 /// Forwards connections to another port. Returns its own port, and the bytes that clients send.
 fn listen_between(port: &str) -> (String, Arc<Mutex<Vec<u8>>>) {
@@ -62,15 +52,13 @@ fn grpcio_gets_each_field() {
     fs::write(&secret, "Bearer abc\n").unwrap();
     let mut receiver = Receiver::run("grpc_receiver.py", &["-"]);
     let (port, heard) = listen_between(&receiver.first);
-    let mut endpoint = endpoint(&port);
+    let mut endpoint = endpoint(&port, "");
     let tenant = ("X-Scope-OrgID".to_owned(), "team-a".to_owned());
     endpoint.headers.extend([tenant]);
     endpoint
         .header_files
         .extend([("Authorization".to_owned(), secret)]);
-    let progress = hand_over(SinkKind::OtlpGrpc(endpoint), &batches(), |progress| {
-        progress.delivered.windows == WINDOWS
-    });
+    let progress = deliver(SinkKind::OtlpGrpc(endpoint), &batches());
     assert_eq!(progress.delivered.ticks, WINDOWS * ticks());
     for request in check_profiles(&mut receiver) {
         let headers = &request["headers"];
@@ -88,22 +76,14 @@ fn grpcio_gets_each_field() {
 fn both_ends_check_certificates() {
     let folder = certificates();
     let mut receiver = Receiver::run("grpc_receiver.py", &[folder.path().to_str().unwrap()]);
-    let with = |tls| {
-        SinkKind::OtlpGrpc(Endpoint {
-            url: format!("https://127.0.0.1:{}", receiver.first),
-            tls,
-            ..Endpoint::default()
-        })
-    };
+    let with = |tls| SinkKind::OtlpGrpc(tls::endpoint(&receiver.first, "", tls));
     let [all, wrong, none] = [
         showing(folder.path()),
         trusting(folder.path(), "other.pem"),
         trusting(folder.path(), "ca.pem"),
     ]
     .map(with);
-    hand_over(all, &batches(), |progress| {
-        progress.delivered.windows == WINDOWS
-    });
+    deliver(all, &batches());
     check_profiles(&mut receiver);
     said();
     for (kind, words) in [
@@ -111,8 +91,7 @@ fn both_ends_check_certificates() {
         // The receiver requires a certificate, and this sink has none.
         (none, "127.0.0.1"),
     ] {
-        let work = SpoolWork::start(kind, 1 << 30);
-        work.push(&batches());
+        let work = SpoolWork::with(kind, &batches());
         let progress = work.until(|progress, _| progress.retries >= 2);
         let lost = [progress.delivered, progress.lost, progress.refused];
         assert_eq!(lost.map(|counts| counts.windows), [0; 3]);
@@ -129,7 +108,7 @@ fn the_answer_determines_retries() {
         "INVALID_ARGUMENT",
     ];
     let mut receiver = Receiver::run("grpc_receiver.py", &answers);
-    let kind = SinkKind::OtlpGrpc(endpoint(&receiver.first));
+    let kind = SinkKind::OtlpGrpc(endpoint(&receiver.first, ""));
     let half = WINDOWS / 2;
     let progress = hand_over(kind, &batches(), |progress| {
         progress.delivered.windows + progress.refused.windows == WINDOWS
@@ -151,23 +130,18 @@ fn the_answer_determines_retries() {
 fn a_partly_accepted_batch_is_unsure() {
     let answers = ["-", "PARTLY:1", "PARTLY:all"];
     let receiver = Receiver::run("grpc_receiver.py", &answers);
-    check_partly_taken(SinkKind::OtlpGrpc(endpoint(&receiver.first)));
+    check_partly_taken(SinkKind::OtlpGrpc(endpoint(&receiver.first, "")));
 }
 
 #[test]
 fn messages_leave_out_the_query_of_a_url() {
     said();
-    let url = "http://127.0.0.1:1/?token=pa55".to_owned();
-    let endpoint = Endpoint {
-        url,
-        ..Endpoint::default()
-    };
+    let endpoint = endpoint("1", "/?token=pa55");
     for kind in [
         SinkKind::OtlpGrpc(endpoint.clone()),
         SinkKind::Otlp(endpoint),
     ] {
-        let work = SpoolWork::start(kind, 1 << 30);
-        work.push(&batches()[..1]);
+        let work = SpoolWork::with(kind, &batches()[..1]);
         work.until(|progress, _| progress.retries >= 1);
         drop(work);
     }

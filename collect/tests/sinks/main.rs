@@ -9,6 +9,8 @@ mod lake;
 mod objects;
 mod prometheus;
 mod push;
+#[path = "../../../report/tests/shared/recordings.rs"]
+mod recordings;
 mod tls;
 mod truth;
 
@@ -148,6 +150,13 @@ impl SpoolWork {
         }
     }
 
+    /// Starts a sink of this kind on a spool that has room for all of `batches`.
+    fn with(kind: SinkKind, batches: &[Batch]) -> Self {
+        let work = Self::start(kind, 1 << 30);
+        work.push(batches);
+        work
+    }
+
     fn push(&self, batches: &[Batch]) {
         for batch in batches {
             self.spool.push(batch).unwrap();
@@ -177,7 +186,14 @@ impl Drop for SpoolWork {
 
 /// Delivers `batches` to a sink of this kind by a spool. Returns the sink's progress as soon as `is_done` is true of it.
 fn hand_over(kind: SinkKind, batches: &[Batch], is_done: impl Fn(&Progress) -> bool) -> Progress {
-    let work = SpoolWork::start(kind, 1 << 30);
-    work.push(batches);
+    let work = SpoolWork::with(kind, batches);
     work.until(|progress, _| is_done(progress))
+}
+
+/// The same until the sink has delivered all windows.
+fn deliver(kind: SinkKind, batches: &[Batch]) -> Progress {
+    let windows: usize = batches.iter().map(|batch| batch.windows.len()).sum();
+    hand_over(kind, batches, |progress| {
+        progress.delivered.windows == windows as u64
+    })
 }

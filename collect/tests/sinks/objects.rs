@@ -53,6 +53,14 @@ impl Store {
         }
     }
 
+    /// A sink of files of this length in seconds.
+    fn sink(&self, seconds: u32) -> SinkKind {
+        SinkKind::Objects {
+            bucket: self.bucket(),
+            seconds,
+        }
+    }
+
     /// Has the store put all objects into a folder, and returns their keys.
     fn get_all(&mut self, folder: &Path) -> Vec<String> {
         let input = self.receiver.input.as_mut().unwrap();
@@ -72,10 +80,7 @@ fn check_that_duckdb_answers_every_query(script: &str) {
     for host in 0..HOSTS {
         let batches = batches(host);
         let ticks: u64 = batches.iter().map(Batch::ticks).sum();
-        let kind = SinkKind::Objects {
-            bucket: store.bucket(),
-            seconds: 30,
-        };
+        let kind = store.sink(30);
         let progress = hand_over(kind, &batches, |progress| {
             progress.delivered.ticks > ticks / 2
         });
@@ -112,13 +117,8 @@ fn files_that_are_sent_twice_are_stored_once() {
         let folder = tempfile::tempdir().unwrap();
         let mut all = Vec::new();
         for _ in 0..2 {
-            let kind = SinkKind::Objects {
-                bucket: store.bucket(),
-                seconds: 1,
-            };
             let batches = batches(1);
-            let work = SpoolWork::start(kind, 1 << 30);
-            work.push(&batches);
+            let work = SpoolWork::with(store.sink(1), &batches);
             work.spool.drain();
             let windows = (batches.len() * fleet::GUESTS) as u64;
             work.until(|progress, _| progress.delivered.windows == windows);
@@ -137,9 +137,7 @@ fn a_wrong_secret_is_reported_and_loses_nothing() {
         said();
         let wrong = store.text("wrong");
         fs::write(store.secret.path(), wrong).unwrap();
-        let bucket = store.bucket();
-        let work = SpoolWork::start(SinkKind::Objects { bucket, seconds: 0 }, 1 << 30);
-        work.push(&batches(0)[..2]);
+        let work = SpoolWork::with(store.sink(0), &batches(0)[..2]);
         let progress = work.until(|progress, _| progress.retries >= 2);
         assert_eq!((progress.delivered.windows, progress.lost.windows), (0, 0));
         let said = said();
@@ -155,8 +153,7 @@ fn a_store_without_tls_needs_an_option() {
         said();
         let mut bucket = store.bucket();
         bucket.options.remove("allow_http");
-        let work = SpoolWork::start(SinkKind::Objects { bucket, seconds: 0 }, 1 << 30);
-        work.push(&batches(0)[..1]);
+        let work = SpoolWork::with(SinkKind::Objects { bucket, seconds: 0 }, &batches(0)[..1]);
         work.until(|progress, _| progress.retries >= 1);
         let said = said();
         assert!(said.contains("allow_http"), "{script}: {said}");
@@ -241,8 +238,7 @@ fn temporarily_refused_files_are_sent_again() {
         (403, "AccessDenied"),
         (404, "NoSuchBucket"),
     ] {
-        let work = SpoolWork::start(refusing("parquet", status, code), 1 << 30);
-        work.push(&batches(0)[..1]);
+        let work = SpoolWork::with(refusing("parquet", status, code), &batches(0)[..1]);
         let progress = work.until(|progress, _| progress.retries >= 1);
         assert_eq!((progress.refused.windows, progress.unsure.windows), (0, 0));
     }

@@ -7,12 +7,15 @@ use kvmprof_collect::config::{Endpoint, SinkKind};
 use serde_json::Value;
 
 use super::fleet::{self, DAYS, GUESTS, HZ, LENGTH};
-use super::{Receiver, hand_over, said};
+use super::{Receiver, deliver, hand_over, said};
 
-/// The endpoint of this receiver, at a path.
-pub fn endpoint(receiver: &Receiver, path: &str) -> Endpoint {
+/// Windows of [`batches`].
+pub const WINDOWS: u64 = 2 * GUESTS as u64;
+
+/// The endpoint of the receiver at this port, at a path.
+pub fn endpoint(port: &str, path: &str) -> Endpoint {
     Endpoint {
-        url: format!("http://127.0.0.1:{}{path}", receiver.first),
+        url: format!("http://127.0.0.1:{port}{path}"),
         ..Endpoint::default()
     }
 }
@@ -28,12 +31,9 @@ pub fn ticks() -> u64 {
 #[test]
 fn opentelemetry_proto_reads_each_field() {
     let mut receiver = Receiver::run("receiver.py", &[]);
-    let kind = SinkKind::Otlp(endpoint(&receiver, "/v1development/profiles"));
-    let windows = 2 * GUESTS as u64;
-    let progress = hand_over(kind, &batches(), |progress| {
-        progress.delivered.windows == windows
-    });
-    assert_eq!(progress.delivered.ticks, windows * ticks());
+    let kind = SinkKind::Otlp(endpoint(&receiver.first, "/v1development/profiles"));
+    let progress = deliver(kind, &batches());
+    assert_eq!(progress.delivered.ticks, WINDOWS * ticks());
     check_profiles(&mut receiver);
 }
 
@@ -66,7 +66,7 @@ pub fn check_profiles(receiver: &mut Receiver) -> Vec<Value> {
     }
     identities.sort_unstable();
     identities.dedup();
-    assert_eq!(identities.len(), 2 * GUESTS);
+    assert_eq!(identities.len() as u64, WINDOWS);
     requests
 }
 
@@ -145,18 +145,15 @@ fn pprof_reads_what_pyroscope_gets_after_a_retry() {
     let secret = folder.path().join("secret");
     fs::write(&secret, "Bearer abc\n").unwrap();
     let mut receiver = Receiver::run("receiver.py", &[]);
-    let mut endpoint = endpoint(&receiver, "/ingest/busy");
+    let mut endpoint = endpoint(&receiver.first, "/ingest/busy");
     endpoint
         .headers
         .insert("X-Scope-OrgID".to_owned(), "team-a".to_owned());
     endpoint
         .header_files
         .insert("Authorization".to_owned(), secret);
-    let windows = 2 * GUESTS as u64;
     let kind = SinkKind::Pyroscope(endpoint);
-    let progress = hand_over(kind, &batches(), |progress| {
-        progress.delivered.windows == windows
-    });
+    let progress = deliver(kind, &batches());
     assert_eq!((progress.retries, progress.unsure.windows), (2, 0));
     for batch in batches() {
         for guest in 0..GUESTS {
@@ -181,12 +178,9 @@ fn pprof_reads_what_pyroscope_gets_after_a_retry() {
 #[test]
 fn pprof_reads_what_parca_gets() {
     let mut receiver = Receiver::run("receiver.py", &[]);
-    let windows = 2 * GUESTS as u64;
-    let kind = SinkKind::Parca(endpoint(&receiver, "/api/v1/profiles/writeraw"));
-    hand_over(kind, &batches(), |progress| {
-        progress.delivered.windows == windows
-    });
-    for number in 0..windows {
+    let kind = SinkKind::Parca(endpoint(&receiver.first, "/api/v1/profiles/writeraw"));
+    deliver(kind, &batches());
+    for number in 0..WINDOWS {
         let found = receiver.next();
         let guest = format!("guest {}", number % GUESTS as u64);
         let labels = serde_json::json!({
@@ -202,12 +196,11 @@ fn pprof_reads_what_parca_gets() {
 #[test]
 fn batches_that_a_receiver_refuses_are_counted_and_delay_no_others() {
     let receiver = Receiver::run("receiver.py", &[]);
-    let windows = 2 * GUESTS as u64;
-    let kind = SinkKind::Otlp(endpoint(&receiver, "/v1development/wrong"));
+    let kind = SinkKind::Otlp(endpoint(&receiver.first, "/v1development/wrong"));
     let progress = hand_over(kind, &batches(), |progress| {
-        progress.refused.windows == windows
+        progress.refused.windows == WINDOWS
     });
-    assert_eq!(progress.refused.ticks, windows * ticks());
+    assert_eq!(progress.refused.ticks, WINDOWS * ticks());
     assert_eq!((progress.delivered.windows, progress.retries), (0, 0));
 }
 
@@ -216,7 +209,7 @@ pub fn check_partly_taken(kind: SinkKind) {
     said();
     let half = GUESTS as u64;
     let progress = hand_over(kind, &batches(), |progress| {
-        progress.unsure.windows + progress.refused.windows == 2 * half
+        progress.unsure.windows + progress.refused.windows == WINDOWS
     });
     let counts = [progress.unsure, progress.refused, progress.delivered];
     assert_eq!(counts.map(|counts| counts.windows), [half, half, 0]);
@@ -236,16 +229,17 @@ pub fn check_partly_taken(kind: SinkKind) {
 #[test]
 fn a_partly_accepted_batch_is_unsure() {
     let receiver = Receiver::run("receiver.py", &[]);
-    check_partly_taken(SinkKind::Otlp(endpoint(&receiver, "/v1development/partly")));
+    check_partly_taken(SinkKind::Otlp(endpoint(
+        &receiver.first,
+        "/v1development/partly",
+    )));
 }
 
 #[test]
 fn a_batch_is_not_sent_again_before_the_time_that_the_receiver_asks_for() {
     let mut receiver = Receiver::run("receiver.py", &[]);
-    let kind = SinkKind::Otlp(endpoint(&receiver, "/v1development/later"));
-    let progress = hand_over(kind, &batches(), |progress| {
-        progress.delivered.windows == 2 * GUESTS as u64
-    });
+    let kind = SinkKind::Otlp(endpoint(&receiver.first, "/v1development/later"));
+    let progress = deliver(kind, &batches());
     assert_eq!(progress.retries, 1);
     let mut at = || receiver.next()["at"].as_f64().unwrap();
     let (refused, next) = (at(), at());

@@ -6,11 +6,8 @@ use std::path::Path;
 
 use kvmprof_collect::config::{Endpoint, SinkKind, Tls};
 
-use super::fleet::GUESTS;
 use super::push::{batches, check_profiles};
-use super::{Receiver, SpoolWork, certificates, hand_over, said};
-
-const WINDOWS: u64 = 2 * GUESTS as u64;
+use super::{Receiver, SpoolWork, certificates, deliver, hand_over, said};
 
 /// Settings with this file as trusted authority.
 pub fn trusting(folder: &Path, authority: &str) -> Tls {
@@ -29,9 +26,10 @@ pub fn showing(folder: &Path) -> Tls {
     }
 }
 
-fn endpoint(receiver: &Receiver, path: &str, tls: Tls) -> Endpoint {
+/// The endpoint of the receiver at this port, at a path.
+pub fn endpoint(port: &str, path: &str, tls: Tls) -> Endpoint {
     Endpoint {
-        url: format!("https://127.0.0.1:{}{path}", receiver.first),
+        url: format!("https://127.0.0.1:{port}{path}"),
         tls,
         ..Endpoint::default()
     }
@@ -46,10 +44,8 @@ fn the_right_authority_is_trusted() {
     let folder = certificates();
     let mut receiver = start(folder.path());
     let tls = trusting(folder.path(), "ca.pem");
-    let kind = SinkKind::Otlp(endpoint(&receiver, "/v1development/profiles", tls));
-    let progress = hand_over(kind, &batches(), |progress| {
-        progress.delivered.windows == WINDOWS
-    });
+    let kind = SinkKind::Otlp(endpoint(&receiver.first, "/v1development/profiles", tls));
+    let progress = deliver(kind, &batches());
     assert_eq!(progress.retries, 0);
     check_profiles(&mut receiver);
 }
@@ -59,14 +55,12 @@ fn a_client_certificate_is_sent_on_request() {
     let folder = certificates();
     let mut receiver = start(folder.path());
     let path = "/v1development/shown";
-    let kind = SinkKind::Otlp(endpoint(&receiver, path, showing(folder.path())));
-    hand_over(kind, &batches(), |progress| {
-        progress.delivered.windows == WINDOWS
-    });
+    let kind = SinkKind::Otlp(endpoint(&receiver.first, path, showing(folder.path())));
+    deliver(kind, &batches());
     check_profiles(&mut receiver);
     // Without the certificate, the same receiver accepts nothing.
     let tls = trusting(folder.path(), "ca.pem");
-    let kind = SinkKind::Otlp(endpoint(&receiver, path, tls));
+    let kind = SinkKind::Otlp(endpoint(&receiver.first, path, tls));
     let progress = hand_over(kind, &batches(), |progress| progress.retries >= 1);
     assert_eq!(progress.delivered.windows, 0);
 }
@@ -78,19 +72,14 @@ fn a_batch_is_not_sent_while_its_sink_connects() {
     let folder = certificates();
     let tls = trusting(folder.path(), "ca.pem");
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = server.local_addr().unwrap().port();
-    let endpoint = Endpoint {
-        url: format!("https://127.0.0.1:{port}/"),
-        tls,
-        ..Endpoint::default()
-    };
+    let port = server.local_addr().unwrap().port().to_string();
+    let endpoint = endpoint(&port, "/", tls);
     for kind in [
         SinkKind::Otlp(endpoint.clone()),
         SinkKind::OtlpGrpc(endpoint.clone()),
         SinkKind::Pyroscope(endpoint),
     ] {
-        let work = SpoolWork::start(kind, 1 << 30);
-        work.push(&batches()[..1]);
+        let work = SpoolWork::with(kind, &batches()[..1]);
         // The sink has sent its first TLS message, and waits for the answer.
         let (mut stream, _) = server.accept().unwrap();
         stream.read_exact(&mut [0]).unwrap();
@@ -110,9 +99,8 @@ fn another_authority_is_not_trusted() {
     let receiver = start(folder.path());
     said();
     let tls = trusting(folder.path(), "other.pem");
-    let kind = SinkKind::Otlp(endpoint(&receiver, "/v1development/profiles", tls));
-    let work = SpoolWork::start(kind, 1 << 30);
-    work.push(&batches());
+    let kind = SinkKind::Otlp(endpoint(&receiver.first, "/v1development/profiles", tls));
+    let work = SpoolWork::with(kind, &batches());
     let progress = work.until(|progress, _| progress.retries >= 2);
     let lost = [progress.delivered, progress.lost, progress.refused].map(|counts| counts.windows);
     assert_eq!(lost, [0; 3]);

@@ -9,7 +9,7 @@ const ROWS: usize = 20;
 
 /// Ticks of a guest that have all of these properties.
 #[derive(Clone, Debug)]
-pub struct Known {
+pub struct KnownTicks {
     /// 0 for 2026-03-01, 1 for the day after.
     pub day: usize,
     /// The number in the host's name. Even ones are in the north.
@@ -33,7 +33,7 @@ fn exact(number: u64) -> f64 {
     number as f64
 }
 
-fn ticks(known: &[Known], is: impl Fn(&Known) -> bool) -> f64 {
+fn ticks(known: &[KnownTicks], is: impl Fn(&KnownTicks) -> bool) -> f64 {
     let ticks = known
         .iter()
         .filter(|known| is(known))
@@ -41,17 +41,17 @@ fn ticks(known: &[Known], is: impl Fn(&Known) -> bool) -> f64 {
     exact(ticks.sum())
 }
 
-fn is_busy(known: &Known) -> bool {
+fn is_busy(known: &KnownTicks) -> bool {
     known.mode != Mode::Idle
 }
 
 /// Groups `known` by `key`. Returns for each group the number that `of` computes, largest first.
 fn by<K: Ord + ToString>(
-    known: &[Known],
-    key: impl Fn(&Known) -> Option<K>,
-    of: impl Fn(&[Known]) -> f64,
+    known: &[KnownTicks],
+    key: impl Fn(&KnownTicks) -> Option<K>,
+    of: impl Fn(&[KnownTicks]) -> f64,
 ) -> Answer {
-    let mut groups: BTreeMap<K, Vec<Known>> = BTreeMap::new();
+    let mut groups: BTreeMap<K, Vec<KnownTicks>> = BTreeMap::new();
     for one in known {
         if let Some(key) = key(one) {
             groups.entry(key).or_default().push(one.clone());
@@ -66,29 +66,33 @@ fn by<K: Ord + ToString>(
     answer
 }
 
-fn seconds(known: &[Known], hz: u32) -> f64 {
+fn seconds(known: &[KnownTicks], hz: u32) -> f64 {
     let ticks: u64 = known.iter().map(|known| known.ticks).sum();
     exact(ticks * (1_000_000_000 / u64::from(hz))) / 1e9
 }
 
-fn percent(known: &[Known], part: impl Fn(&Known) -> bool, of: impl Fn(&Known) -> bool) -> f64 {
+fn percent(
+    known: &[KnownTicks],
+    part: impl Fn(&KnownTicks) -> bool,
+    of: impl Fn(&KnownTicks) -> bool,
+) -> f64 {
     ticks(known, part) * 100.0 / ticks(known, of)
 }
 
 /// The share of the ticks that had interrupts off, in per cent.
-fn percent_off(known: &[Known]) -> f64 {
+fn percent_off(known: &[KnownTicks]) -> f64 {
     let off: u64 = known.iter().filter_map(|known| known.interrupts_off).sum();
     exact(off) * 100.0 / ticks(known, |_| true)
 }
 
 /// The answers by the names of the queries, if `all` are the fleet's ticks and `hz` is the rate of its clocks.
-pub fn expected(all: &[Known], hz: u32) -> BTreeMap<&'static str, Answer> {
-    let seconds = |known: &[Known]| seconds(known, hz);
-    let busy: Vec<Known> = all.iter().filter(|known| is_busy(known)).cloned().collect();
-    let function = |known: &Known| known.stack.first().copied();
-    let host = |known: &Known| Some(format!("host-{}", known.host));
-    let days = |known: &[Known], of: &dyn Fn(&[Known]) -> f64| {
-        let day = |day| -> Vec<Known> {
+pub fn expected(all: &[KnownTicks], hz: u32) -> BTreeMap<&'static str, Answer> {
+    let seconds = |known: &[KnownTicks]| seconds(known, hz);
+    let busy: Vec<KnownTicks> = all.iter().filter(|known| is_busy(known)).cloned().collect();
+    let function = |known: &KnownTicks| known.stack.first().copied();
+    let host = |known: &KnownTicks| Some(format!("host-{}", known.host));
+    let days = |known: &[KnownTicks], of: &dyn Fn(&[KnownTicks]) -> f64| {
+        let day = |day| -> Vec<KnownTicks> {
             known
                 .iter()
                 .filter(|known| known.day == day)
@@ -97,29 +101,30 @@ pub fn expected(all: &[Known], hz: u32) -> BTreeMap<&'static str, Answer> {
         };
         of(&day(1)) - of(&day(0))
     };
-    let of_kernel = |kernel: &'static str| move |known: &Known| known.kernel == kernel;
-    let share = |known: &[Known], kernel| {
+    let of_kernel = |kernel: &'static str| move |known: &KnownTicks| known.kernel == kernel;
+    let share = |known: &[KnownTicks], kernel| {
         ticks(known, of_kernel(kernel)) * 100.0 / ticks(&busy, of_kernel(kernel))
     };
-    let in_kernel = |known: &Known| matches!(known.mode, Mode::Kernel | Mode::Interrupt);
+    let in_kernel = |known: &KnownTicks| matches!(known.mode, Mode::Kernel | Mode::Interrupt);
     let both_days: BTreeSet<usize> = (0..2)
         .map(|day| all.iter().filter(move |known| known.day == day))
         .map(|known| known.map(|known| known.host).collect())
         .reduce(|one: BTreeSet<usize>, other| &one & &other)
         .unwrap_or_default();
-    let known_on_both_days = |known: &Known| {
+    let known_on_both_days = |known: &KnownTicks| {
         let is_known = known.interrupts_off.is_some() && both_days.contains(&known.host);
         is_known.then(|| host(known))?
     };
-    let zone = |known: &Known| {
+    let zone = |known: &KnownTicks| {
         Some(if known.host.is_multiple_of(2) {
             "north"
         } else {
             "south"
         })
     };
-    let fault = |known: &Known| known.stack.contains(&"do_fault").then(|| host(known))?;
-    let caller = |known: &Known| (function(known) == Some("copy_page")).then(|| known.stack[1]);
+    let fault = |known: &KnownTicks| known.stack.contains(&"do_fault").then(|| host(known))?;
+    let caller =
+        |known: &KnownTicks| (function(known) == Some("copy_page")).then(|| known.stack[1]);
     BTreeMap::from([
         ("top_functions", by(&busy, function, seconds)),
         ("hosts_with_function", by(&busy, fault, seconds)),

@@ -4,7 +4,6 @@ mod attach;
 mod bar;
 mod boot;
 mod browser;
-mod collect;
 mod config;
 mod control;
 mod demo;
@@ -20,7 +19,6 @@ mod pmc;
 mod processes;
 mod profil;
 mod profiling;
-mod query;
 mod record;
 mod record_limit;
 mod recorder;
@@ -150,8 +148,8 @@ commands! {
     "list" => List(list::ListArguments),
     "status" => Status(status::StatusArguments),
     "control" => Control(control::ControlArguments),
-    "collect" => Collect(collect::CollectArguments),
-    "query" => Query(query::QueryArguments),
+    "collect" => Collect(other_program::CollectArguments),
+    "query" => Query(other_program::QueryArguments),
     "processes" => Processes(processes::ProcessesArguments),
     "record" => Record(record::RecordArguments),
     "boot" => Boot(boot::BootArguments),

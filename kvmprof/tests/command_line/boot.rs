@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{FAILURE, ProgramResult, USAGE, boots, kvmprof, recordings};
+use super::{FAILURE, ProgramResult, USAGE, boots, kvmprof, names, recordings};
 
 /// A folder with a folder of three boots before a change, and one of three after it: `slow_init` takes twice as long.
 struct Boots(TempDir);
@@ -35,9 +35,7 @@ impl Boots {
     }
 
     fn document(&self, arguments: &[&str]) -> Value {
-        let ran = self.run(&[arguments, &["--json"]].concat());
-        ran.assert_success();
-        serde_json::from_str(&ran.stdout).unwrap()
+        self.run(&[arguments, &["--json"]].concat()).document()
     }
 }
 
@@ -111,8 +109,7 @@ fn phases_have_start_times() {
     assert_eq!(time, "0.0160:0.0760");
     let mut report = kvmprof(["report", "before/boot-1.kvmprof", "--time", time, "--json"]);
     let ran: ProgramResult = report.current_dir(&boots.0).output().unwrap().into();
-    ran.assert_success();
-    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let report = ran.document();
     assert_eq!(report["account"]["samples"], 60);
 }
 
@@ -122,13 +119,6 @@ fn each_phase_of_each_boot_has_its_flame_graph() {
     let ran = boots.run(&["before", "--flamegraphs", "pictures"]);
     ran.assert_success();
     let pictures = boots.0.path().join("pictures");
-    let names = || {
-        let entries = fs::read_dir(&pictures).unwrap();
-        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<String> = names.collect();
-        names.sort();
-        names
-    };
     let phases = [
         "early-setup",
         "handover-to-init",
@@ -139,7 +129,7 @@ fn each_phase_of_each_boot_has_its_flame_graph() {
     let expected: Vec<String> = (1..=3)
         .flat_map(|number| phases.map(|phase| format!("boot-{number}-{phase}.svg")))
         .collect();
-    assert_eq!(names(), expected);
+    assert_eq!(names(&pictures), expected);
     let picture = |name: &str| fs::read_to_string(pictures.join(name)).unwrap();
     let setup = picture("boot-1-early-setup.svg");
     assert!(

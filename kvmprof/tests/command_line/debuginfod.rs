@@ -105,6 +105,14 @@ impl ProgramResult {
         assert_eq!(self.status, SUCCESS, "{self:?}");
         assert!(self.stdout.lines().any(|line| line == stack), "{self:?}");
     }
+
+    /// Checks that it has the recorded stack, and one line on standard error with `said` in it.
+    #[track_caller]
+    fn assert_recorded(&self, said: &str) {
+        self.assert_stack(RECORDED);
+        assert_eq!(self.stderr.lines().count(), 1, "{self:?}");
+        assert!(self.stderr.contains(said), "{self:?}");
+    }
 }
 
 #[test]
@@ -135,10 +143,7 @@ fn a_server_that_fails_is_one_line() {
     let guest = Guest::new();
     let url = format!("http://127.0.0.1:{}", free_port());
     let refused = stacks(&guest, "cache", &["--debuginfod", &url], None);
-    refused.assert_stack(RECORDED);
-    assert_eq!(refused.stderr.lines().count(), 1, "{refused:?}");
-    let said = format!("Debug files of {url} are missing: ");
-    assert!(refused.stderr.contains(&said), "{refused:?}");
+    refused.assert_recorded(&format!("Debug files of {url} are missing: "));
     assert!(refused.stderr.contains("Connection refused"), "{refused:?}");
 }
 
@@ -165,19 +170,11 @@ fn a_file_of_another_build_or_a_damaged_one_is_not_used() {
     let other = Guest::built(&["-Wl,--build-id=0x0badc0df"]);
     fs::copy(other.program_file(), kept.join("debuginfo")).unwrap();
     let wrong = stacks(&guest, "cache", &["--debuginfod", &url], None);
-    wrong.assert_stack(RECORDED);
-    assert_eq!(wrong.stderr.lines().count(), 1, "{wrong:?}");
-    let said = "debuginfo is not the file of the recording, and not used";
-    assert!(wrong.stderr.contains(said), "{wrong:?}");
+    wrong.assert_recorded("debuginfo is not the file of the recording, and not used");
     let whole = fs::read(guest.program_file()).unwrap();
     fs::write(kept.join("debuginfo"), &whole[..whole.len() / 2]).unwrap();
     let damaged = stacks(&guest, "cache", &["--debuginfod", &url], None);
-    damaged.assert_stack(RECORDED);
-    assert_eq!(damaged.stderr.lines().count(), 1, "{damaged:?}");
-    assert!(
-        damaged.stderr.contains("debuginfo is not used: "),
-        "{damaged:?}"
-    );
+    damaged.assert_recorded("debuginfo is not used: ");
 }
 
 #[test]

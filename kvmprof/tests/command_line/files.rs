@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 
 use super::not_run::not_run;
-use super::{FAILURE, Folder, USAGE, kvmprof, read};
+use super::{FAILURE, Folder, ProgramResult, USAGE, read};
 
 /// The commands that write a result, without its file.
 const WRITING: [&[&str]; 5] = [
@@ -45,11 +45,11 @@ fn another_recording_is_replaced_by_force_only() {
         ran.assert_refused(FAILURE, &["third is a recording", "--force"]);
         assert_eq!(read(folder.path("third")), after, "{words:?}");
         let ran = folder.run(&[words, &["-o", "third", "--force"]].concat());
-        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{words:?}");
+        ran.assert_success();
         assert_ne!(read(folder.path("third")), after, "{words:?}");
         // Other files are replaced as before.
         let ran = folder.run(&[words, &["-o", "third"]].concat());
-        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{words:?}");
+        ran.assert_success();
     }
 }
 
@@ -61,12 +61,9 @@ fn results_belong_to_the_user_behind_sudo() {
     }
     let folder = Folder::new();
     let owner_of = |name: &str, variables: &[(&str, &str)]| {
-        let mut command = kvmprof(["flamegraph", "before", "-o", name]);
-        command
-            .current_dir(&folder.0)
-            .envs(variables.iter().copied());
-        let ran = super::ProgramResult::from(command.output().unwrap());
-        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+        let mut command = folder.command(&["flamegraph", "before", "-o", name]);
+        command.envs(variables.iter().copied());
+        ProgramResult::from(command.output().unwrap()).assert_success();
         let found = fs::metadata(folder.path(name)).unwrap();
         (found.uid(), found.gid(), found.mode() & 0o777)
     };
@@ -97,7 +94,7 @@ fn the_default_files_are_those_of_record() {
         &["export", "--format", "folded"],
     ] {
         let ran = folder.run(words);
-        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{words:?}");
+        ran.assert_success();
     }
     for (command, file) in [("flamegraph", "out.svg"), ("html", "out.html")] {
         let ran = folder.run(&[command]);

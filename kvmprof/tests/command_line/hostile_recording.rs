@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 
 use kvmprof_recording::file::{
-    Account, BinaryFunction, BinaryInfo, Block, KernelInfo, Kind, Mapping, ProcessLabels,
-    ProcessMappings, RecordingInfo, ResetInfo, SamplesEncoder, Segment, TasksEncoder, header,
+    BinaryFunction, BinaryInfo, Block, KernelInfo, Kind, Mapping, ProcessLabels, ProcessMappings,
+    RecordingInfo, ResetInfo, Segment, TasksEncoder,
 };
 use kvmprof_recording::tasks::{Task, TaskLook, TaskStack, TaskState};
 use kvmprof_recording::{
-    COMM_LENGTH, IPL_MASKED, LockOwner, LockWait, Mode, Preemption, Sample, StackEnd, StackParts,
-    StackSummary, Ticks,
+    COMM_LENGTH, IPL_MASKED, LockOwner, LockWait, Mode, Preemption, Sample, StackEnd, comm_of,
 };
+
+use super::recordings::Written;
 
 /// A line that begins with this comes from a name.
 pub const FORGED: &str = "FORGED";
@@ -84,71 +85,16 @@ fn symbols() -> String {
     lines.collect::<String>() + &module
 }
 
-fn samples() -> Vec<u8> {
-    let mut encoder = SamplesEncoder::default();
-    let mut time = BEGAN;
-    let mut add =
-        |count, pid, comm: &[u8], mode, kernel: &[u64], user: &[u64], lock: Option<LockWait>| {
-            let frames = [kernel, user].concat();
-            let length = |frames: &[u64]| u16::try_from(frames.len()).unwrap();
-            let end = |frames: &[u64], end| {
-                if frames.is_empty() {
-                    StackEnd::Absent
-                } else {
-                    end
-                }
-            };
-            let mut name = [0; COMM_LENGTH];
-            name[..comm.len()].copy_from_slice(comm);
-            for _ in 0..count {
-                time += PERIOD;
-                let sample = Sample {
-                    time,
-                    pid,
-                    tid: pid,
-                    comm: name,
-                    mode,
-                    pc: frames[0],
-                    ipl: if mode == Mode::Kernel { IPL_MASKED } else { 0 },
-                    address_space: u64::from(pid.unsigned_abs()) << 13,
-                    preemption: if mode == Mode::Kernel {
-                        Preemption::Off
-                    } else {
-                        Preemption::On
-                    },
-                    lock,
-                    stack: StackSummary {
-                        kernel: length(kernel),
-                        user: length(user),
-                        host: 0,
-                        kernel_end: end(kernel, StackEnd::Complete),
-                        user_end: end(user, StackEnd::Truncated),
-                    },
-                    ..Sample::default()
-                };
-                encoder.push(
-                    &Ticks {
-                        sample: Some(sample),
-                        ..Ticks::default()
-                    },
-                    &frames,
-                );
-            }
-        };
-    // A boot, which has an initcall.
-    let boot = b"swapper/0".as_slice();
-    add(5, 0, boot, Mode::Kernel, &[kernel(0)], &[], None);
-    add(
-        20,
-        1,
-        boot,
-        Mode::Kernel,
-        &[kernel(6), kernel(2), kernel(1)],
-        &[],
-        None,
-    );
-    add(3, 1, boot, Mode::Kernel, &[kernel(1)], &[], None);
-    // Processes that run, wait for a lock, and are interrupted.
+/// A boot, which has an initcall, and processes that run, wait for a lock, and are interrupted.
+fn add_samples(written: &mut Written) {
+    for (count, pid, stack) in [
+        (5, 0, &[kernel(0)][..]),
+        (20, 1, &[kernel(6), kernel(2), kernel(1)]),
+        (3, 1, &[kernel(1)]),
+    ] {
+        let boot = in_kernel(pid, comm_of("swapper/0"));
+        written.samples_like(&boot, count, (stack, &[]));
+    }
     let owner = LockOwner {
         pid: 103,
         tid: 103,
@@ -159,50 +105,41 @@ fn samples() -> Vec<u8> {
         address: kernel(5),
         owner: Some(owner),
     };
+    written.user_parts_end(StackEnd::Truncated);
     for (pid, comm) in (100..).zip(COMMS) {
-        add(
-            7,
-            pid,
-            comm,
-            Mode::User,
-            &[],
-            &[PROGRAM + 0x20, PROGRAM + 0x120],
-            None,
-        );
-        add(
-            4,
-            pid,
-            comm,
-            Mode::Kernel,
-            &[kernel(3), kernel(4), kernel(7)],
-            &[PROGRAM + 0x20],
-            Some(lock),
-        );
-        add(
-            4,
-            pid,
-            comm,
-            Mode::Kernel,
-            &[kernel(7)],
-            &[PROGRAM + 0x20],
-            None,
-        );
-        add(
-            2,
-            pid,
-            comm,
-            Mode::Interrupt,
-            &[MODULE + 0x10, kernel(7)],
-            &[],
-            None,
-        );
+        let user = [PROGRAM + 0x20, PROGRAM + 0x120];
+        let running = in_kernel(pid, *comm);
+        let waiting = Sample {
+            lock: Some(lock),
+            ..running
+        };
+        let outside = |mode| Sample {
+            mode,
+            ipl: 0,
+            preemption: Preemption::On,
+            ..running
+        };
+        let wait = [kernel(3), kernel(4), kernel(7)];
+        written.samples_like(&outside(Mode::User), 7, (&[], &user));
+        written.samples_like(&waiting, 4, (&wait, &user[..1]));
+        written.samples_like(&running, 4, (&[kernel(7)], &user[..1]));
+        let interrupted = [MODULE + 0x10, kernel(7)];
+        written.samples_like(&outside(Mode::Interrupt), 2, (&interrupted, &[]));
     }
-    let block = encoder.take();
-    [
-        Block::encode(Kind::Details, &block.details).unwrap(),
-        Block::encode(Kind::Samples, &block.bytes).unwrap(),
-    ]
-    .concat()
+}
+
+/// A sample in the kernel with interrupts off.
+fn in_kernel(pid: i32, comm: [u8; COMM_LENGTH]) -> Sample {
+    Sample {
+        pid,
+        tid: pid,
+        comm,
+        mode: Mode::Kernel,
+        ipl: IPL_MASKED,
+        address_space: u64::from(pid.unsigned_abs()) << 13,
+        preemption: Preemption::Off,
+        ..Sample::default()
+    }
 }
 
 fn looks() -> Vec<u8> {
@@ -240,20 +177,13 @@ fn looks() -> Vec<u8> {
 /// A recording in which all names are hostile that a guest, its host or the author of the file can choose.
 /// The guest has restarted in it if `is_restarted`.
 pub fn recording(is_restarted: bool) -> Vec<u8> {
-    let info = RecordingInfo {
+    let mut written = Written::with_symbols(&symbols());
+    written.info = RecordingInfo {
         program: evil("program"),
         kernel: evil("kernel"),
         clock: evil("clock"),
-        vcpus: 1,
-        hz: 1000,
         tasks: Some(10),
-        began_ns: 1_700_000_000_000_000_000,
-        began_monotonic_ns: BEGAN,
-        stacks: StackParts {
-            kernel: true,
-            user: true,
-        },
-        ..RecordingInfo::default()
+        ..written.info
     };
     let kernel = KernelInfo {
         release: evil("release"),
@@ -282,16 +212,8 @@ pub fn recording(is_restarted: bool) -> Vec<u8> {
         function(PROGRAM, &evil_symbol("user function")),
         function(PROGRAM + 0x100, "_ZN3</script>3<b>E"),
     ];
-    let account = Account {
-        ticks: 113,
-        samples: 113,
-        ..Account::default()
-    };
-    let mut bytes = header().to_vec();
-    bytes.extend(Block::encode(Kind::Info, &serde_json::to_vec(&info).unwrap()).unwrap());
-    bytes.extend(kernel.to_block().unwrap());
-    bytes.extend(Block::encode(Kind::Symbols, symbols().as_bytes()).unwrap());
-    bytes.extend(binary.to_block(&functions).unwrap());
+    let blocks = [kernel.to_block(), binary.to_block(&functions)];
+    written.guest.extend(blocks.map(Option::unwrap));
     for (pid, value) in (100_i32..).zip([
         "user",
         "<script>alert(1)</script>",
@@ -315,23 +237,21 @@ pub fn recording(is_restarted: bool) -> Vec<u8> {
             (evil("key"), evil("value")),
             ("user".to_owned(), value.to_owned()),
         ]);
-        bytes.extend(mappings.to_block().unwrap());
-        bytes.extend(
-            ProcessLabels {
-                pid,
-                time: 1,
-                labels,
-            }
-            .to_block()
-            .unwrap(),
-        );
+        let labels = ProcessLabels {
+            pid,
+            time: 1,
+            labels,
+        };
+        let blocks = [mappings.to_block(), labels.to_block()];
+        written.guest.extend(blocks.map(Option::unwrap));
     }
-    bytes.extend(Block::encode(Kind::Tasks, &looks()).unwrap());
-    bytes.extend(samples());
+    written
+        .guest
+        .push(Block::encode(Kind::Tasks, &looks()).unwrap());
     if is_restarted {
         let time = BEGAN + 90 * PERIOD;
-        bytes.extend(ResetInfo { time }.to_block().unwrap());
+        written.guest.push(ResetInfo { time }.to_block().unwrap());
     }
-    bytes.extend(Block::encode(Kind::End, &serde_json::to_vec(&account).unwrap()).unwrap());
-    bytes
+    add_samples(&mut written);
+    written.finish().0
 }

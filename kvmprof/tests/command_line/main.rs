@@ -37,6 +37,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use serde_json::Value;
 use tempfile::TempDir;
 
 const SUCCESS: i32 = 0;
@@ -92,6 +93,13 @@ impl ProgramResult {
             "{self:?}"
         );
     }
+
+    /// The JSON document that it has printed without an error.
+    #[track_caller]
+    fn document(&self) -> Value {
+        self.assert_success();
+        serde_json::from_str(&self.stdout).unwrap()
+    }
 }
 
 fn run<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> ProgramResult {
@@ -114,20 +122,33 @@ impl Folder {
     }
 
     /// The program with these arguments, in the folder.
-    fn run(&self, arguments: &[&str]) -> ProgramResult {
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = kvmprof(arguments);
-        command.current_dir(&self.0).output().unwrap().into()
+        command.current_dir(&self.0);
+        command
     }
 
-    /// The names of all files in it.
-    fn names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(&self.0).unwrap();
-        let mut names: Vec<String> = entries
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        names
+    fn run(&self, arguments: &[&str]) -> ProgramResult {
+        self.command(arguments).output().unwrap().into()
     }
+
+    /// The JSON document that a command with these arguments prints.
+    fn document(&self, arguments: &[&str]) -> Value {
+        self.run(&[arguments, &["--json"]].concat()).document()
+    }
+
+    fn names(&self) -> Vec<String> {
+        names(self.0.path())
+    }
+}
+
+/// The names of all files in a folder, sorted.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
 }
 
 fn read(path: impl AsRef<Path>) -> Vec<u8> {

@@ -11,9 +11,9 @@ use tempfile::TempDir;
 
 use super::bombs::{deep_samples, many_addresses, recording, unpacks_to_much};
 use super::cgroup::Cgroup;
-use super::kvmprof;
 use super::not_run::not_run;
 use super::recordings::Written;
+use super::{kvmprof, names};
 
 /// What these recordings need, in bytes: small ones unpack to at most 8 MiB and 128 times their size, and what is kept of them is bounded by that.
 const ENOUGH: u64 = 1 << 30;
@@ -69,15 +69,6 @@ fn run(group: &Cgroup, words: &[&str], folder: &Path) -> Output {
     command.output().unwrap()
 }
 
-fn names(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).unwrap();
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
-}
-
 #[test]
 fn a_recording_gives_its_result_or_one_error_within_a_limit_of_memory() {
     let Some(enough) = Cgroup::new(ENOUGH) else {
@@ -104,15 +95,17 @@ fn a_recording_gives_its_result_or_one_error_within_a_limit_of_memory() {
                 }
                 other => panic!("{what}: {other:?} {said}"),
             }
-            assert_eq!(names(folder.path()), sorted([recording, "page"]));
+            assert_nothing_left(folder.path(), recording);
         }
     }
 }
 
-fn sorted(names: [&str; 2]) -> Vec<String> {
-    let mut names = names.map(str::to_owned);
-    names.sort();
-    names.to_vec()
+/// Checks that the folder has only the recording and the page.
+#[track_caller]
+fn assert_nothing_left(folder: &Path, recording: &str) {
+    let mut expected = [recording, "page"];
+    expected.sort_unstable();
+    assert_eq!(names(folder), expected);
 }
 
 /// The host's kernel ends a command for which there isn't enough memory, without a chance to clean up.
@@ -129,5 +122,5 @@ fn a_command_that_the_kernel_ends_leaves_what_was_there() {
     assert_eq!(ran.status.signal(), Some(libc::SIGKILL), "{ran:?}");
     let page = fs::read_to_string(folder.path().join("page")).unwrap();
     assert_eq!(page, BEFORE);
-    assert_eq!(names(folder.path()), sorted([recording, "page"]));
+    assert_nothing_left(folder.path(), recording);
 }

@@ -2,9 +2,9 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use super::{FAILURE, Folder, SUCCESS, USAGE, kvmprof, read};
+use super::{FAILURE, Folder, ProgramResult, SUCCESS, USAGE, kvmprof, read};
 
 /// Commands that print to standard output, with their statuses, in a [`Folder`].
 const PRINTING: [(&[&str], i32); 12] = [
@@ -44,28 +44,23 @@ fn full() -> Stdio {
     File::create("/dev/full").unwrap().into()
 }
 
-fn in_folder(folder: &Folder, words: &[&str]) -> Command {
-    let mut command = kvmprof(words);
-    command.current_dir(&folder.0);
-    command
-}
-
 #[test]
 fn a_closed_output_pipe_is_not_an_error() {
     let folder = Folder::new();
     for (words, status) in PRINTING {
-        let mut command = in_folder(&folder, words);
-        let ran = super::ProgramResult::from(command.stdout(closed()).output().unwrap());
+        let mut command = folder.command(words);
+        let ran = ProgramResult::from(command.stdout(closed()).output().unwrap());
         assert_eq!((ran.status, ran.stderr.as_str()), (status, ""), "{words:?}");
         // Nor is one of both.
-        let ended = in_folder(&folder, words)
+        let ended = folder
+            .command(words)
             .stdout(closed())
             .stderr(closed())
             .status();
         assert_eq!(ended.unwrap().code(), Some(status), "{words:?}");
     }
     for help in [&["--help"][..], &["run", "--help"]] {
-        let ended = in_folder(&folder, help).stdout(closed()).status();
+        let ended = folder.command(help).stdout(closed()).status();
         assert_eq!(ended.unwrap().code(), Some(SUCCESS));
     }
     assert_eq!(folder.names(), ["after", "before"]);
@@ -81,8 +76,8 @@ fn a_full_disk_is_an_error_with_a_message() {
         } else {
             "standard output"
         };
-        let mut command = in_folder(&folder, words);
-        let ran = super::ProgramResult::from(command.stdout(full()).output().unwrap());
+        let mut command = folder.command(words);
+        let ran = ProgramResult::from(command.stdout(full()).output().unwrap());
         let word = if words[0] == "completions" {
             "No space left"
         } else {
@@ -97,11 +92,12 @@ fn a_closed_standard_error_changes_nothing() {
     let folder = Folder::new();
     for (words, status) in FAILING {
         for stderr in [closed(), full()] {
-            let ended = in_folder(&folder, words).stderr(stderr).status().unwrap();
+            let ended = folder.command(words).stderr(stderr).status().unwrap();
             assert_eq!(ended.code(), Some(status), "{words:?}");
         }
     }
-    let ended = in_folder(&folder, &["report", "before"])
+    let ended = folder
+        .command(&["report", "before"])
         .stdout(full())
         .stderr(full())
         .status();
@@ -125,7 +121,7 @@ fn a_recording_is_read_from_a_pipe_compressed_or_not() {
             .stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         child.stdin.take().unwrap().write_all(bytes).unwrap();
-        let ran = super::ProgramResult::from(child.wait_with_output().unwrap());
+        let ran = ProgramResult::from(child.wait_with_output().unwrap());
         ran.assert_success();
         assert_eq!(ran.stdout, expected);
     }

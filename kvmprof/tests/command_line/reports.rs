@@ -6,9 +6,7 @@ use kvmprof_recording::Mode;
 #[test]
 fn recordings_are_counted_together() {
     let folder = Folder::new();
-    let ran = folder.run(&["report", "before", "after", "--json"]);
-    ran.assert_success();
-    let document: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    let document = folder.document(&["report", "before", "after"]);
     // 140 samples and idle ticks in one, 200 in the other.
     assert_eq!(document["samples"], 340);
     assert_eq!(document["recordings"][1]["file"], "after");
@@ -43,9 +41,7 @@ fn recordings_are_counted_together() {
 #[test]
 fn changes_have_a_document_and_a_page() {
     let folder = Folder::new();
-    let ran = folder.run(&["diff", "before", "after", "--json", "--top", "1"]);
-    ran.assert_success();
-    let document: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    let document = folder.document(&["diff", "before", "after", "--top", "1"]);
     assert_eq!(document["before"]["samples"], 140);
     assert_eq!(document["after"]["samples"], 200);
     let first = &document["functions"][0];
@@ -88,8 +84,7 @@ fn two_times_of_a_recording_are_compared() {
         ran.assert_success();
         ran
     };
-    let ran = compare(&["--json"]);
-    let document: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    let document = compare(&["--json"]).document();
     assert_eq!(document["before"]["time"]["end"], 0.06);
     assert_eq!(document["after"]["time"]["begin"], 0.06);
     let samples = |side: &str| document[side]["samples"].as_u64().unwrap();
@@ -126,11 +121,7 @@ fn two_times_of_a_recording_are_compared() {
 #[test]
 fn a_json_document_has_the_tables_that_were_asked_for() {
     let folder = Folder::new();
-    let document = |options: &[&str]| -> serde_json::Value {
-        let ran = folder.run(&[&["report", "before", "--json"], options].concat());
-        ran.assert_success();
-        serde_json::from_str(&ran.stdout).unwrap()
-    };
+    let document = |options: &[&str]| folder.document(&[&["report", "before"], options].concat());
     let tables = [
         "modes",
         "vcpus",
@@ -187,13 +178,11 @@ fn json_is_complete_and_tables_are_short() {
     }
     written.write(&folder.path("many"));
     let rows = |words: &[&str]| {
-        let ran = folder.run(words);
-        ran.assert_success();
-        let document: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+        let document = folder.document(words);
         document["functions"].as_array().unwrap().len() as u64
     };
     for words in [&["report", "many"][..], &["diff", "many", "many"]] {
-        let rows = |more: &[&str]| rows(&[words, &["--json"], more].concat());
+        let rows = |more: &[&str]| rows(&[words, more].concat());
         assert_eq!(rows(&[]), FUNCTIONS, "{words:?}");
         assert_eq!(rows(&["--top", "20"]), 20, "{words:?}");
         let table = folder.run(words).stdout.matches("function_").count();

@@ -1,6 +1,6 @@
 //! `kvmprof stalls` of a recording that wasn't made by a guest.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{FAILURE, Folder};
 
@@ -16,8 +16,7 @@ fn stolen_ticks_of_a_halted_vcpu_are_separate() {
     ] {
         assert!(ran.stdout.contains(text), "{text} in {ran:?}");
     }
-    let ran = folder.run(&["stalls", "before", "--json"]);
-    let document: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let document = folder.document(&["stalls", "before"]);
     let halted = json!({ "process": "[idle]", "function": "[halted]", "module": "[idle]" });
     let expected = json!([{ "ticks": 4, "last_seen": halted }]);
     assert_eq!(document["stalls"]["stolen"], expected);

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 
 use serde_json::json;
 
-use super::{a_file, asked, fleet, program, root, said};
+use super::{asked, file_of, fleet, guest_folder, printed, root, run_in, said};
 
 #[test]
 fn every_query_has_the_known_answer() {
@@ -87,24 +87,11 @@ fn answers_have_the_requested_format() {
 #[test]
 fn names_of_folders_are_decoded() {
     let folder = tempfile::tempdir().unwrap();
-    let place = folder
-        .path()
-        .join("date=2026-03-01/host=a%20b/guest=c%2Fd%25");
-    fs::create_dir_all(&place).unwrap();
-    fs::copy(a_file(), place.join("1-x.parquet")).unwrap();
-    let output = program()
-        .arg("--data")
-        .arg(folder.path())
-        .arg("SELECT DISTINCT host, guest FROM samples WHERE guest = 'c/d%'")
-        .output()
-        .unwrap();
-    let found = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(
-        found,
-        "host  guest\na b   c/d%\n",
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let place = guest_folder(folder.path(), "a%20b", "c%2Fd%25");
+    fs::copy(file_of("host-0", "db-0"), place.join("1-x.parquet")).unwrap();
+    let sql = "SELECT DISTINCT host, guest FROM samples WHERE guest = 'c/d%'";
+    let found = printed(run_in(folder.path(), &[sql]));
+    assert_eq!(found, "host  guest\na b   c/d%\n");
 }
 
 /// Files that are being written, others' and empty ones aren't read. Links are what they lead to.
@@ -112,12 +99,9 @@ fn names_of_folders_are_decoded() {
 fn only_whole_files_in_their_folders_count() {
     let folder = tempfile::tempdir().unwrap();
     let set = folder.path().join("a set");
-    let place = set.join("date=2026-03-01/host=a/guest=b");
-    for other in ["host=a", "guest=b/host=a"] {
-        fs::create_dir_all(set.join("date=2026-03-01").join(other)).unwrap();
-    }
-    fs::create_dir_all(&place).unwrap();
-    let copy = |path: &str| fs::copy(a_file(), place.join(path)).unwrap();
+    let place = guest_folder(&set, "a", "b");
+    fs::create_dir_all(set.join("date=2026-03-01/guest=b/host=a")).unwrap();
+    let copy = |path: &str| fs::copy(file_of("host-0", "db-0"), place.join(path)).unwrap();
     for path in [
         "1.parquet",
         ".2.parquet",
@@ -134,16 +118,13 @@ fn only_whole_files_in_their_folders_count() {
     fs::write(place.join("9.parquet"), "").unwrap();
     symlink("../../../../elsewhere.parquet", place.join("10.parquet")).unwrap();
     symlink("nowhere", place.join("11.parquet")).unwrap();
-    let mut program = program();
-    program.arg("--data").arg(&set);
-    let output = program.args(["--format", "csv", "SELECT count(*) AS rows FROM samples"]);
-    let output = output.output().unwrap();
-    assert!(output.status.success(), "{output:?}");
+    let sql = "SELECT count(*) AS rows FROM samples";
+    let counted = printed(run_in(&set, &["--format", "csv", sql]));
     let rows = asked(
         "SELECT count(*) AS rows FROM samples WHERE date = '2026-03-01' AND host = 'host-0' AND guest = 'db-0'",
     );
     let expected = format!("rows\r\n{}\r\n", rows[0]["rows"].as_u64().unwrap() * 2);
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+    assert_eq!(counted, expected);
 }
 
 /// What doesn't fit into memory is sorted in temporary files.

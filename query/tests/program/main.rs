@@ -42,11 +42,11 @@ fn fleet() -> &'static Fleet {
     })
 }
 
-/// A file of the data set.
-fn a_file() -> PathBuf {
-    let place = "date=2026-03-01/host=host-0/guest=db-0";
-    let files = std::fs::read_dir(fleet().folder.path().join(place)).unwrap();
-    files.map(|file| file.unwrap().path()).next().unwrap()
+/// A file of the data set: one of the guest, which is on one of the hosts.
+fn file_of(host: &str, guest: &str) -> PathBuf {
+    let place = format!("date=2026-03-01/host={host}/guest={guest}");
+    let mut files = std::fs::read_dir(fleet().folder.path().join(place)).unwrap();
+    files.next().unwrap().unwrap().path()
 }
 
 /// The folder of the repository.
@@ -60,21 +60,55 @@ fn program() -> Command {
     program
 }
 
-/// Runs the program with the fleet's data set.
-fn run(arguments: &[&str]) -> Output {
+/// Runs the program with the data set in this folder.
+fn run_in(folder: &Path, arguments: &[&str]) -> Output {
     let mut program = program();
-    program
-        .args(arguments)
-        .env("KVMPROF_DATA", fleet().folder.path());
+    program.args(arguments).env("KVMPROF_DATA", folder);
     program.output().unwrap()
 }
 
-/// Its output, if it succeeds.
-fn said(arguments: &[&str]) -> String {
-    let output = run(arguments);
+/// Runs it with the fleet's data set.
+fn run(arguments: &[&str]) -> Output {
+    run_in(fleet().folder.path(), arguments)
+}
+
+/// What a program has printed that has succeeded.
+#[track_caller]
+fn printed(output: Output) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {errors}");
+    assert!(output.status.success(), "{errors}");
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// What the program prints about the fleet's data set.
+#[track_caller]
+fn said(arguments: &[&str]) -> String {
+    printed(run(arguments))
+}
+
+#[track_caller]
+fn document(arguments: &[&str]) -> Value {
+    serde_json::from_str(&said(arguments)).unwrap()
+}
+
+/// The message of a failure with this status.
+#[track_caller]
+fn message(output: Output, status: i32) -> String {
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(status), "{message}");
+    assert!(output.stdout.is_empty(), "{message}");
+    assert!(
+        message.starts_with("kvmprof-query: ") && message.lines().count() == 1,
+        "{message}"
+    );
+    message
+}
+
+/// A new folder for the files of a guest in the data set in `set`.
+fn guest_folder(set: &Path, host: &str, guest: &str) -> PathBuf {
+    let folder = set.join(format!("date=2026-03-01/host={host}/guest={guest}"));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
 }
 
 /// The rows of an answer.

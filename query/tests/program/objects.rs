@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use serde_json::Value;
 
-use super::{asked, fleet, program, root};
+use super::{asked, fleet, message, printed, program, root};
 
 const S3: &str = "s3.py";
 const GOOGLE: &str = "gcs.py";
@@ -92,19 +92,16 @@ fn check_that_it_gives_the_answers_of_its_folder(script: &str) {
         store.secret(),
         &["--data", store.url(), "--format", "json", "--", sql],
     );
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{errors}");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!errors.contains(store.secret()), "{errors}");
-    let text = String::from_utf8(output.stdout).unwrap();
-    let found: Vec<Value> = text
+    let found: Vec<Value> = printed(output)
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
     assert!(!found.is_empty());
     assert_eq!(found, asked(sql));
     let plan = format!("EXPLAIN {sql}");
-    let output = store.run(store.secret(), &["--data", store.url(), "--", &plan]);
-    let plan = String::from_utf8(output.stdout).unwrap();
+    let plan = printed(store.run(store.secret(), &["--data", store.url(), "--", &plan]));
     let reads = |host: &str| plan.contains(&format!("host={host}/"));
     assert_eq!(["host-0", "host-1"].map(reads), [false, true], "{plan}");
     // The pictures read it, too.
@@ -117,9 +114,7 @@ fn check_that_it_gives_the_answers_of_its_folder(script: &str) {
         "--output",
         "-",
     ];
-    let output = store.run(store.secret(), &page);
-    assert!(output.status.success());
-    assert!(output.stdout.starts_with(b"<?xml"));
+    assert!(printed(store.run(store.secret(), &page)).starts_with("<?xml"));
 }
 
 #[test]
@@ -143,15 +138,13 @@ fn errors_of_a_store_do_not_contain_its_secret() {
         let store = Store::start(script);
         let wrong = store.text("wrong");
         let output = store.run(wrong, &["--data", store.url(), "SELECT 1 FROM samples"]);
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{errors}");
+        let errors = message(output, 1);
         let expected = format!("Cannot list {}", store.url());
         assert!(errors.contains(&expected), "{errors}");
         assert!(!errors.contains(wrong), "{errors}");
         let other = store.url().replace("fleet/a", "other");
         let nothing = ["--data", &other, "SELECT 1 FROM samples"];
-        let output = store.run(store.secret(), &nothing);
-        let errors = String::from_utf8_lossy(&output.stderr);
+        let errors = message(store.run(store.secret(), &nothing), 1);
         assert!(
             errors.contains("There is no file DATE/HOST/GUEST"),
             "{errors}"

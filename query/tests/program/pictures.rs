@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kvmprof_report::profile::{Profile, SortBy, by_label, functions};
 
-use super::{asked, run, said};
+use super::{asked, document, message, run, said};
 
 /// Ticks by function and module, as SQL sums them.
 fn by_function(condition: &str) -> BTreeMap<(String, String), u64> {
@@ -67,8 +67,7 @@ fn tables_and_pictures_count_the_selection() {
         "{top}"
     );
     let rows = |more: &[&str]| {
-        let document = said(&[&["top", "--where", "hz = 19", "--json"], more].concat());
-        let document: serde_json::Value = serde_json::from_str(&document).unwrap();
+        let document = document(&[&["top", "--where", "hz = 19", "--json"], more].concat());
         document["functions"].as_array().unwrap().len()
     };
     // A program gets all of them without --top.
@@ -110,10 +109,7 @@ fn labels_group_and_choose_as_in_report() {
     let known = by_user(date);
     let users: Vec<&str> = known.keys().map(String::as_str).collect();
     assert_eq!(users, ["0", "101", "102", "[none]"]);
-    let document = |more: &[&str]| -> serde_json::Value {
-        let arguments = [&["top", "--json", "--where", date], more].concat();
-        serde_json::from_str(&said(&arguments)).unwrap()
-    };
+    let document = |more: &[&str]| document(&[&["top", "--json", "--where", date], more].concat());
     let found = |document: &serde_json::Value, key: &str| -> BTreeMap<String, u64> {
         let rows = document["labels"][key].as_array().unwrap().iter();
         let value = |row: &serde_json::Value| row["value"].as_str().unwrap_or("[none]").to_owned();
@@ -149,17 +145,14 @@ fn labels_group_and_choose_as_in_report() {
         &["top", "--by", "usr"][..],
         &["flamegraph", "--by", "usr", "--output", "-"],
     ] {
-        let output = run(wrong);
-        let message = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{message}");
+        let message = message(run(wrong), 2);
         assert!(
             message.contains("\"usr\"") && message.contains("user, zone"),
             "{message}"
         );
     }
     // No value ends the text that it is compared with.
-    let output = run(&["top", "--label", "user=0' OR '1' = '1"]);
-    let message = String::from_utf8(output.stderr).unwrap();
+    let message = message(run(&["top", "--label", "user=0' OR '1' = '1"]), 1);
     assert!(
         message.contains("The data set has nothing where"),
         "{message}"
@@ -226,6 +219,5 @@ fn a_diff_finds_what_a_release_made_slower() {
     assert!(page.starts_with("<!DOCTYPE html>") && page.contains("copy_page"));
     let title = page.split_once("</title>").unwrap().0;
     assert!(title.contains("6.12.2") && title.contains("against"));
-    let one = run(&["diff", "--where", "true"]);
-    assert_eq!(one.status.code(), Some(2));
+    message(run(&["diff", "--where", "true"]), 2);
 }

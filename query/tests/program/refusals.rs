@@ -9,23 +9,12 @@ use datafusion::arrow::compute::cast;
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
-use super::{fleet, program, run, said};
+use super::{file_of, guest_folder, message, printed, program, run, run_in, said};
 
 /// The message of a failure with this status.
+#[track_caller]
 fn refused(arguments: &[&str], status: i32) -> String {
-    let output = run(arguments);
-    let message = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(
-        output.status.code(),
-        Some(status),
-        "{arguments:?}: {message}"
-    );
-    assert!(output.stdout.is_empty(), "{arguments:?}");
-    assert!(
-        message.starts_with("kvmprof-query: ") && message.lines().count() == 1,
-        "{message}"
-    );
-    message
+    message(run(arguments), status)
 }
 
 #[test]
@@ -99,15 +88,11 @@ fn no_recording_is_lost() {
 }
 
 /// The message for a folder without a data set.
+#[track_caller]
 fn opened(folder: &Path) -> String {
-    let output = program()
-        .arg("--data")
-        .arg(folder)
-        .arg("SELECT 1")
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    String::from_utf8(output.stderr).unwrap()
+    let mut program = program();
+    program.arg("--data").arg(folder).arg("SELECT 1");
+    message(program.output().unwrap(), 1)
 }
 
 #[test]
@@ -115,9 +100,7 @@ fn folders_without_a_data_set_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     assert!(opened(&folder.path().join("none")).contains("Cannot read"));
     assert!(opened(folder.path()).contains("There is no file DATE/HOST/GUEST"));
-    let place = folder.path().join("date=2026-03-01/host=a/guest=b");
-    fs::create_dir_all(&place).unwrap();
-    let path = place.join("1-x.parquet");
+    let path = guest_folder(folder.path(), "a", "b").join("1-x.parquet");
     fs::write(&path, "no Parquet at all").unwrap();
     assert!(opened(folder.path()).contains("1-x.parquet"));
     let numbers = Arc::new(Int64Array::from(vec![1, 2]));
@@ -133,8 +116,7 @@ fn folders_without_a_data_set_are_refused() {
             "{url}"
         );
     }
-    let nothing = program().arg("SELECT 1").output().unwrap();
-    assert_eq!(nothing.status.code(), Some(2));
+    message(program().arg("SELECT 1").output().unwrap(), 2);
 }
 
 /// Writes the Parquet file at `from` to `to`, without this column.
@@ -157,67 +139,34 @@ fn write_without(from: &Path, to: &Path, column: &str) {
 /// Of files of a release that had no column `interrupts_off` it isn't known, whether they come before others or after them; no other column may be missing.
 #[test]
 fn columns_missing_in_former_releases_are_unknown() {
-    let of_host = |host: usize| {
-        let place = format!("date=2026-03-01/host=host-{host}");
-        fleet().folder.path().join(place)
-    };
-    let file_of = |host| {
-        let guest = fs::read_dir(of_host(host))
-            .unwrap()
-            .next()
-            .unwrap()
-            .unwrap();
-        let file = fs::read_dir(guest.path()).unwrap().next().unwrap().unwrap();
-        file.path()
-    };
+    let guests = [("host-0", "db-0"), ("host-1", "web-2")];
     let sql = "SELECT host, sum(ticks) > 0 AS ticks, count(interrupts_off) > 0 AS known FROM samples GROUP BY host ORDER BY host";
-    for old in [0, 1] {
+    for old in ["host-0", "host-1"] {
         let folder = tempfile::tempdir().unwrap();
-        for host in [0, 1] {
-            let place = format!("date=2026-03-01/host=host-{host}/guest=g");
-            let place = folder.path().join(place);
-            fs::create_dir_all(&place).unwrap();
-            let path = place.join("1-x.parquet");
+        for (host, guest) in guests {
+            let path = guest_folder(folder.path(), host, "g").join("1-x.parquet");
             if host == old {
-                write_without(&file_of(host), &path, "interrupts_off");
+                write_without(&file_of(host, guest), &path, "interrupts_off");
             } else {
-                fs::copy(file_of(host), path).unwrap();
+                fs::copy(file_of(host, guest), path).unwrap();
             }
         }
-        let mut program = program();
-        program.arg("--data").arg(folder.path());
-        let output = program.args(["--format", "csv", sql]).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        let known = [old != 0, old != 1];
-        let expected = format!(
-            "host,ticks,known\r\nhost-0,true,{}\r\nhost-1,true,{}\r\n",
-            known[0], known[1]
-        );
-        assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+        let known = guests.map(|(host, _)| format!("{host},true,{}\r\n", host != old));
+        let expected = format!("host,ticks,known\r\n{}", known.concat());
+        let found = printed(run_in(folder.path(), &["--format", "csv", sql]));
+        assert_eq!(found, expected);
         // The views need nothing that is newer.
-        let mut program = self::program();
-        program.arg("top").arg("--data").arg(folder.path());
-        let output = program.args(["--by", "user"]).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
+        printed(run_in(folder.path(), &["top", "--by", "user"]));
     }
     let folder = tempfile::tempdir().unwrap();
-    let place = folder.path().join("date=2026-03-01/host=a/guest=b");
-    fs::create_dir_all(&place).unwrap();
-    write_without(&file_of(0), &place.join("1-x.parquet"), "nanoseconds");
+    let path = guest_folder(folder.path(), "a", "b").join("1-x.parquet");
+    write_without(&file_of("host-0", "db-0"), &path, "nanoseconds");
     assert!(opened(folder.path()).contains("No field named nanoseconds"));
     // In the place of the second file.
-    let place = folder.path().join("date=2026-03-01/host=0/guest=b");
-    fs::create_dir_all(&place).unwrap();
-    fs::copy(file_of(1), place.join("1-x.parquet")).unwrap();
-    let output = program()
-        .arg("--data")
-        .arg(folder.path())
-        .arg("SELECT sum(nanoseconds) FROM samples")
-        .output()
-        .unwrap();
-    let message = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{message}");
-    assert!(message.contains("nanoseconds"), "{message}");
+    let path = guest_folder(folder.path(), "0", "b").join("1-x.parquet");
+    fs::copy(file_of("host-1", "web-2"), path).unwrap();
+    let output = run_in(folder.path(), &["SELECT sum(nanoseconds) FROM samples"]);
+    assert!(message(output, 1).contains("nanoseconds"));
 }
 
 /// Writes the Parquet file at `from` to `to`, with another rate.
@@ -242,24 +191,12 @@ fn write_with_rate(from: &Path, to: &Path, hz: u32) {
 #[test]
 fn ticks_of_several_rates_are_not_mixed() {
     let folder = tempfile::tempdir().unwrap();
-    let of_guest = |guest: &str| format!("date=2026-03-01/host=host-0/guest={guest}");
-    let (first, second) = (of_guest("db-0"), of_guest("other"));
-    let from = fs::read_dir(fleet().folder.path().join(&first)).unwrap();
-    let from = from.map(|entry| entry.unwrap().path()).next().unwrap();
-    for place in [&first, &second] {
-        fs::create_dir_all(folder.path().join(place)).unwrap();
-    }
-    fs::copy(&from, folder.path().join(first).join("1-x.parquet")).unwrap();
-    write_with_rate(&from, &folder.path().join(second).join("1-x.parquet"), 49);
-    let ask = |arguments: &[&str]| {
-        let mut program = program();
-        program.env("KVMPROF_DATA", folder.path()).args(arguments);
-        program.output().unwrap()
-    };
+    let path = |guest| guest_folder(folder.path(), "host-0", guest).join("1-x.parquet");
+    let from = file_of("host-0", "db-0");
+    fs::copy(&from, path("db-0")).unwrap();
+    write_with_rate(&from, &path("other"), 49);
     let refused = |arguments: &[&str], words: &str| {
-        let output = ask(arguments);
-        let message = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {message}");
+        let message = message(run_in(folder.path(), arguments), 1);
         assert!(message.contains(words), "{arguments:?}: {message}");
     };
     let picture = folder.path().join("out");
@@ -277,8 +214,10 @@ fn ticks_of_several_rates_are_not_mixed() {
     );
     assert!(!Path::new(picture).exists());
     // As the message advises.
-    let output = ask(&["top", "--where", "hz = 49", "--json"]);
-    assert!(output.status.success(), "{output:?}");
-    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let text = printed(run_in(
+        folder.path(),
+        &["top", "--where", "hz = 49", "--json"],
+    ));
+    let document: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(document["facts"]["hz"], 49, "{document}");
 }

@@ -28,37 +28,37 @@ const ALWAYS_ALLOWED: u64 = 8 << 20;
 /// The compression level.
 const LEVEL: i32 = 1;
 
-/// The kind of a block's contents.
+/// The kind of a block's contents. The numbers are those of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The recording's properties: JSON.
-    Info,
+    Info = 1,
     /// The symbols of the guest's kernel: text in the form of `/proc/kallsyms`, packed.
-    Symbols,
+    Symbols = 2,
     /// Samples, packed.
-    Samples,
+    Samples = 3,
     /// The account of all ticks, when the recording came to its end: JSON.
-    End,
+    End = 4,
     /// The executable mappings of one address space: JSON, packed.
-    Mappings,
+    Mappings = 5,
     /// A file that code was executed from: a line of JSON, then its functions, packed.
-    Binary,
+    Binary = 6,
     /// The guest's kernel: JSON.
-    Kernel,
+    Kernel = 7,
     /// A restart of the guest: JSON.
-    Reset,
+    Reset = 8,
     /// Looks at the guest's tasks, packed.
-    Tasks,
+    Tasks = 9,
     /// Details of some of the samples in the next block of samples, packed.
-    Details,
+    Details = 10,
     /// The times of the ticks in the next block of samples.
-    Times,
+    Times = 11,
     /// Labels of a process: JSON.
-    Labels,
+    Labels = 12,
     /// Functions of languages: JSON, packed.
-    Functions,
+    Functions = 13,
     /// Names of generated code: a line of JSON, then lines of a perf map, packed.
-    GeneratedCode,
+    GeneratedCode = 14,
 }
 
 impl Kind {
@@ -80,22 +80,7 @@ impl Kind {
     ];
 
     fn number(self) -> u32 {
-        match self {
-            Self::Info => 1,
-            Self::Symbols => 2,
-            Self::Samples => 3,
-            Self::End => 4,
-            Self::Mappings => 5,
-            Self::Binary => 6,
-            Self::Kernel => 7,
-            Self::Reset => 8,
-            Self::Tasks => 9,
-            Self::Details => 10,
-            Self::Times => 11,
-            Self::Labels => 12,
-            Self::Functions => 13,
-            Self::GeneratedCode => 14,
-        }
+        self as u32
     }
 
     fn is_packed(self) -> bool {

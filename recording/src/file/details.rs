@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{LockOwner, LockWait, Preemption, Sample};
 
-use super::varint::{Numbers, push, push_comm, push_signed};
+use super::varint::{Numbers, push, push_comm, push_flags, push_signed};
 
 /// The records of a block, by their first byte. Each begins with the distance of its sample from that of the record before.
 mod record {
@@ -83,8 +83,7 @@ fn push_lock(bytes: &mut Vec<u8>, lock: &LockWait) {
         (lock.owner.is_some(), HAS_OWNER),
         (vcpu.is_some(), OWNER_RUNS),
     ];
-    let set = flags.iter().filter(|(is_set, _)| *is_set);
-    bytes.push(set.map(|(_, flag)| flag).sum());
+    push_flags(bytes, flags);
     if let Some(owner) = &lock.owner {
         push_signed(bytes, owner.pid.into());
         push_signed(bytes, owner.tid.into());

@@ -75,6 +75,14 @@ pub enum FileError {
 }
 
 impl FileError {
+    /// The error that the file at `path` can't be read.
+    pub(super) fn read(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Read {
+            path: path.to_owned(),
+            source,
+        }
+    }
+
     /// What was wrong with the recording in the file at `path`.
     pub(super) fn at(path: &Path, error: ReadError) -> Self {
         let path = path.to_owned();

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::block::{Block, Kind};
+use super::piece::json_and_text;
 
 /// Lines of a process's perf map that were written between two moments. A process's later lines are in later blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,12 +39,8 @@ impl GeneratedCode {
 
     /// Reads a block's contents.
     pub(crate) fn decode(contents: Vec<u8>) -> Option<Self> {
-        let mut text = String::from_utf8(contents).ok()?;
-        let (info, lines) = text.split_once('\n')?;
-        let info = serde_json::from_str(info).ok()?;
-        let begin = text.len() - lines.len();
-        text.drain(..begin);
-        Some(Self { info, lines: text })
+        let (info, lines) = json_and_text(contents)?;
+        Some(Self { info, lines })
     }
 }
 

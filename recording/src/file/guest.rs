@@ -7,6 +7,7 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 
 use super::block::{Block, Kind};
+use super::piece::json_and_text;
 
 /// The executable mappings of one address space, valid from `time` until the next ones of the same address space.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -193,15 +194,8 @@ impl BinaryInfo {
 impl Binary {
     /// Reads a block's contents.
     pub(crate) fn decode(contents: Vec<u8>) -> Option<Self> {
-        let mut text = String::from_utf8(contents).ok()?;
-        let (info, functions) = text.split_once('\n')?;
-        let info = serde_json::from_str(info).ok()?;
-        let begin = text.len() - functions.len();
-        text.drain(..begin);
-        Some(Self {
-            info,
-            functions: text,
-        })
+        let (info, functions) = json_and_text(contents)?;
+        Some(Self { info, functions })
     }
 
     /// Its functions. Lines of another form are passed over.

@@ -167,6 +167,16 @@ impl Piece {
     }
 }
 
+/// A line of JSON, and the text that follows it.
+pub(super) fn json_and_text<T: DeserializeOwned>(contents: Vec<u8>) -> Option<(T, String)> {
+    let mut text = String::from_utf8(contents).ok()?;
+    let (json, rest) = text.split_once('\n')?;
+    let json = serde_json::from_str(json).ok()?;
+    let begin = text.len() - rest.len();
+    text.drain(..begin);
+    Some((json, text))
+}
+
 fn json<T: DeserializeOwned>(bytes: &[u8], wrong: &'static str) -> Result<T, &'static str> {
     serde_json::from_slice(bytes).map_err(|_| wrong)
 }

@@ -83,11 +83,7 @@ impl Recording {
     /// # Errors
     /// The file can't be read, or is no recording of a known format.
     pub fn open(path: &Path) -> Result<Self, FileError> {
-        let bytes = Bytes::open(path).map_err(|source| FileError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
-        Self::of_bytes(path, bytes)
+        Self::of_bytes(path, Bytes::open(path).map_err(FileError::read(path))?)
     }
 
     /// A recording whose contents are in memory already; messages call it `path`.
@@ -107,7 +103,8 @@ impl Recording {
         };
         let mut reader = Reader::default();
         let mut begin = Vec::new();
-        recording.read_bytes(0, &mut begin)?;
+        let read = recording.bytes.read(0, &mut begin);
+        read.map_err(FileError::read(path))?;
         reader.push(begin.get(..HEADER).unwrap_or_default());
         let block = reader.next_block();
         block.map_err(|error| FileError::at(path, error))?;
@@ -115,14 +112,6 @@ impl Recording {
             return Err(FileError::NotARecording(path.to_owned()));
         }
         Ok(recording)
-    }
-
-    fn read_bytes(&self, begin: usize, into: &mut Vec<u8>) -> Result<(), FileError> {
-        let read = self.bytes.read(begin, into);
-        read.map_err(|source| FileError::Read {
-            path: self.path.clone(),
-            source,
-        })
     }
 
     /// The length of the file, in bytes.
@@ -387,10 +376,7 @@ impl Blocks<'_> {
                 Err(error) => return Err(FileError::at(self.path, error)),
             }
             let read = self.bytes.read(self.pushed, &mut self.step);
-            read.map_err(|source| FileError::Read {
-                path: self.path.to_owned(),
-                source,
-            })?;
+            read.map_err(FileError::read(self.path))?;
             if self.step.is_empty() {
                 return Ok(None);
             }

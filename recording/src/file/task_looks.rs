@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::tasks::{Task, TaskLook, TaskStack, TaskState};
 use crate::{COMM_LENGTH, DEFAULT_STACK_FRAMES, StackEnd};
 
-use super::varint::{Numbers, push, push_comm, push_frames, push_signed};
+use super::varint::{Numbers, push, push_comm, push_flags, push_frames, push_signed};
 
 /// The size at which a block is full, in bytes.
 const FULL: usize = 64 << 10;
@@ -82,8 +82,7 @@ impl TasksEncoder {
             (task.is_on_vcpu, ON_VCPU),
             (task.run_delay.is_some(), HAS_DELAY),
         ];
-        let set = flags.iter().filter(|(is_set, _)| *is_set);
-        body.push(set.map(|(_, flag)| flag).sum());
+        push_flags(body, flags);
         push(body, task.vcpu.into());
         push(body, task.switches);
         if let Some(delay) = task.run_delay {

@@ -27,6 +27,12 @@ pub fn push_comm(bytes: &mut Vec<u8>, comm: &[u8; COMM_LENGTH]) {
     bytes.extend(name);
 }
 
+/// Appends a byte with those of `flags` that are set.
+pub fn push_flags<const N: usize>(bytes: &mut Vec<u8>, flags: [(bool, u8); N]) {
+    let set = flags.into_iter().filter(|(is_set, _)| *is_set);
+    bytes.push(set.map(|(_, flag)| flag).sum());
+}
+
 /// Appends the addresses of a stack, each by its distance from the one before.
 pub fn push_frames(bytes: &mut Vec<u8>, frames: &[u64]) {
     let mut last = 0_u64;

@@ -1,6 +1,6 @@
 //! Means of several runs, and whether two of them differ by more than chance.
 
-use crate::statistics::{beyond, correct_for_many, quantile};
+use crate::statistics::{beyond, quantile};
 
 /// A time that was measured in several runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -87,19 +87,6 @@ fn probability(both: [&Estimate; 2], change: f64) -> f64 {
     // B. L. Welch, Biometrika 34, 1947.
     let welchs = welch.powi(2) / (own.powi(2) / (one.1 - 1.0) + others.powi(2) / (other.1 - 1.0));
     p(student, freedom).max(p(welch, welchs))
-}
-
-/// Corrects `p` of many comparisons, as [`correct_for_many`] says.
-pub(super) fn correct(comparisons: &mut [Comparison]) {
-    let mut known: Vec<&mut f64> = comparisons
-        .iter_mut()
-        .filter_map(|one| one.p.as_mut())
-        .collect();
-    let mut corrected: Vec<f64> = known.iter().map(|p| **p).collect();
-    correct_for_many(&mut corrected);
-    for (p, corrected) in known.iter_mut().zip(corrected) {
-        **p = corrected;
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kvmprof_recording::IDLE_PID;
 
 use super::levels::Levels;
-use super::samples::{BootSample, Place};
+use super::samples::{BootSample, SampledCode};
 
 /// The kind of a call.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,7 +57,7 @@ pub(super) fn calls(seen: &[BootSample], levels: &Levels, tick: u64, end: u64) -
 fn threads(seen: &[BootSample]) -> BTreeMap<i32, Vec<&BootSample>> {
     let mut threads: BTreeMap<i32, Vec<&BootSample>> = BTreeMap::new();
     for sample in seen {
-        if !matches!(sample.place, Place::Loader | Place::Idle) {
+        if !matches!(sample.place, SampledCode::Loader | SampledCode::Idle) {
             threads.entry(sample.tid).or_default().push(sample);
         }
     }
@@ -65,14 +65,14 @@ fn threads(seen: &[BootSample]) -> BTreeMap<i32, Vec<&BootSample>> {
 }
 
 /// Whether the sample is in a function that `levels` doesn't have: an initcall has jumped to it, and it counts as part of that initcall.
-fn is_jumped_to(place: &Place, levels: &Levels) -> bool {
-    matches!(place, Place::Initcall(function) if levels.of(function).is_none())
+fn is_jumped_to(place: &SampledCode, levels: &Levels) -> bool {
+    matches!(place, SampledCode::Initcall(function) if levels.of(function).is_none())
 }
 
 /// How long an initcall can have run without a sample of its own, in ns: the longest time between two samples of a thread that makes initcalls
 /// which aren't in the same initcall, up to the sample after the last initcall. Samples of an unknown thread don't count.
 pub(super) fn longest_unseen(seen: &[BootSample], levels: &Levels) -> u64 {
-    let is_call = |sample: &BootSample| matches!(sample.place, Place::Initcall(_));
+    let is_call = |sample: &BootSample| matches!(sample.place, SampledCode::Initcall(_));
     let mut threads = threads(seen);
     for samples in threads.values_mut() {
         samples.retain(|sample| !is_jumped_to(&sample.place, levels));
@@ -97,7 +97,7 @@ impl OtherActivity {
         let mut others: BTreeMap<u16, Vec<(u64, u64, i32)>> = BTreeMap::new();
         for sample in seen.iter().filter(|sample| !sample.is_waiting) {
             let (until, tid) = match sample.place {
-                Place::Idle => {
+                SampledCode::Idle => {
                     let more = sample.ticks.saturating_sub(1).saturating_mul(tick);
                     (sample.time.saturating_add(more), IDLE_PID)
                 }
@@ -206,10 +206,10 @@ impl Call {
     }
 }
 
-fn key_of(place: &Place) -> Option<Key<'_>> {
+fn key_of(place: &SampledCode) -> Option<Key<'_>> {
     match place {
-        Place::Initcall(function) => Some((function, None)),
-        Place::Module { function, module } => Some((function, Some(module))),
+        SampledCode::Initcall(function) => Some((function, None)),
+        SampledCode::Module { function, module } => Some((function, Some(module))),
         _ => None,
     }
 }
@@ -220,18 +220,10 @@ mod tests {
 
     fn at(time: u64, tid: i32, name: &str) -> BootSample {
         let place = match name {
-            "" => Place::Between,
-            name => Place::Initcall(name.into()),
+            "" => SampledCode::Between,
+            name => SampledCode::Initcall(name.into()),
         };
-        BootSample {
-            time,
-            pid: tid,
-            tid,
-            vcpu: 0,
-            ticks: 1,
-            place,
-            is_waiting: false,
-        }
+        BootSample::at(time, tid, place)
     }
 
     /// Name, time and bounds of the calls of a boot that ends at 3000.
@@ -301,7 +293,7 @@ mod tests {
     fn waiting_counts_to_the_call_before_it() {
         let idle = BootSample {
             ticks: 80,
-            place: Place::Idle,
+            place: SampledCode::Idle,
             ..at(1110, 0, "")
         };
         let on_another = BootSample {
@@ -331,7 +323,7 @@ mod tests {
         };
         let idle = BootSample {
             ticks: 80,
-            place: Place::Idle,
+            place: SampledCode::Idle,
             ..at(1110, 0, "")
         };
         let seen = [

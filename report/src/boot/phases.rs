@@ -1,6 +1,6 @@
 //! The phases of a boot.
 
-use super::samples::{BootSample, Place};
+use super::samples::{BootSample, SampledCode};
 
 /// A phase of a boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,9 +42,10 @@ impl Phase {
 /// The start and the end of each phase of a boot, in ns from the recording's start. A phase without samples has no length.
 pub(super) fn phases(seen: &[BootSample], end: u64) -> [(u64, u64); 5] {
     let first = |is: &dyn Fn(&BootSample) -> bool| seen.iter().find(|seen| is(seen));
-    let in_kernel = |seen: &BootSample| !matches!(seen.place, Place::Loader | Place::Idle);
-    let is_initcall = |seen: &BootSample| matches!(seen.place, Place::Initcall(_));
-    let in_init = |seen: &BootSample| seen.pid == 1 && seen.place == Place::User;
+    let in_kernel =
+        |seen: &BootSample| !matches!(seen.place, SampledCode::Loader | SampledCode::Idle);
+    let is_initcall = |seen: &BootSample| matches!(seen.place, SampledCode::Initcall(_));
+    let in_init = |seen: &BootSample| seen.pid == 1 && seen.place == SampledCode::User;
     let time = |found: Option<&BootSample>| found.map(|seen| seen.time);
     let user = time(first(&in_init)).unwrap_or(end);
     let kernel = time(first(&in_kernel)).unwrap_or(user).min(user);
@@ -66,30 +67,19 @@ pub(super) fn phases(seen: &[BootSample], end: u64) -> [(u64, u64); 5] {
 mod tests {
     use super::*;
 
-    fn at(time: u64, pid: i32, place: Place) -> BootSample {
-        BootSample {
-            time,
-            pid,
-            tid: pid,
-            vcpu: 0,
-            ticks: 1,
-            place,
-            is_waiting: false,
-        }
-    }
-
     #[test]
     fn phases_follow_each_other_without_gaps() {
-        let call = || Place::Initcall("one".into());
+        let at = BootSample::at;
+        let call = || SampledCode::Initcall("one".into());
         let seen = [
-            at(1, -1, Place::Loader),
-            at(2, -1, Place::Kernel),
+            at(1, -1, SampledCode::Loader),
+            at(2, -1, SampledCode::Kernel),
             at(4, 1, call()),
             // A helper that the kernel starts, before init.
-            at(5, 20, Place::User),
+            at(5, 20, SampledCode::User),
             at(7, 1, call()),
-            at(8, 1, Place::Kernel),
-            at(9, 1, Place::User),
+            at(8, 1, SampledCode::Kernel),
+            at(9, 1, SampledCode::User),
         ];
         let expected = [(0, 2), (2, 4), (4, 7), (7, 9), (9, 12)];
         assert_eq!(phases(&seen, 12), expected);

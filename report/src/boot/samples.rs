@@ -23,7 +23,7 @@ const SEEN: usize = 3 * size_of::<BootSample>();
 
 /// What a sample was in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum SampledCode {
     /// In the code that unpacks the kernel.
     Loader,
     /// In the kernel, in no initcall.
@@ -58,15 +58,31 @@ pub(super) struct BootSample {
     pub vcpu: u16,
     /// The number of ticks that it stands for: 1, or more if the vCPU was halted.
     pub ticks: u64,
-    pub place: Place,
+    pub place: SampledCode,
     /// Whether the thread wasn't on a vCPU, but waited there, by a look at the guest's tasks.
     pub is_waiting: bool,
+}
+
+#[cfg(test)]
+impl BootSample {
+    /// A sample of the main thread of a process, on the first vCPU.
+    pub fn at(time: u64, pid: i32, place: SampledCode) -> Self {
+        Self {
+            time,
+            pid,
+            tid: pid,
+            vcpu: 0,
+            ticks: 1,
+            place,
+            is_waiting: false,
+        }
+    }
 }
 
 /// What is known from a stack.
 #[derive(Clone, Debug)]
 struct StackActivity {
-    place: Place,
+    place: SampledCode,
     /// Whether it is a stack of the kernel's own first process.
     is_first: bool,
 }
@@ -198,7 +214,7 @@ impl<'a> Places<'a> {
         };
         let makes_calls = matches!(
             found.place,
-            Place::Between | Place::Initcall(_) | Place::Module { .. }
+            SampledCode::Between | SampledCode::Initcall(_) | SampledCode::Module { .. }
         );
         if !makes_calls && !found.is_first {
             return Ok(None);
@@ -219,7 +235,7 @@ impl<'a> Places<'a> {
     fn found(&mut self, event: &Event) -> Result<StackActivity, ExportError> {
         let Some(stack) = event.stack.filter(|_| event.mode != Mode::Idle) else {
             return Ok(StackActivity {
-                place: Place::Idle,
+                place: SampledCode::Idle,
                 is_first: false,
             });
         };
@@ -253,9 +269,13 @@ fn found(
     Ok(StackActivity { place, is_first })
 }
 
-fn place(mode: Mode, frames: &[Function<'_>], names: &mut Names<'_>) -> Result<Place, ExportError> {
+fn place(
+    mode: Mode,
+    frames: &[Function<'_>],
+    names: &mut Names<'_>,
+) -> Result<SampledCode, ExportError> {
     if mode == Mode::User {
-        return Ok(Place::User);
+        return Ok(SampledCode::User);
     }
     let kernel = frames.iter().filter(|frame| frame.is_kernel);
     let kernel: Vec<&Function<'_>> = kernel.collect();
@@ -266,26 +286,26 @@ fn place(mode: Mode, frames: &[Function<'_>], names: &mut Names<'_>) -> Result<P
             frame.is_known && (frame.module == KERNEL || frame.module.starts_with('['))
         });
         return Ok(if is_known {
-            Place::Kernel
+            SampledCode::Kernel
         } else {
-            Place::Loader
+            SampledCode::Loader
         });
     };
     let (callees, callers) = kernel.split_at(caller);
     // Functions that are inlined into the caller are part of it.
     let Some(called) = callees.iter().rfind(|frame| !frame.is_inlined) else {
-        return Ok(Place::Between);
+        return Ok(SampledCode::Between);
     };
     let function = plain(called.name);
     if function.starts_with(TRACING) {
-        return Ok(Place::Between);
+        return Ok(SampledCode::Between);
     }
     let function = names.get(function)?;
     Ok(if callers.iter().any(|frame| frame.name == MODULE_LOADER) {
         let module = names.get(called.module)?;
-        Place::Module { function, module }
+        SampledCode::Module { function, module }
     } else {
-        Place::Initcall(function)
+        SampledCode::Initcall(function)
     })
 }
 

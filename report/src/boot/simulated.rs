@@ -3,7 +3,7 @@
 use super::initcalls::{Call, CallKind};
 use super::levels::Levels;
 use super::summary::{Boot, Summary, compare};
-use crate::simulation::Random;
+use crate::random::Random;
 
 const TICK: u64 = 1_000_000;
 const CALLS: usize = 80;

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 
 use thiserror::Error;
 
-use super::estimate::{Comparison, Estimate, correct};
+use super::estimate::{Comparison, Estimate};
 use super::initcalls::{Call, CallKind, calls, longest_unseen};
 use super::levels::Levels;
 use super::phases::{Phase, phases};
-use super::samples::{Place, Places};
+use super::samples::{Places, SampledCode};
 use crate::export::{ExportError, Source};
+use crate::statistics::correct_for_many;
 use kvmprof_recording::file::{Account, Observer};
 
 /// Why the boot in a recording can't be used.
@@ -91,7 +92,7 @@ impl Boot {
         }
         // Samples of different vCPUs are only roughly in order.
         seen.sort_by_key(|seen| seen.time);
-        if !(seen.iter()).any(|seen| matches!(seen.place, Place::Initcall(_))) {
+        if !(seen.iter()).any(|seen| matches!(seen.place, SampledCode::Initcall(_))) {
             return Err(BootError::NoInitcall);
         }
         Ok(Self {
@@ -226,12 +227,8 @@ pub struct ComparedRow {
 pub fn compare(before: &Summary, after: &Summary) -> (Vec<ComparedRow>, Vec<ComparedRow>) {
     let mut phases = compare_rows(before, after, |summary| &summary.phases);
     let mut calls = compare_rows(before, after, |summary| &summary.calls);
-    let rows = || phases.iter().chain(&calls);
-    let mut comparisons: Vec<Comparison> = rows().map(|row| row.comparison).collect();
-    correct(&mut comparisons);
-    for (row, comparison) in phases.iter_mut().chain(&mut calls).zip(comparisons) {
-        row.comparison = comparison;
-    }
+    let rows = phases.iter_mut().chain(&mut calls);
+    correct_for_many(rows.filter_map(|row| row.comparison.p.as_mut()));
     let size = |row: &ComparedRow| row.comparison.change_ns.abs();
     calls.sort_by(|one, other| size(other).total_cmp(&size(one)));
     (phases, calls)

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::budget::OutputBudget;
 use crate::graph::{Graph, GraphError, account_of_changes, with_torn_edges};
 use crate::model::Counts;
-use crate::profile::{Profile, SortBy, folded, loss_of_one, selection_document};
+use crate::profile::{Profile, SortBy, TableStyle, folded, loss_of_one, selection_document};
 use crate::statistics::correct_for_many;
 use crate::text::visible;
 
@@ -53,19 +53,8 @@ pub fn changes(
             .then_with(|| left.module.cmp(&right.module))
             .then_with(|| left.is_kernel.cmp(&right.is_kernel))
     });
-    correct(&mut changes);
+    correct_for_many(changes.iter_mut().filter_map(|change| change.p.as_mut()));
     changes
-}
-
-/// Corrects the probabilities of all changes for their number.
-fn correct(changes: &mut [Change]) {
-    let known = || changes.iter().filter_map(|change| change.p);
-    let mut corrected: Vec<f64> = known().collect();
-    correct_for_many(&mut corrected);
-    let known = changes.iter_mut().filter_map(|change| change.p.as_mut());
-    for (p, corrected) in known.zip(corrected) {
-        *p = corrected;
-    }
 }
 
 /// `changes` between `profiles` as a JSON document: at most `top` of them.
@@ -197,16 +186,15 @@ pub fn print(
         }
     }
     writeln!(out)?;
-    let (bold, plain) = if colours {
-        ("\x1b[1m", "\x1b[0m")
-    } else {
-        ("", "")
-    };
-    writeln!(
-        out,
-        "{bold}   BEFORE    AFTER   CHANGE    95 %              {:<43}  MODULE{plain}",
+    let heading = format!(
+        "   BEFORE    AFTER   CHANGE    95 %              {:<43}  MODULE",
         "FUNCTION"
-    )?;
+    );
+    let style = TableStyle {
+        bars: false,
+        colours,
+    };
+    writeln!(out, "{}", style.heading(&heading))?;
     for change in changes.iter().take(top) {
         print_change(change, colours, out)?;
     }

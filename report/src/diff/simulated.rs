@@ -2,8 +2,8 @@
 
 use super::blocks::{BLOCKS, FunctionTicks, Ticks};
 use super::change::Change;
-use super::correct;
-use crate::simulation::Random;
+use crate::random::Random;
+use crate::statistics::correct_for_many;
 
 /// Functions of a recording, the most frequent one first.
 const FUNCTIONS: usize = 100;
@@ -90,7 +90,7 @@ fn different(random: &mut Random, shapes: [(u64, BurstLength); 2], factor: f64) 
         Change::new(key, [was, is], [&before, &after])
     });
     let mut changes: Vec<Change> = changes.collect();
-    correct(&mut changes);
+    correct_for_many(changes.iter_mut().filter_map(|change| change.p.as_mut()));
     let different = changes.iter().filter(|change| change.is_significant());
     different
         .map(|change| change.name.parse().unwrap())

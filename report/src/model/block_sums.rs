@@ -3,7 +3,7 @@
 use kvmprof_recording::file::BlockNumbers;
 use kvmprof_recording::{Mode, Sample, Ticks};
 
-use super::stacks::{Stack, StackCounts};
+use super::stacks::Stack;
 use super::sums::{Limits, Runner, Sums};
 use crate::symbolize::{ProcessState, Resolver, StateTimes};
 
@@ -27,7 +27,8 @@ struct KnownStack {
 
 /// Sums up a recording.
 pub struct BlockSums<'a> {
-    sums: Sums,
+    /// The sums so far.
+    pub sums: Sums,
     resolver: &'a Resolver,
     block: u64,
     threads: Vec<KnownThread>,
@@ -44,16 +45,6 @@ impl<'a> BlockSums<'a> {
             threads: Vec::new(),
             stacks: Vec::new(),
         }
-    }
-
-    /// The stacks so far.
-    pub fn stacks(&self) -> &StackCounts {
-        &self.sums.stacks
-    }
-
-    /// The sums.
-    pub fn into_sums(self) -> Sums {
-        self.sums
     }
 
     /// The number of the stack of `sample`, which has these `frames`; `None` if it is beyond the limits.

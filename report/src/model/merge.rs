@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::code::Code;
-use super::modes::{ModeCounts, add_modes};
+use super::modes::{ModeCounts, add_modes, sum_modes};
 use super::{Process, Profile, Thread, Weight};
 use crate::text::visible;
 use kvmprof_recording::file::Account;
@@ -123,10 +123,17 @@ impl Profile {
         account
     }
 
+    /// All samples, and idle ticks without samples, by mode.
+    pub fn by_mode(&self) -> ModeCounts {
+        let mut counts = ModeCounts::default();
+        for (_, _, process) in self.all_processes() {
+            add_modes(&mut counts, process.modes);
+        }
+        counts
+    }
+
     /// All samples, and idle ticks without samples.
     pub fn samples(&self) -> u64 {
-        self.all_processes().fold(0, |sum, (_, _, process)| {
-            sum.saturating_add(process.samples())
-        })
+        sum_modes(&self.by_mode())
     }
 }

@@ -32,7 +32,7 @@ pub use modes::ModeCounts;
 pub(crate) use modes::{add_modes, sum_modes};
 pub use namer::Namer;
 pub use names::ProcessNames;
-pub use parts::{Part, Parts};
+pub use parts::{ThreadCounts, ThreadSamples};
 pub use pattern::{NotAPattern, Pattern};
 pub(crate) use profile::outermost_of_guest;
 pub use profile::{Process, Profile, Selected, StackSum, Thread, Watcher};

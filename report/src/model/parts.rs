@@ -11,7 +11,7 @@ use crate::symbolize::Resolver;
 
 /// The samples of a stack by one thread on one vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct ThreadSamples {
     /// The stack, by its number in [`Profile::stacks`].
     pub stack: u32,
     /// The thread, by its number in [`Profile::threads`]; `None` if it is beyond the limits.
@@ -24,7 +24,7 @@ pub struct Part {
 
 /// Counts the samples of a recording by stack, thread and vCPU.
 #[derive(Debug)]
-pub struct Parts {
+pub struct ThreadCounts {
     limit: Option<u64>,
     budget: OutputBudget,
     counts: HashMap<Key, u64, RandomState>,
@@ -37,7 +37,7 @@ type Key = (u32, Option<u32>, Option<u16>);
 /// Bytes that a part takes while it is counted, at most: a table is half empty after it grew.
 const PART: usize = 2 * size_of::<(Key, u64)>();
 
-impl Parts {
+impl ThreadCounts {
     /// No samples yet. They can take `limit` bytes of memory, or what is usual for a recording of its length.
     pub fn new(limit: Option<u64>) -> Self {
         Self {
@@ -60,7 +60,7 @@ impl Parts {
     }
 }
 
-impl Watcher for Parts {
+impl Watcher for ThreadCounts {
     fn begin(&mut self, length: usize, _: &RecordingInfo, _: &Selection, _: &Resolver) {
         *self = Self {
             budget: OutputBudget::limited(self.limit, length),
@@ -80,14 +80,14 @@ impl Profile {
     ///
     /// # Errors
     /// They were more than their limit of memory.
-    pub fn set_parts(&mut self, parts: Vec<Parts>) -> Result<(), TooMuch> {
-        let mut lists: Vec<Vec<Part>> = Vec::with_capacity(parts.len());
+    pub fn set_parts(&mut self, parts: Vec<ThreadCounts>) -> Result<(), TooMuch> {
+        let mut lists: Vec<Vec<ThreadSamples>> = Vec::with_capacity(parts.len());
         for counted in parts {
             if let Some(too_much) = counted.refused {
                 return Err(too_much);
             }
             let counts = counted.counts.into_iter();
-            let list = counts.map(|((stack, thread, vcpu), ticks)| Part {
+            let list = counts.map(|((stack, thread, vcpu), ticks)| ThreadSamples {
                 stack,
                 thread,
                 vcpu,

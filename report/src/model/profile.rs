@@ -11,7 +11,7 @@ use super::block_sums::BlockSums;
 use super::code::{Code, Frame, FrameKind, NodeId};
 use super::filter::{Filter, StackFilter};
 use super::modes::{ModeCounts, sum_modes};
-use super::parts::Part;
+use super::parts::ThreadSamples;
 use super::selection::Selection;
 use super::selector::{Selector, Spread};
 use super::sums::task_name;
@@ -212,8 +212,8 @@ pub struct Profile {
     pub vcpus: BTreeMap<u16, ModeCounts>,
     /// The number of samples of each process in each stack, in the order of their first samples. Those that aren't selected have none.
     pub stacks: Vec<StackSum>,
-    /// The same samples by thread and vCPU, if they were [counted](super::Parts) while the recording was read.
-    pub parts: Vec<Part>,
+    /// The same samples by thread and vCPU, if they were [counted](super::ThreadCounts) while the recording was read.
+    pub parts: Vec<ThreadSamples>,
     /// What these stacks consist of. Recordings that are counted together have the same.
     pub code: Rc<Code>,
     /// Idle ticks without samples.
@@ -309,7 +309,7 @@ impl Profile {
                 stack = sums.stack(sample, frames, numbers);
                 if stacks
                     .as_mut()
-                    .is_some_and(|wanted| !wanted.wants(stack, sums.stacks()))
+                    .is_some_and(|wanted| !wanted.wants(stack, &sums.sums.stacks))
                 {
                     ticks.sample = None;
                 }
@@ -325,7 +325,7 @@ impl Profile {
         contents.account = selector.borrow().account();
         drop(stacks);
         watcher.end(recording, &contents, &selection, reading)?;
-        let sums = sums.into_sums();
+        let sums = sums.sums;
         let resolver = Rc::new(resolver);
         Ok(Self {
             file_length: recording.length(),

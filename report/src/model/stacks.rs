@@ -47,11 +47,6 @@ impl<'a> Stack<'a> {
         }
     }
 
-    /// The number of its frames.
-    pub fn depth(&self) -> usize {
-        self.frames.len()
-    }
-
     /// The same stack with only its innermost frame, and the frame of the language that this one executes.
     pub fn innermost(self) -> Self {
         let length = 1 + usize::from(self.is_interpreter(0));

@@ -203,7 +203,7 @@ impl Sums {
     }
 
     fn add_stack(&mut self, pid: i32, mut stack: Stack<'_>) -> Option<u32> {
-        if self.frames.saturating_add(stack.depth()) > self.limits.frames {
+        if self.frames.saturating_add(stack.frames.len()) > self.limits.frames {
             stack = stack.innermost();
             if let Some(known) = self.stacks.find(pid, stack) {
                 return Some(known);
@@ -211,7 +211,7 @@ impl Sums {
         }
         let has_room = self.stacks.len() < self.limits.stacks;
         let number = has_room.then(|| self.stacks.insert(pid, stack))??;
-        self.frames = self.frames.saturating_add(stack.depth());
+        self.frames = self.frames.saturating_add(stack.frames.len());
         Some(number)
     }
 

@@ -48,10 +48,7 @@ pub struct SeveralTimes;
 /// A parser of the names of modes.
 fn mode() -> impl TypedValueParser<Value = Mode> {
     let names = PossibleValuesParser::new(Mode::ALL.map(Mode::name));
-    names.map(|name| {
-        let mut all = Mode::ALL.into_iter();
-        all.find(|mode| mode.name() == name).unwrap_or_default()
-    })
+    names.map(|name| Mode::named(&name).unwrap_or_default())
 }
 
 impl SelectionArguments {

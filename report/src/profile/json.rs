@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 use super::groups::{GroupNames, Value as GroupValue};
 use super::levels::{Group, groups};
 use super::{
-    Grouping, Levels, ModeCounts, Profile, Relatives, Row, Selection, Share, SortBy, Thread,
-    by_label, functions, label_keys, lines, modules,
+    Grouping, Levels, ModeCounts, Profile, Relatives, Selection, Share, SortBy, Thread, by_label,
+    functions, label_keys, lines, modules,
 };
 use crate::budget::{OutputBudget, TooMuch};
 use crate::model::{NameId, sum_modes, task_name};
@@ -87,12 +87,12 @@ fn share(count: u64, whole: u64) -> Value {
 }
 
 /// A row's counts with their shares.
-fn counts<Key>(row: &Row<Key>, whole: u64) -> Value {
+fn counts(own: u64, total: u64, whole: u64) -> Value {
     json!({
-        "self": row.own,
-        "self_share": share(row.own, whole),
-        "total": row.total,
-        "total_share": share(row.total, whole),
+        "self": own,
+        "self_share": share(own, whole),
+        "total": total,
+        "total_share": share(total, whole),
     })
 }
 
@@ -207,7 +207,7 @@ fn module_rows(profile: &Profile, sort: SortBy, top: usize) -> Vec<Value> {
     let rows = modules(profile, sort).into_iter().take(top);
     rows.map(|row| {
         let which = json!({ "name": &*row.key });
-        with(which, counts(&row, whole))
+        with(which, counts(row.own, row.total, whole))
     })
     .collect()
 }
@@ -221,12 +221,7 @@ fn function_rows(profile: &Profile, sort: SortBy, top: usize) -> Vec<Value> {
             "module": function.module,
             "kernel": function.is_kernel,
         });
-        let row = Row {
-            key: (),
-            own: function.own,
-            total: function.total,
-        };
-        with(which, counts(&row, whole))
+        with(which, counts(function.own, function.total, whole))
     })
     .collect()
 }
@@ -236,7 +231,7 @@ fn line_rows(profile: &Profile, sort: SortBy, top: usize) -> Vec<Value> {
     let rows = lines(profile, sort).into_iter().take(top);
     rows.map(|row| {
         let which = json!({ "file": &*row.key.file, "line": row.key.line });
-        with(which, counts(&row, whole))
+        with(which, counts(row.own, row.total, whole))
     })
     .collect()
 }
@@ -280,17 +275,7 @@ impl LevelRows<'_> {
         let whole = self.profile.samples();
         let rows = groups.iter().take(self.top).map(|group| {
             let counts = match self.levels.are_of_code() {
-                true => {
-                    let (own, total) = (group.own, group.total);
-                    counts(
-                        &Row {
-                            key: (),
-                            own,
-                            total,
-                        },
-                        whole,
-                    )
-                }
+                true => counts(group.own, group.total, whole),
                 false => modes(group.modes, whole),
             };
             let row = with(self.identity(grouping, group.value), counts);

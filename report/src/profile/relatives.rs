@@ -20,6 +20,16 @@ pub enum Relation {
     Callees,
 }
 
+impl Relation {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Callers => "callers",
+            Self::Callees => "callees",
+        }
+    }
+}
+
 /// A function's name and module.
 pub type Relative = (Arc<str>, Arc<str>);
 

@@ -7,8 +7,8 @@ use kvmprof_recording::Mode;
 use super::groups::Value;
 use super::levels::{Group, groups};
 use super::{
-    Grouping, Levels, ModeCounts, Process, Profile, Relation, Relatives, Row, Share, SortBy,
-    by_label, functions, lines, modules,
+    Grouping, Levels, ModeCounts, Process, Profile, Relatives, Row, Share, SortBy, by_label,
+    functions, lines, modules,
 };
 use crate::budget::OutputBudget;
 use crate::model::sum_modes;
@@ -200,11 +200,8 @@ impl Table<'_> {
 
     fn modes(&mut self) -> io::Result<()> {
         self.heading("  MODE       SAMPLES    SHARE    95 %")?;
-        for mode in Mode::ALL {
+        for (mode, count) in Mode::ALL.into_iter().zip(self.profile.by_mode()) {
             let name = mode.name();
-            let processes = self.profile.all_processes();
-            let counts = processes.map(|(_, _, process)| process.modes[mode.index()]);
-            let count = counts.fold(0_u64, u64::saturating_add);
             let share = self.share(count);
             self.row(
                 &format!("  {name:<9}  {count:>7}  {}", shares(share)),
@@ -408,10 +405,7 @@ impl Table<'_> {
     }
 
     fn relatives(&mut self, relatives: &Relatives) -> io::Result<()> {
-        let what = match relatives.relation {
-            Relation::Callers => "callers",
-            Relation::Callees => "callees",
-        };
+        let what = relatives.relation.name();
         writeln!(self.out)?;
         writeln!(
             self.out,

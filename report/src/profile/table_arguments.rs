@@ -78,13 +78,9 @@ const TABLES: [(Grouping, &str); 7] = [
 
 /// The samples in each mode.
 fn modes(profile: &Profile) -> Value {
-    let count = |mode: Mode| -> u64 {
-        let processes = profile.all_processes();
-        let counts = processes.map(|(_, _, process)| process.modes[mode.index()]);
-        counts.fold(0, u64::saturating_add)
-    };
-    let counts = Mode::ALL.map(|mode| (mode.name().to_owned(), count(mode).into()));
-    Value::Object(counts.into_iter().collect())
+    let counts = Mode::ALL.into_iter().zip(profile.by_mode());
+    let counts = counts.map(|(mode, count)| (mode.name().to_owned(), count.into()));
+    Value::Object(counts.collect())
 }
 
 impl TableArguments {
@@ -159,11 +155,7 @@ impl TableArguments {
         let mut document = document(profile, sort, top);
         document["schema"] = SCHEMA.into();
         for relatives in relatives {
-            let key = match relatives.relation {
-                Relation::Callers => "callers",
-                Relation::Callees => "callees",
-            };
-            document[key] = relatives_document(relatives, top);
+            document[relatives.relation.name()] = relatives_document(relatives, top);
         }
         let mut left_out = Map::new();
         for (grouping, key) in TABLES {

@@ -98,7 +98,7 @@ impl<'a> Tree<'a> {
 
 /// A line that waits to be printed.
 struct Line<'t, 'a> {
-    what: What<'t, 'a>,
+    what: Shown<'t, 'a>,
     /// What is before its name: the branch that it is on.
     branch: String,
     /// The same for the frames that it calls.
@@ -106,7 +106,7 @@ struct Line<'t, 'a> {
     is_heaviest: bool,
 }
 
-enum What<'t, 'a> {
+enum Shown<'t, 'a> {
     Frame(&'t Node<'a>),
     /// Frames that aren't shown: how many, and their ticks.
     Folded(usize, u64),
@@ -128,7 +128,7 @@ pub fn print_tree(lines: &[String], style: TableStyle, out: &mut dyn Write) -> i
     push_callees(&tree, root, whole, ("", true), &mut waiting);
     while let Some(line) = waiting.pop() {
         print_line(&line, whole, style, out)?;
-        if let What::Frame(node) = line.what {
+        if let Shown::Frame(node) = line.what {
             let caller = (line.below.as_str(), line.is_heaviest);
             push_callees(&tree, node, whole, caller, &mut waiting);
         }
@@ -148,9 +148,9 @@ fn push_callees<'t, 'a>(
     let ticks = folded
         .iter()
         .fold(0, |sum: u64, node| sum.saturating_add(node.total));
-    let mut all: Vec<What<'_, '_>> = shown.into_iter().map(What::Frame).collect();
+    let mut all: Vec<Shown<'_, '_>> = shown.into_iter().map(Shown::Frame).collect();
     if is_shown(ticks, whole) {
-        all.push(What::Folded(folded.len(), ticks));
+        all.push(Shown::Folded(folded.len(), ticks));
     }
     let last = all.len().saturating_sub(1);
     for (index, what) in all.into_iter().enumerate().rev() {
@@ -159,7 +159,7 @@ fn push_callees<'t, 'a>(
             (_, false) => ("├ ", "│ "),
             (_, true) => ("└ ", "  "),
         };
-        let is_frame = matches!(what, What::Frame(_));
+        let is_frame = matches!(what, Shown::Frame(_));
         waiting.push(Line {
             what,
             branch: format!("{margin}{branch}"),
@@ -191,11 +191,11 @@ fn print_line(
     let mark = if line.is_heaviest { '*' } else { ' ' };
     let branch = &line.branch;
     let text = match line.what {
-        What::Folded(count, ticks) => {
+        Shown::Folded(count, ticks) => {
             let total = share(ticks, whole);
             format!("  {total:>5.1} %            {branch}… {count} below 1 % each")
         }
-        What::Frame(node) => {
+        Shown::Frame(node) => {
             let kind = match node.name.ends_with(KERNEL_MARK) {
                 true => 'k',
                 false => ' ',

@@ -8,7 +8,9 @@ use kvmprof_recording::{IDLE_PID, Mode};
 
 use super::names::Names;
 use super::{Row, RowsError};
-use crate::model::{ModeCounts, NodeId, Part, Process, StackSum, Thread, add_modes, sum_modes};
+use crate::model::{
+    ModeCounts, NodeId, Process, StackSum, Thread, ThreadSamples, add_modes, sum_modes,
+};
 use crate::profile::Profile;
 use crate::symbolize::{LabelSet, Resolver};
 
@@ -62,7 +64,7 @@ impl RowSums {
         let node = self.names.node(&functions);
         let new = node.index().saturating_sub(self.nodes);
         self.nodes += new;
-        let size = size_of::<StackSum>() + size_of::<(i32, Part)>() + NODE * new;
+        let size = size_of::<StackSum>() + size_of::<(i32, ThreadSamples)>() + NODE * new;
         let left = self.left.checked_sub(size as u64);
         self.left = left.ok_or(RowsError::TooManyStacks(self.budget))?;
         let thread = self.threads.entry(sample.tid).or_default();
@@ -124,10 +126,10 @@ impl RowSums {
     }
 
     /// The stacks with their threads. Rows have no vCPUs.
-    fn parts(&self) -> Vec<Part> {
+    fn parts(&self) -> Vec<ThreadSamples> {
         let numbers: BTreeMap<i32, u32> = self.threads.keys().copied().zip(0..).collect();
         let stacks = (0..).zip(self.stacks.iter().zip(&self.tids));
-        let parts = stacks.map(|(stack, (sum, tid))| Part {
+        let parts = stacks.map(|(stack, (sum, tid))| ThreadSamples {
             stack,
             thread: numbers.get(tid).copied(),
             vcpu: None,

@@ -9,6 +9,7 @@ use kvmprof_recording::{Sample, Ticks};
 
 use super::names::Names;
 use super::{Row, RowsError};
+use crate::random::Random;
 
 /// Maximum number of ticks of a recording that is made of rows.
 pub const MAX_TICKS: u64 = 50_000_000;
@@ -23,7 +24,7 @@ pub struct RowsWriter<W> {
     encoder: SamplesEncoder,
     account: Account,
     stretch: Stretch,
-    random: u64,
+    random: Random,
     ticks: u64,
 }
 
@@ -56,7 +57,7 @@ impl<W: Write> RowsWriter<W> {
             encoder: SamplesEncoder::default(),
             account: Account::default(),
             stretch: Stretch::default(),
-            random: 0,
+            random: Random(0),
             ticks: 0,
         };
         writer.put(info.to_block())?;
@@ -97,19 +98,10 @@ impl<W: Write> RowsWriter<W> {
         let number = number.map_err(|_| RowsError::TooManyTicks)?;
         self.stretch.rows.push((sample, frames));
         for _ in 0..row.ticks {
-            let when = self.next_random();
+            let when = u32::try_from(self.random.bits() >> 32).unwrap_or_default();
             self.stretch.ticks.push((when, number));
         }
         Ok(())
-    }
-
-    /// The next number of SplitMix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014).
-    fn next_random(&mut self) -> u32 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.random;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        u32::try_from(mixed >> 32).unwrap_or_default()
     }
 
     /// Writes the samples of the stretch, with its idle ticks between them.

@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use kvmprof_recording::{LockOwner, Sample};
 use serde::{Serialize, Serializer};
 
-use super::running::COPIES;
+use super::running::{COPIES, most_frequent};
 use super::stolen::StolenTicks;
 use super::waits::WaitKind;
 use crate::budget::{OutputBudget, TooMuch};
+use crate::model::task_name;
 use crate::symbolize::Symbols;
 use crate::text::visible;
 
@@ -130,11 +131,10 @@ impl Locks {
             sum.samples += 1;
             sum.stolen += u64::from(vcpu.is_some_and(|vcpu| stolen.is_stolen(vcpu, time)));
             if let Some((pid, tid, comm)) = owner {
-                let name = comm.split(|byte| *byte == 0).next().unwrap_or_default();
                 let thread = LockThread {
                     pid: *pid,
                     tid: *tid,
-                    name: visible(&String::from_utf8_lossy(name)),
+                    name: task_name(comm),
                 };
                 *sum.owners.entry(thread).or_default() += 1;
             }
@@ -156,19 +156,14 @@ impl Locks {
 }
 
 fn row(kind: WaitKind, address: u64, sum: Sum) -> LockRow {
-    let owners = sum.owners.len();
-    let most = sum
-        .owners
-        .into_iter()
-        .max_by(|(one, count), (other, others)| count.cmp(others).then_with(|| other.cmp(one)));
     LockRow {
         kind,
         address,
         variable: None,
         samples: sum.samples,
         owner_stolen: sum.stolen,
-        owners,
-        owner: most.map(|(thread, _)| thread),
+        owners: sum.owners.len(),
+        owner: most_frequent(sum.owners),
     }
 }
 
@@ -249,7 +244,7 @@ mod tests {
             owner: (tid != 0).then(|| LockThread {
                 pid: 7,
                 tid,
-                name: "a\u{fffd}b".to_owned(),
+                name: "a?b".to_owned(),
             }),
         };
         assert_eq!(rows, [row(0x40, 4, 1, 2, 71), row(0x80, 1, 0, 0, 0)]);

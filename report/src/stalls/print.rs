@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{LockRow, Stalls, StolenRow, StretchRow, WaitRow};
+use super::{Stalls, StolenRow, StretchRow};
 use crate::profile::{Profile, Share, TableStyle, column, print_accounts, shares};
 
 /// Width of the column with names of processes.
@@ -21,227 +21,196 @@ pub fn print(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     print_accounts(profile, out)?;
-    print_interrupts_off(profile, stalls, style, out)?;
-    print_preemption_off(profile, stalls, style, out)?;
-    print_waits(profile, stalls, style, out)?;
-    print_locks(stalls, style, out)?;
-    print_stolen(profile, stalls, style, out)
-}
-
-fn heading(style: TableStyle, title: &str, columns: &str, out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out)?;
-    writeln!(out, "{title}")?;
-    writeln!(out, "{}", style.heading(columns))
-}
-
-fn print_interrupts_off(
-    profile: &Profile,
-    stalls: &Stalls,
-    style: TableStyle,
-    out: &mut dyn Write,
-) -> io::Result<()> {
-    if !stalls.interrupts_known {
-        writeln!(out)?;
-        return writeln!(
-            out,
-            "Whether interrupts were off isn't known: the host's kernel has taken the samples (--clock kernel, --capture kernel)"
-        );
-    }
-    let title = format!(
-        "Interrupts were off in {} of {} samples, in {} stretches; the longest:",
-        stalls.samples_with_interrupts_off,
-        profile.samples(),
-        stalls.stretches
-    );
-    print_stretches(&title, &stalls.interrupts_off, stalls.stretches, style, out)
-}
-
-fn print_preemption_off(
-    profile: &Profile,
-    stalls: &Stalls,
-    style: TableStyle,
-    out: &mut dyn Write,
-) -> io::Result<()> {
-    if stalls.preemption_known == 0 {
-        writeln!(out)?;
-        return writeln!(
-            out,
-            "Whether preemption was off isn't known: the guest's kernel doesn't count what forbids it, or the recording is of an older kvmprof"
-        );
-    }
-    let title = format!(
-        "Preemption was off in {} of {} samples, in {} stretches; the longest:",
-        stalls.samples_with_preemption_off,
-        profile.samples(),
-        stalls.preemption_stretches
-    );
-    print_stretches(
-        &title,
-        &stalls.preemption_off,
-        stalls.preemption_stretches,
+    let mut tables = Tables {
+        profile,
+        stalls,
         style,
         out,
-    )
+    };
+    tables.interrupts_off()?;
+    tables.preemption_off()?;
+    tables.waits()?;
+    tables.locks()?;
+    tables.stolen()
 }
 
-/// Prints the rows, which are the longest of this number of stretches. One sample has no length: such rows would be
-/// useless.
-fn print_stretches(
-    title: &str,
-    rows: &[StretchRow],
-    stretches: u64,
+/// The tables that are printed.
+struct Tables<'a> {
+    profile: &'a Profile,
+    stalls: &'a Stalls,
     style: TableStyle,
-    out: &mut dyn Write,
-) -> io::Result<()> {
-    let columns = format!(
-        "         SEEN      AT MOST  SAMPLES  STOLEN  VCPU           AT  {:<PROCESS$}  {:<FUNCTION$}  ALL ITS SAMPLES ARE IN",
-        "PROCESS", "FIRST IN"
-    );
-    heading(style, title, &columns, out)?;
-    let shown = rows.iter().take_while(|row| row.seen_ns > 0).count();
-    for row in rows.iter().take(shown) {
-        let StretchRow {
-            samples,
-            stolen,
-            vcpu,
-            ..
-        } = row;
-        let text = format!(
-            "  {}  {}  {samples:>7} {stolen:>7} {vcpu:>5}  {:>9.4} s  {}  {}  {}",
-            milliseconds(row.seen_ns),
-            milliseconds(row.at_most_ns),
-            seconds(row.begin_ns),
-            column(&row.first.process, PROCESS),
-            column(&row.first.function, FUNCTION),
-            column(row.common.as_deref().unwrap_or("-"), 0),
-        );
-        writeln!(out, "{}", text.trim_end())?;
-    }
-    if let Some(longest) = rows.iter().skip(shown).map(|row| row.at_most_ns).max() {
-        let others = stretches.saturating_sub(shown as u64);
-        writeln!(
-            out,
-            "  {others} with one sample each: how long they took isn't known, at most {}",
-            milliseconds(longest).trim_start()
-        )?;
-    }
-    Ok(())
+    out: &'a mut dyn Write,
 }
 
-fn print_waits(
-    profile: &Profile,
-    stalls: &Stalls,
-    style: TableStyle,
-    out: &mut dyn Write,
-) -> io::Result<()> {
-    let title = "Waits in a loop for locks and other vCPUs; BESIDE STOLEN: the host didn't run another vCPU meanwhile";
-    let columns = format!(
-        "  SAMPLES    SHARE    95 %      BESIDE STOLEN  {:<12}  {:<FUNCTION$}  THAT VCPU WAS LAST SEEN IN",
-        "WAITS FOR", "WANTED BY"
-    );
-    heading(style, title, &columns, out)?;
-    let all = profile.samples();
-    for row in &stalls.waits {
-        let WaitRow {
-            samples,
-            beside_stolen,
-            ..
-        } = row;
-        let from = row.stolen_from.as_ref().map_or_else(String::new, |from| {
-            format!(
-                "{} ({})",
-                column(&from.function, 0),
-                column(&from.process, 0)
-            )
-        });
-        let text = format!(
-            "  {samples:>7}  {}  {beside_stolen:>13}  {:<12}  {}  {from}",
-            shares(Share::new(*samples, all)),
-            row.kind.name(),
-            column(&row.function, FUNCTION),
-        );
-        writeln!(out, "{}", text.trim_end())?;
+impl Tables<'_> {
+    fn heading(&mut self, title: &str, columns: &str) -> io::Result<()> {
+        writeln!(self.out, "\n{title}\n{}", self.style.heading(columns))
     }
-    if profile.has_symbols() && stalls.waits.is_empty() {
-        writeln!(out, "  none were seen")?;
-    }
-    if !profile.has_symbols() {
-        writeln!(
-            out,
-            "  not known: the recording has no symbols of the guest's kernel"
-        )?;
-    }
-    if stalls.waits_not_compared > 0 {
-        let more = stalls.waits_not_compared;
-        writeln!(
-            out,
-            "  {more} further waits are counted, but not compared with stolen ticks"
-        )?;
-    }
-    Ok(())
-}
 
-/// Prints the locks that samples waited for, if any are known.
-fn print_locks(stalls: &Stalls, style: TableStyle, out: &mut dyn Write) -> io::Result<()> {
-    if stalls.locks.is_empty() {
-        return Ok(());
+    fn row(&mut self, text: &str) -> io::Result<()> {
+        writeln!(self.out, "{}", text.trim_end())
     }
-    let title = "Locks that these waited for, as far as they are known; OWNER STOLEN: the host didn't run the vCPU of the lock's owner";
-    let columns = "  SAMPLES  OWNER STOLEN  WAITS FOR     ADDRESS             OWNERS  HELD MOST OFTEN BY        VARIABLE";
-    heading(style, title, columns, out)?;
-    for row in &stalls.locks {
-        let LockRow {
-            samples,
-            owner_stolen,
-            address,
-            owners,
-            ..
-        } = row;
-        let owner = row.owner.as_ref().map_or_else(
-            || "[unknown]".to_owned(),
-            |owner| format!("{} (tid {})", owner.name, owner.tid),
-        );
-        writeln!(
-            out,
-            "  {samples:>7}  {owner_stolen:>12}  {:<12}  {address:#018x}  {owners:>6}  {owner:<24}  {}",
-            row.kind.name(),
-            row.variable.as_deref().unwrap_or("-"),
-        )?;
-    }
-    if stalls.locks_left_out > 0 {
-        let more = stalls.locks_left_out;
-        writeln!(out, "  {more} further samples wait for others")?;
-    }
-    Ok(())
-}
 
-fn print_stolen(
-    profile: &Profile,
-    stalls: &Stalls,
-    style: TableStyle,
-    out: &mut dyn Write,
-) -> io::Result<()> {
-    let account = &profile.contents.account;
-    let title = format!(
-        "The host ran something else on {} of {} ticks; the vCPU was last seen in:",
-        account.stolen, account.ticks
-    );
-    let columns = format!(
-        "    TICKS    SHARE    95 %      {:<PROCESS$}  {:<FUNCTION$}  MODULE",
-        "PROCESS", "FUNCTION"
-    );
-    heading(style, &title, &columns, out)?;
-    for StolenRow { ticks, last_seen } in &stalls.stolen {
-        let text = format!(
-            "  {ticks:>7}  {}  {}  {}  {}",
-            shares(Share::new(*ticks, account.stolen.max(*ticks))),
-            column(&last_seen.process, PROCESS),
-            column(&last_seen.function, FUNCTION),
-            column(&last_seen.module, 0),
+    fn interrupts_off(&mut self) -> io::Result<()> {
+        let stalls = self.stalls;
+        if !stalls.interrupts_known {
+            return writeln!(
+                self.out,
+                "\nWhether interrupts were off isn't known: the host's kernel has taken the samples (--clock kernel, --capture kernel)"
+            );
+        }
+        let title = format!(
+            "Interrupts were off in {} of {} samples, in {} stretches; the longest:",
+            stalls.samples_with_interrupts_off,
+            self.profile.samples(),
+            stalls.stretches
         );
-        writeln!(out, "{}", text.trim_end())?;
+        self.stretches(&title, &stalls.interrupts_off, stalls.stretches)
     }
-    Ok(())
+
+    fn preemption_off(&mut self) -> io::Result<()> {
+        let stalls = self.stalls;
+        if stalls.preemption_known == 0 {
+            return writeln!(
+                self.out,
+                "\nWhether preemption was off isn't known: the guest's kernel doesn't count what forbids it, or the recording is of an older kvmprof"
+            );
+        }
+        let title = format!(
+            "Preemption was off in {} of {} samples, in {} stretches; the longest:",
+            stalls.samples_with_preemption_off,
+            self.profile.samples(),
+            stalls.preemption_stretches
+        );
+        self.stretches(&title, &stalls.preemption_off, stalls.preemption_stretches)
+    }
+
+    /// Prints the rows, which are the longest of this number of stretches. One sample has no length: such rows would be
+    /// useless.
+    fn stretches(&mut self, title: &str, rows: &[StretchRow], stretches: u64) -> io::Result<()> {
+        let columns = format!(
+            "         SEEN      AT MOST  SAMPLES  STOLEN  VCPU           AT  {:<PROCESS$}  {:<FUNCTION$}  ALL ITS SAMPLES ARE IN",
+            "PROCESS", "FIRST IN"
+        );
+        self.heading(title, &columns)?;
+        let shown = rows.iter().take_while(|row| row.seen_ns > 0).count();
+        for row in rows.iter().take(shown) {
+            self.row(&format!(
+                "  {}  {}  {:>7} {:>7} {:>5}  {:>9.4} s  {}  {}  {}",
+                milliseconds(row.seen_ns),
+                milliseconds(row.at_most_ns),
+                row.samples,
+                row.stolen,
+                row.vcpu,
+                seconds(row.begin_ns),
+                column(&row.first.process, PROCESS),
+                column(&row.first.function, FUNCTION),
+                column(row.common.as_deref().unwrap_or("-"), 0),
+            ))?;
+        }
+        if let Some(longest) = rows.iter().skip(shown).map(|row| row.at_most_ns).max() {
+            let others = stretches.saturating_sub(shown as u64);
+            writeln!(
+                self.out,
+                "  {others} with one sample each: how long they took isn't known, at most {}",
+                milliseconds(longest).trim_start()
+            )?;
+        }
+        Ok(())
+    }
+
+    fn waits(&mut self) -> io::Result<()> {
+        let title = "Waits in a loop for locks and other vCPUs; BESIDE STOLEN: the host didn't run another vCPU meanwhile";
+        let columns = format!(
+            "  SAMPLES    SHARE    95 %      BESIDE STOLEN  {:<12}  {:<FUNCTION$}  THAT VCPU WAS LAST SEEN IN",
+            "WAITS FOR", "WANTED BY"
+        );
+        self.heading(title, &columns)?;
+        let all = self.profile.samples();
+        for row in &self.stalls.waits {
+            let from = row.stolen_from.as_ref().map_or_else(String::new, |from| {
+                format!(
+                    "{} ({})",
+                    column(&from.function, 0),
+                    column(&from.process, 0)
+                )
+            });
+            self.row(&format!(
+                "  {:>7}  {}  {:>13}  {:<12}  {}  {from}",
+                row.samples,
+                shares(Share::new(row.samples, all)),
+                row.beside_stolen,
+                row.kind.name(),
+                column(&row.function, FUNCTION),
+            ))?;
+        }
+        if !self.profile.has_symbols() {
+            self.row("  not known: the recording has no symbols of the guest's kernel")?;
+        } else if self.stalls.waits.is_empty() {
+            self.row("  none were seen")?;
+        }
+        let more = self.stalls.waits_not_compared;
+        if more > 0 {
+            writeln!(
+                self.out,
+                "  {more} further waits are counted, but not compared with stolen ticks"
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Prints the locks that samples waited for, if any are known.
+    fn locks(&mut self) -> io::Result<()> {
+        if self.stalls.locks.is_empty() {
+            return Ok(());
+        }
+        let title = "Locks that these waited for, as far as they are known; OWNER STOLEN: the host didn't run the vCPU of the lock's owner";
+        let columns = "  SAMPLES  OWNER STOLEN  WAITS FOR     ADDRESS             OWNERS  HELD MOST OFTEN BY        VARIABLE";
+        self.heading(title, columns)?;
+        for row in &self.stalls.locks {
+            let owner = row.owner.as_ref().map_or_else(
+                || "[unknown]".to_owned(),
+                |owner| format!("{} (tid {})", owner.name, owner.tid),
+            );
+            self.row(&format!(
+                "  {:>7}  {:>12}  {:<12}  {:#018x}  {:>6}  {owner:<24}  {}",
+                row.samples,
+                row.owner_stolen,
+                row.kind.name(),
+                row.address,
+                row.owners,
+                row.variable.as_deref().unwrap_or("-"),
+            ))?;
+        }
+        let more = self.stalls.locks_left_out;
+        if more > 0 {
+            writeln!(self.out, "  {more} further samples wait for others")?;
+        }
+        Ok(())
+    }
+
+    fn stolen(&mut self) -> io::Result<()> {
+        let account = &self.profile.contents.account;
+        let title = format!(
+            "The host ran something else on {} of {} ticks; the vCPU was last seen in:",
+            account.stolen, account.ticks
+        );
+        let columns = format!(
+            "    TICKS    SHARE    95 %      {:<PROCESS$}  {:<FUNCTION$}  MODULE",
+            "PROCESS", "FUNCTION"
+        );
+        self.heading(&title, &columns)?;
+        for StolenRow { ticks, last_seen } in &self.stalls.stolen {
+            self.row(&format!(
+                "  {ticks:>7}  {}  {}  {}  {}",
+                shares(Share::new(*ticks, account.stolen.max(*ticks))),
+                column(&last_seen.process, PROCESS),
+                column(&last_seen.function, FUNCTION),
+                column(&last_seen.module, 0),
+            ))?;
+        }
+        Ok(())
+    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]

@@ -1,5 +1,7 @@
 //! Names of what ran on a vCPU.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -62,6 +64,12 @@ impl SharedRunning<'_> {
             module,
         }
     }
+}
+
+/// The one that is counted most often; of several such the first one.
+pub(super) fn most_frequent<T: Ord>(counts: HashMap<T, u64>) -> Option<T> {
+    let counts = counts.into_iter().map(|(one, count)| (count, Reverse(one)));
+    counts.max().map(|(_, Reverse(one))| one)
 }
 
 /// Finds the names of what samples ran.

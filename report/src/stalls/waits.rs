@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kvmprof_recording::{Mode, Sample};
 use serde::Serialize;
 
-use super::running::{COPIES, Names, Running, SharedRunning};
+use super::running::{COPIES, Names, Running, SharedRunning, most_frequent};
 use super::stolen::{LastSeen, StolenTicks};
 use crate::budget::{OutputBudget, TooMuch};
 use crate::model::{Frame, FrameKind};
@@ -236,10 +236,7 @@ fn row(
     for (last_seen, count) in &sum.stolen {
         *stolen_from.entry(last_seen.running(names)).or_default() += count;
     }
-    let most = stolen_from
-        .into_iter()
-        .max_by(|(one, count), (other, others)| count.cmp(others).then_with(|| other.cmp(one)));
-    let most = most.map(|(running, _)| running);
+    let most = most_frequent(stolen_from);
     let from = most.iter().flat_map(SharedRunning::names);
     budget.take_row([&**function, &**module].into_iter().chain(from), COPIES)?;
     Ok(WaitRow {

@@ -1,6 +1,7 @@
 //! `/asm/v1`.
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::json;
 
 use super::{LibraryLocation, RequestError, SymbolServer, resolve, there};
 use crate::profile::Profile;
@@ -20,18 +21,6 @@ struct Body {
     size: String,
     #[serde(default)]
     continue_until_function_end: bool,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Response {
-    start_address: String,
-    size: String,
-    arch: &'static str,
-    /// The kinds of the strings of each instruction.
-    syntax: [&'static str; 1],
-    /// The distance from the start, in bytes, and the instruction.
-    instructions: Vec<(usize, String)>,
 }
 
 /// The answer to the request with this `body`: the instructions from an address of a library on.
@@ -59,14 +48,16 @@ pub fn answer(
     };
     let assembly = Assembly::new(start.into(), function_at);
     let (size, instructions) = assembly.instructions(&code, size, body.continue_until_function_end);
-    let answer = Response {
-        start_address: format!("{start:#x}"),
-        size: format!("{size:#x}"),
-        arch: "x86_64",
-        syntax: ["Intel"],
-        instructions,
-    };
-    Ok(serde_json::to_vec(&answer)?)
+    let answer = json!({
+        "startAddress": format!("{start:#x}"),
+        "size": format!("{size:#x}"),
+        "arch": "x86_64",
+        // The kinds of the strings of each instruction.
+        "syntax": ["Intel"],
+        // Each one's distance from the start, in bytes, and its text.
+        "instructions": instructions,
+    });
+    Ok(answer.to_string().into_bytes())
 }
 
 impl Body {

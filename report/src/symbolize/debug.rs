@@ -67,7 +67,8 @@ pub struct DebugFile {
     go: Option<GoLines>,
     split: Option<SplitFiles>,
     scopes: UnitScopes,
-    begin: Option<u64>,
+    /// The address of `_stext`, the start of a kernel's code.
+    pub kernel_begin: Option<u64>,
 }
 
 impl std::fmt::Debug for DebugFile {
@@ -106,7 +107,7 @@ impl DebugFile {
             go: (!has_dwarf).then(|| go_lines(file, &elf)).flatten(),
             split: None,
             scopes: UnitScopes::default(),
-            begin: None,
+            kernel_begin: None,
         };
         table.read_functions(file, &elf)?;
         Ok(table)
@@ -142,13 +143,8 @@ impl DebugFile {
         self.functions = FunctionTable::of_binary(&functions);
         self.is_whole = unnamed == 0;
         // It is a label, which needn't be a function.
-        self.begin = sections.address_of(super::KERNEL_BEGIN);
+        self.kernel_begin = sections.address_of(super::KERNEL_BEGIN);
         Ok(())
-    }
-
-    /// The address of `_stext`, the start of a kernel's code.
-    pub fn kernel_begin(&self) -> Option<u64> {
-        self.begin
     }
 
     /// Whether it has DWARF.

@@ -101,7 +101,7 @@ impl LoadedFile {
         let code = self.code.get_or_init(|| {
             let copy = search.copy(&self.copy)?;
             let code = MachineCode::of(&copy.file).ok()?;
-            if !code.is_whole() {
+            if !code.is_whole {
                 let path = search.path_on_host(&mapping.file);
                 sources.notes.add(machine_code::incomplete(&path));
             }

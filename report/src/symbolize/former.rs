@@ -29,7 +29,7 @@ impl Epoch {
 
 /// What was somewhere at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then<'a> {
+pub enum FormerContent<'a> {
     /// What is there now.
     Same,
     /// Something else.
@@ -115,19 +115,19 @@ impl FormerCode {
     }
 
     /// What was at `address` in `epoch`.
-    pub fn at(&self, address: u64, epoch: Epoch) -> Then<'_> {
+    pub fn at(&self, address: u64, epoch: Epoch) -> FormerContent<'_> {
         let has_changed = || {
             let mut formers = self.formers.iter();
             formers.any(|it| it.range.contains(&address))
                 || (self.beyond.iter()).any(|(range, _)| range.contains(&address))
         };
         if epoch == Epoch::ANY && has_changed() {
-            return Then::Other(None);
+            return FormerContent::Other(None);
         }
         let number = usize::try_from(epoch.0).ok();
         let index = number.and_then(|number| number.checked_sub(1));
         let Some(time) = index.and_then(|index| self.numbered.get(index)) else {
-            return Then::Same;
+            return FormerContent::Same;
         };
         let formers = self.formers.iter();
         let then = formers.filter(|it| *time < it.change.since && it.range.contains(&address));
@@ -137,11 +137,13 @@ impl FormerCode {
         let is_beyond =
             beyond.is_some_and(|(range, since)| time < since && range.contains(&address));
         match former {
-            Some(former) if *time <= former.change.unchanged => Then::Other(former.find(address)),
+            Some(former) if *time <= former.change.unchanged => {
+                FormerContent::Other(former.find(address))
+            }
             // It can have been the one as well as the other.
-            Some(_) => Then::Other(None),
-            None if is_beyond => Then::Other(None),
-            None => Then::Same,
+            Some(_) => FormerContent::Other(None),
+            None if is_beyond => FormerContent::Other(None),
+            None => FormerContent::Same,
         }
     }
 }

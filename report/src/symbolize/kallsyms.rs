@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use kvmprof_abi::kallsyms::{KernelSymbol, is_variable};
 
-use super::former::{Change, Epoch, FormerCode, Then};
+use super::former::{Change, Epoch, FormerCode, FormerContent};
 use super::shared::Shared;
 use crate::text::visible;
 
@@ -184,8 +184,8 @@ impl Symbols {
     /// The function that was at `address` in `epoch`. `None` also if it is unknown which one of two that was.
     pub fn locate_then(&self, address: u64, epoch: Epoch) -> Option<FunctionAt<'_>> {
         match self.former.at(address, epoch) {
-            Then::Same => self.locate(address),
-            Then::Other(found) => found,
+            FormerContent::Same => self.locate(address),
+            FormerContent::Other(found) => found,
         }
     }
 

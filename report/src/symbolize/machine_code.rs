@@ -5,8 +5,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use object::read::ReadCache;
-use object::read::elf::ElfFile64;
-use object::{Endianness, Object, ObjectSection, SectionKind};
+use object::{Object, ObjectSection, SectionKind};
+
+use super::debug::{Parsed, invalid};
 
 /// Maximum number of sections with code.
 const MAX_SECTIONS: usize = 1 << 16;
@@ -16,7 +17,8 @@ const MAX_SECTIONS: usize = 1 << 16;
 pub struct MachineCode {
     file: File,
     sections: Vec<Section>,
-    is_whole: bool,
+    /// Whether all sections of the file with code are known. What is in others can't be read.
+    pub is_whole: bool,
 }
 
 #[derive(Debug)]
@@ -40,8 +42,7 @@ impl MachineCode {
     /// It can't be read, or isn't a 64-bit ELF file.
     pub fn of(file: &File) -> io::Result<Self> {
         let cache = ReadCache::new(file.try_clone()?);
-        let elf = ElfFile64::<'_, Endianness, _>::parse(&cache)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        let elf = Parsed::parse(&cache).map_err(invalid)?;
         let code = elf
             .sections()
             .filter(|section| section.kind() == SectionKind::Text);
@@ -59,11 +60,6 @@ impl MachineCode {
             is_whole: sections.next().is_none(),
             file: file.try_clone()?,
         })
-    }
-
-    /// Whether all sections of the file with code are known. What is in others can't be read.
-    pub fn is_whole(&self) -> bool {
-        self.is_whole
     }
 
     /// At most `length` bytes of code from `address` on, by the file's own addresses; `None` if there is no code.
@@ -108,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_file_with_too_many_sections_is_incomplete() {
-        assert!(of_sections(3).is_whole());
-        assert!(!of_sections(MAX_SECTIONS + 1).is_whole());
+        assert!(of_sections(3).is_whole);
+        assert!(!of_sections(MAX_SECTIONS + 1).is_whole);
     }
 }

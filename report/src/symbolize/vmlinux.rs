@@ -52,7 +52,7 @@ impl Vmlinux {
         if !debug.is_whole {
             notes.add(format!("{shown} has more functions than are read"));
         }
-        if !code.is_whole() {
+        if !code.is_whole {
             notes.add(machine_code::incomplete(&shown));
         }
         let debug = with_split(debug, path, notes);
@@ -69,7 +69,7 @@ impl Vmlinux {
                 recorded: visible(recorded),
             });
         }
-        let begins = (tables.kernel.address_of(KERNEL_BEGIN)).zip(debug.kernel_begin());
+        let begins = (tables.kernel.address_of(KERNEL_BEGIN)).zip(debug.kernel_begin);
         let slide = begins.map(|(ran, linked)| ran.wrapping_sub(linked));
         let slide = slide.or_else(|| kernel.map(|kernel| kernel.slide));
         let is_other = kernel.is_none() && runs_as_linked(&debug, tables);
@@ -108,7 +108,7 @@ fn with_split(debug: DebugFile, path: &Path, notes: &Rc<Notes>) -> DebugFile {
 fn runs_as_linked(debug: &DebugFile, tables: &Tables) -> bool {
     let begins = tables.kernel.wanted(|_| true);
     if begins.is_empty() {
-        return debug.kernel_begin().is_none();
+        return debug.kernel_begin.is_none();
     }
     let is_there = |(begin, _): &&(u64, u64)| {
         let own = debug.functions.find(*begin);

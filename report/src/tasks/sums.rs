@@ -7,8 +7,7 @@ use kvmprof_recording::file::{Contents, FileError, Observer, Recording};
 use kvmprof_recording::tasks::{Task, TaskLook, TaskStack, TaskState};
 use kvmprof_recording::{COMM_LENGTH, StackEnd};
 
-use crate::model::{Limits, Selection};
-use crate::text::visible;
+use crate::model::{Limits, Selection, task_name};
 
 /// The highest number of a vCPU that is shown without a task on it.
 const MAX_VCPUS: u16 = 4095;
@@ -157,9 +156,10 @@ impl WaitStack {
         Self {
             frames: self
                 .frames
-                .get(self.scheduler)
+                .iter()
+                .skip(self.scheduler)
+                .take(1)
                 .copied()
-                .into_iter()
                 .collect(),
             scheduler: 0,
             is_whole: false,
@@ -179,9 +179,7 @@ impl Thread {
 impl TaskSums {
     /// The last known name of `thread`, with characters that can't be shown replaced.
     pub fn name(&self, thread: Thread) -> String {
-        let comm = self.names.get(&thread).copied().unwrap_or_default();
-        let bytes = comm.split(|byte| *byte == 0).next();
-        visible(&String::from_utf8_lossy(bytes.unwrap_or_default()))
+        self.names.get(&thread).map(task_name).unwrap_or_default()
     }
 
     /// The processes of which a thread had one of the names in a look.

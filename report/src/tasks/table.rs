@@ -29,153 +29,154 @@ pub fn print(
         milliseconds(mean),
         milliseconds(sums.longest)
     )?;
-    print_states(sums, out)?;
-    print_vcpus(sums, out)?;
+    let mut tables = Tables { sums, top, out };
+    tables.states()?;
+    tables.vcpus()?;
     let rows = wait_rows(sums, resolver);
     let waiting = |row: &&WaitRow| row.state != TaskState::Idle;
     let rows: Vec<&WaitRow> = rows.iter().filter(waiting).collect();
-    writeln!(
-        out,
-        "\n     SEEN  TASKS    LONGEST  STATE  WAITS IN < CALLERS, AND WHO DOES MOST"
-    )?;
-    print_rows(sums, &rows, top, out)?;
+    tables.waits("STATE ", &rows)?;
     let stuck = |row: &&&WaitRow| row.state == TaskState::Uninterruptible;
     let rows: Vec<&WaitRow> = rows.iter().filter(stuck).copied().collect();
     if !rows.is_empty() {
-        writeln!(
-            out,
-            "\n     SEEN  TASKS    LONGEST  UNINTERRUPTIBLE (D): WAITS IN < CALLERS, AND WHO DOES MOST"
-        )?;
-        print_rows(sums, &rows, top, out)?;
+        tables.waits("UNINTERRUPTIBLE (D):", &rows)?;
     }
-    print_delays(sums, top, out)?;
-    print_free_waits(sums, top, out)
+    tables.delays()?;
+    tables.free_waits()
 }
 
-fn print_states(sums: &TaskSums, out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out, "\n  STATE                  SEEN   PER LOOK")?;
-    let mut row = |letter: char, name: &str, count: u64| {
-        writeln!(
-            out,
-            "  {letter} {name:<16} {count:>8}   {:>8}",
-            per(count, sums.looks)
-        )
-    };
-    row('R', "on a vCPU", sums.on_vcpu)?;
-    for (state, count) in &sums.states {
-        row(state.letter(), state_name(*state), *count)?;
-    }
-    if sums.without_stack > 0 {
-        writeln!(
-            out,
-            "  {} of them have no stack: they ran while it was read, or others' turn came first",
-            sums.without_stack
-        )?;
-    }
-    Ok(())
-}
-
-fn print_vcpus(sums: &TaskSums, out: &mut dyn Write) -> io::Result<()> {
-    if sums.vcpus.is_empty() {
-        return writeln!(
-            out,
-            "\n  What waits for each vCPU is left out: only some processes were recorded or are selected"
-        );
-    }
-    writeln!(
-        out,
-        "\n  VCPU  TASKS WAITING PER LOOK    MOST  LOOKS WITH ANY  LOOKS FREE  FREE WHILE A TASK WAITS  WAITED IN ALL"
-    )?;
-    for (vcpu, queue) in &sums.vcpus {
-        writeln!(
-            out,
-            "  {vcpu:>4}  {:>22}  {:>6}  {:>14}  {:>10}  {:>23}  {:>13}",
-            per(queue.waiting, sums.looks),
-            queue.most,
-            queue.looks,
-            queue.free,
-            queue.free_while_waiting,
-            milliseconds(queue.delay)
-        )?;
-    }
-    Ok(())
-}
-
-fn print_rows(
-    sums: &TaskSums,
-    rows: &[&WaitRow],
+/// The tables that are printed, with at most `top` rows.
+struct Tables<'a> {
+    sums: &'a TaskSums,
     top: usize,
-    out: &mut dyn Write,
-) -> io::Result<()> {
-    for row in rows.iter().take(top) {
-        let mut functions = row.functions.iter().take(CALLERS + 1);
-        let first = functions.next().map_or("(unknown)", AsRef::as_ref);
-        let callers: String = functions.map(|caller| format!(" < {caller}")).collect();
-        writeln!(
-            out,
-            " {:>8}  {:>5}  {:>9}  {:<5}  {first}{callers}  [{} {}]",
-            row.seen,
-            row.tasks,
-            seconds(row.longest),
-            row.state.letter(),
-            row.most.tid,
-            sums.name(row.most)
-        )?;
-    }
-    if rows.len() > top {
-        writeln!(out, "  ... and {} more", rows.len() - top)?;
-    }
-    Ok(())
+    out: &'a mut dyn Write,
 }
 
-fn print_delays(sums: &TaskSums, top: usize, out: &mut dyn Write) -> io::Result<()> {
-    let mut delays: Vec<_> = sums
-        .delays
-        .iter()
-        .filter(|(_, delay)| **delay > 0)
-        .collect();
-    delays.sort_by(|a, b| b.1.cmp(a.1).then_with(|| a.0.cmp(b.0)));
-    if delays.is_empty() {
-        return Ok(());
+impl Tables<'_> {
+    fn states(&mut self) -> io::Result<()> {
+        let sums = self.sums;
+        writeln!(self.out, "\n  STATE                  SEEN   PER LOOK")?;
+        let states = sums.states.iter();
+        let states = states.map(|(state, count)| (state.letter(), state_name(*state), *count));
+        for (letter, name, count) in [('R', "on a vCPU", sums.on_vcpu)].into_iter().chain(states) {
+            writeln!(
+                self.out,
+                "  {letter} {name:<16} {count:>8}   {:>8}",
+                per(count, sums.looks)
+            )?;
+        }
+        if sums.without_stack > 0 {
+            writeln!(
+                self.out,
+                "  {} of them have no stack: they ran while it was read, or others' turn came first",
+                sums.without_stack
+            )?;
+        }
+        Ok(())
     }
-    writeln!(out, "\n  WAITED FOR A VCPU       TID  NAME")?;
-    for (thread, delay) in delays.into_iter().take(top) {
-        writeln!(
-            out,
-            "  {:>17}  {:>8}  {}",
-            milliseconds(*delay),
-            thread.tid,
-            sums.name(*thread)
-        )?;
-    }
-    Ok(())
-}
 
-/// Prints the tasks that waited for a vCPU while one was free.
-fn print_free_waits(sums: &TaskSums, top: usize, out: &mut dyn Write) -> io::Result<()> {
-    let mut waits: Vec<_> = sums.free_waits.iter().collect();
-    waits.sort_by(|a, b| b.1.looks.cmp(&a.1.looks).then_with(|| a.0.cmp(b.0)));
-    if waits.is_empty() {
-        return Ok(());
-    }
-    writeln!(
-        out,
-        "\n  WAITED WHILE A VCPU WAS FREE  WHILE ITS OWN WAS  FOR VCPU       TID  NAME"
-    )?;
-    for ((thread, vcpu), wait) in waits.iter().take(top) {
+    fn vcpus(&mut self) -> io::Result<()> {
+        let sums = self.sums;
+        if sums.vcpus.is_empty() {
+            return writeln!(
+                self.out,
+                "\n  What waits for each vCPU is left out: only some processes were recorded or are selected"
+            );
+        }
         writeln!(
-            out,
-            "  {:>28}  {:>17}  {vcpu:>8}  {:>8}  {}",
-            wait.looks,
-            wait.own,
-            thread.tid,
-            sums.name(*thread)
+            self.out,
+            "\n  VCPU  TASKS WAITING PER LOOK    MOST  LOOKS WITH ANY  LOOKS FREE  FREE WHILE A TASK WAITS  WAITED IN ALL"
         )?;
+        for (vcpu, queue) in &sums.vcpus {
+            writeln!(
+                self.out,
+                "  {vcpu:>4}  {:>22}  {:>6}  {:>14}  {:>10}  {:>23}  {:>13}",
+                per(queue.waiting, sums.looks),
+                queue.most,
+                queue.looks,
+                queue.free,
+                queue.free_while_waiting,
+                milliseconds(queue.delay)
+            )?;
+        }
+        Ok(())
     }
-    if waits.len() > top {
-        writeln!(out, "  ... and {} more", waits.len() - top)?;
+
+    /// Prints `rows` under a heading with the `state` of their tasks.
+    fn waits(&mut self, state: &str, rows: &[&WaitRow]) -> io::Result<()> {
+        writeln!(
+            self.out,
+            "\n     SEEN  TASKS    LONGEST  {state} WAITS IN < CALLERS, AND WHO DOES MOST"
+        )?;
+        for row in rows.iter().take(self.top) {
+            let mut functions = row.functions.iter().take(CALLERS + 1);
+            let first = functions.next().map_or("(unknown)", AsRef::as_ref);
+            let callers: String = functions.map(|caller| format!(" < {caller}")).collect();
+            writeln!(
+                self.out,
+                " {:>8}  {:>5}  {:>9}  {:<5}  {first}{callers}  [{} {}]",
+                row.seen,
+                row.tasks,
+                seconds(row.longest),
+                row.state.letter(),
+                row.most.tid,
+                self.sums.name(row.most)
+            )?;
+        }
+        self.rest(rows.len())
     }
-    Ok(())
+
+    fn delays(&mut self) -> io::Result<()> {
+        let delays = self.sums.delays.iter();
+        let mut delays: Vec<_> = delays.filter(|(_, delay)| **delay > 0).collect();
+        delays.sort_by(|a, b| b.1.cmp(a.1).then_with(|| a.0.cmp(b.0)));
+        if delays.is_empty() {
+            return Ok(());
+        }
+        writeln!(self.out, "\n  WAITED FOR A VCPU       TID  NAME")?;
+        for (thread, delay) in delays.into_iter().take(self.top) {
+            writeln!(
+                self.out,
+                "  {:>17}  {:>8}  {}",
+                milliseconds(*delay),
+                thread.tid,
+                self.sums.name(*thread)
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Prints the tasks that waited for a vCPU while one was free.
+    fn free_waits(&mut self) -> io::Result<()> {
+        let mut waits: Vec<_> = self.sums.free_waits.iter().collect();
+        waits.sort_by(|a, b| b.1.looks.cmp(&a.1.looks).then_with(|| a.0.cmp(b.0)));
+        if waits.is_empty() {
+            return Ok(());
+        }
+        writeln!(
+            self.out,
+            "\n  WAITED WHILE A VCPU WAS FREE  WHILE ITS OWN WAS  FOR VCPU       TID  NAME"
+        )?;
+        for ((thread, vcpu), wait) in waits.iter().take(self.top) {
+            writeln!(
+                self.out,
+                "  {:>28}  {:>17}  {vcpu:>8}  {:>8}  {}",
+                wait.looks,
+                wait.own,
+                thread.tid,
+                self.sums.name(*thread)
+            )?;
+        }
+        self.rest(waits.len())
+    }
+
+    /// Prints how many of `all` rows are left out.
+    fn rest(&mut self, all: usize) -> io::Result<()> {
+        match all.saturating_sub(self.top) {
+            0 => Ok(()),
+            more => writeln!(self.out, "  ... and {more} more"),
+        }
+    }
 }
 
 /// `count` divided by `looks`, with one decimal.

@@ -34,18 +34,22 @@ pub fn draw(frame: &mut Frame<'_>, latest: &Snapshot, view: &mut View, colours: 
     let area = frame.area();
     let (width, height) = (usize::from(area.width), usize::from(area.height));
     let snapshot = view.choose(latest);
-    let painter = Painter { colours };
+    let painter = Painter {
+        snapshot,
+        width,
+        colours,
+    };
     let mut all = vec![
         painter.plain(lines::title(snapshot), Modifier::BOLD),
-        painter.rate(snapshot, view.is_frozen()),
+        painter.rate(view.is_frozen()),
     ];
     let bars = lines::bars(snapshot, width, height.saturating_sub(4) / 3);
     all.extend(bars.into_iter().map(|bar| painter.bar(&bar)));
     let room = height.saturating_sub(all.len() + 2);
     let mut scroll = view.scroll;
     all.extend(match &view.target {
-        Some(target) => painter.stacks(snapshot, target, &mut scroll, room),
-        None => painter.table(snapshot, view, width, room),
+        Some(target) => painter.stacks(target, &mut scroll, room),
+        None => painter.table(view, room),
     });
     all.truncate(height.saturating_sub(1));
     frame.render_widget(Paragraph::new(all), area);
@@ -65,11 +69,14 @@ fn help(frame: &mut Frame<'_>, area: Rect) {
     frame.render_widget(Paragraph::new(text), area);
 }
 
-struct Painter {
+/// Makes the lines of a screen of this width.
+struct Painter<'a> {
+    snapshot: &'a Snapshot,
+    width: usize,
     colours: bool,
 }
 
-impl Painter {
+impl Painter<'_> {
     fn colour(&self, colour: Color) -> Style {
         if self.colours {
             Style::new().fg(colour)
@@ -82,8 +89,8 @@ impl Painter {
         Line::styled(text, Style::new().add_modifier(modifier))
     }
 
-    fn rate(&self, snapshot: &Snapshot, is_frozen: bool) -> Line<'static> {
-        let rate = Span::raw(lines::rate(snapshot));
+    fn rate(&self, is_frozen: bool) -> Line<'static> {
+        let rate = Span::raw(lines::rate(self.snapshot));
         if !is_frozen {
             return Line::from(rate);
         }
@@ -111,16 +118,11 @@ impl Painter {
         Line::from(spans)
     }
 
-    fn table(
-        &self,
-        snapshot: &Snapshot,
-        view: &View,
-        width: usize,
-        room: usize,
-    ) -> Vec<Line<'static>> {
+    fn table(&self, view: &View, room: usize) -> Vec<Line<'static>> {
         if view.table == Table::Overview {
-            return self.overview(snapshot, view, width, room);
+            return self.overview(view, room);
         }
+        let (snapshot, width) = (self.snapshot, self.width);
         let whole = snapshot.known();
         let cursor = view.cursor(snapshot);
         let first = (cursor + 1).saturating_sub(room);
@@ -141,7 +143,7 @@ impl Painter {
                 (lines::label_heading(snapshot, width), rows.collect())
             }
         };
-        let mut all = vec![self.heading(heading, width)];
+        let mut all = vec![self.heading(heading)];
         for (index, row) in rows.into_iter().enumerate() {
             let row = format!("{row:<width$}");
             all.push(if first + index == cursor {
@@ -154,19 +156,14 @@ impl Painter {
     }
 
     /// Processes with bars, of which one is selected, and below them functions with bars. Processes have at most half of the room.
-    fn overview(
-        &self,
-        snapshot: &Snapshot,
-        view: &View,
-        width: usize,
-        room: usize,
-    ) -> Vec<Line<'static>> {
+    fn overview(&self, view: &View, room: usize) -> Vec<Line<'static>> {
+        let (snapshot, width) = (self.snapshot, self.width);
         let whole = snapshot.known();
         let cursor = view.cursor(snapshot);
         let processes = view.processes(snapshot);
         let above = (room / 2).min(processes.len());
         let first = (cursor + 1).saturating_sub(above);
-        let mut all = vec![self.heading(lines::process_bar_heading(), width)];
+        let mut all = vec![self.heading(lines::process_bar_heading())];
         for (index, row) in processes.iter().enumerate().skip(first).take(above) {
             let line = lines::process_bar(row, whole, width);
             all.push(match index == cursor {
@@ -174,7 +171,7 @@ impl Painter {
                 false => self.bar(&line),
             });
         }
-        all.push(self.heading(lines::function_bar_heading(), width));
+        all.push(self.heading(lines::function_bar_heading()));
         let left = room.saturating_sub(above + 1);
         let functions = view.functions(snapshot).into_iter().take(left);
         let functions = functions.map(|row| lines::function_bar(row, whole, width));
@@ -183,30 +180,21 @@ impl Painter {
     }
 
     /// `scroll` is limited to the last screenful.
-    fn stacks(
-        &self,
-        snapshot: &Snapshot,
-        target: &Target,
-        scroll: &mut usize,
-        room: usize,
-    ) -> Vec<Line<'static>> {
-        let whole = snapshot.known();
-        let text: Vec<String> = snapshot
-            .stacks(target)
-            .iter()
-            .flat_map(|row| lines::stack_lines(row, whole))
-            .take(MAX_STACK_LINES)
-            .collect();
+    fn stacks(&self, target: &Target, scroll: &mut usize, room: usize) -> Vec<Line<'static>> {
+        let whole = self.snapshot.known();
+        let rows = self.snapshot.stacks(target);
+        let text = rows.iter().flat_map(|row| lines::stack_lines(row, whole));
+        let text: Vec<String> = text.take(MAX_STACK_LINES).collect();
         *scroll = text.len().saturating_sub(room).min(*scroll);
-        let heading = format!("Stacks of {}", title(target, snapshot));
+        let heading = format!("Stacks of {}", title(target, self.snapshot));
         let mut all = vec![self.plain(heading, Modifier::BOLD)];
         all.extend(text.into_iter().skip(*scroll).take(room).map(Line::from));
         all
     }
 
-    fn heading(&self, text: String, width: usize) -> Line<'static> {
+    fn heading(&self, text: String) -> Line<'static> {
         let style = self.colour(Color::Yellow).add_modifier(Modifier::BOLD);
-        Line::styled(format!("{text:<width$}"), style)
+        Line::styled(format!("{text:<0$}", self.width), style)
     }
 
     fn footer(&self, view: &View) -> Line<'static> {

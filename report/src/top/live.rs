@@ -57,6 +57,15 @@ pub struct TopOptions {
     pub colours: bool,
 }
 
+impl TopOptions {
+    /// A window without ticks, which begins with the view.
+    fn model(&self) -> Model {
+        Model::new(self.window, Duration::ZERO)
+            .with_label(self.by.clone())
+            .with_native(self.native)
+    }
+}
+
 /// Why the view ended.
 #[derive(Debug, thiserror::Error)]
 pub enum TopError<E: std::error::Error + 'static> {
@@ -104,9 +113,7 @@ fn in_pipe<E: std::error::Error + 'static>(
     out: &mut dyn Write,
 ) -> Result<(), TopError<E>> {
     let begin = Instant::now();
-    let mut model = Model::new(options.window, Duration::ZERO)
-        .with_label(options.by.clone())
-        .with_native(options.native);
+    let mut model = options.model();
     let mut printed = 0;
     let mut due = options.interval;
     let mut is_over = false;
@@ -147,9 +154,7 @@ fn on_terminal<E: std::error::Error + 'static>(
     // is gone too.
     let mut terminal = ManuallyDrop::new(Terminal::new(CrosstermBackend::new(stdout()))?);
     let begin = Instant::now();
-    let mut model = Model::new(options.window, Duration::ZERO)
-        .with_label(options.by.clone())
-        .with_native(options.native);
+    let mut model = options.model();
     let mut view = View::default();
     let mut snapshot = model.snapshot();
     let (mut refreshed, mut is_open) = (begin.elapsed(), true);

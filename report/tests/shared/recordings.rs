@@ -32,6 +32,8 @@ pub fn stack_of(kernel: usize, user: usize, user_end: StackEnd) -> StackSummary 
 /// A recording that is being written.
 pub struct Written {
     pub info: RecordingInfo,
+    /// Further blocks, which come before those of samples.
+    pub guest: Vec<Vec<u8>>,
     encoder: SamplesEncoder,
     blocks: Vec<SampleBlock>,
     account: Account,
@@ -53,14 +55,12 @@ impl Written {
             memory_bytes: 256 << 20,
             began_ns: 1_700_000_000_000_000_000,
             began_monotonic_ns: BEGAN,
-            stacks: StackParts {
-                kernel: true,
-                user: true,
-            },
+            stacks: StackParts::BOTH,
             ..RecordingInfo::default()
         };
         Self {
             info,
+            guest: Vec::new(),
             encoder: SamplesEncoder::default(),
             blocks: Vec::new(),
             account: Account::default(),
@@ -82,22 +82,30 @@ impl Written {
         count: u64,
         (pid, name): (i32, &[u8]),
         mode: Mode,
-        (kernel, user): (&[u64], &[u64]),
+        stack: (&[u64], &[u64]),
     ) {
-        let frames = [kernel, user].concat();
         let mut comm = [0; COMM_LENGTH];
         comm[..name.len()].copy_from_slice(name);
+        let sample = Sample {
+            pid,
+            tid: pid,
+            comm,
+            mode,
+            ..Sample::default()
+        };
+        self.samples_like(&sample, count, stack);
+    }
+
+    /// The same, whose other properties are those of `sample`.
+    pub fn samples_like(&mut self, sample: &Sample, count: u64, (kernel, user): (&[u64], &[u64])) {
+        let frames = [kernel, user].concat();
         for _ in 0..count {
             self.time += PERIOD;
             let sample = Sample {
                 time: self.time,
-                pid,
-                tid: pid,
-                comm,
-                mode,
                 pc: frames[0],
                 stack: stack_of(kernel.len(), user.len(), self.user_end),
-                ..Sample::default()
+                ..*sample
             };
             self.push(&sample.into(), &frames);
         }
@@ -145,6 +153,9 @@ impl Written {
         };
         add(self.info.to_block(), 0);
         add(Block::encode(Kind::Symbols, self.symbols.as_bytes()), 0);
+        for block in self.guest {
+            add(Some(block), 0);
+        }
         for block in self.blocks {
             if !block.details.is_empty() {
                 add(Block::encode(Kind::Details, &block.details), 0);

@@ -123,9 +123,9 @@ fn stand_in(folder: &Path, script: &str) -> PathBuf {
 }
 
 /// All that is told until there is an end of an attempt.
-fn until_ended(guests: &mut Guests) -> Vec<(Told, Option<OwnedFd>)> {
+fn until_ended(guests: &mut Guests) -> Vec<(LauncherMessage, Option<OwnedFd>)> {
     let mut all = Vec::new();
-    while !matches!(all.last(), Some((Told::Ended { .. }, _))) {
+    while !matches!(all.last(), Some((LauncherMessage::Ended { .. }, _))) {
         match guests.next_told() {
             Some(told) => all.push(told),
             None => {
@@ -164,7 +164,7 @@ fn the_process_that_was_found_is_attached_to_as_the_rules_say() {
             start_time: 7,
         };
         let (guest, pipe) = told.next().unwrap();
-        let told_guest = Told::Guest {
+        let told_guest = LauncherMessage::Guest {
             process,
             name: "db".to_owned(),
             labels: [("tenant".to_owned(), "a\u{fffd}b".to_owned())].into(),
@@ -179,7 +179,7 @@ fn the_process_that_was_found_is_attached_to_as_the_rules_say() {
             "attach 5:7 --record /dev/stdout --stacks kernel --hz 23 --capture {word}{phase}"
         );
         let has_failed = true;
-        let ended = Told::Ended {
+        let ended = LauncherMessage::Ended {
             process,
             has_failed,
             said,
@@ -221,7 +221,7 @@ fn a_failure_is_tried_again_later_each_time() {
         let told = until_ended(&mut guests);
         assert!(matches!(
             &told[..],
-            [(Told::Ended { has_failed: true, said, .. }, None)] if said.contains("Cannot run /nowhere/kvmprof")
+            [(LauncherMessage::Ended { has_failed: true, said, .. }, None)] if said.contains("Cannot run /nowhere/kvmprof")
         ));
         let guest = guests.guests.values_mut().next().unwrap();
         assert!(!guest.again.is_due());

@@ -32,44 +32,31 @@ pub fn of_comparison(
     })
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "times of a boot are far below 2^53 ns"
-)]
 fn of_boots(summary: &Summary) -> Value {
     json!({
         "boots": summary.boots,
         "unseen": summary.unseen,
-        "tick_ms": ms(summary.tick_ns as f64),
+        "tick_ms": whole_ms(summary.tick_ns),
         "whole": of_time(&summary.whole),
     })
 }
 
 /// The row of a phase, and its start in each boot, by ticks that are `tick_ns` apart.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "times of a boot are far below 2^53 ns"
-)]
 fn of_phase(row: &Row, tick_ns: u64) -> Value {
     let mut document = of_row(row);
-    let begins = row.begins_ns.iter();
-    let begins = begins.map(|begin| ms(*begin as f64));
+    let begins = row.begins_ns.iter().copied();
     document["begins"] = of_time(&Estimate::new(&row.begins_ns, tick_ns));
-    document["each_begins_ms"] = begins.collect();
+    document["each_begins_ms"] = begins.map(whole_ms).collect();
     document
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "times of a boot are far below 2^53 ns"
-)]
 fn of_row(row: &Row) -> Value {
     let bounds = row.bounds_ns;
     json!({
         "name": row.name,
         "level": row.level,
         "time": of_time(&row.time),
-        "bounds_ms": bounds.map(|(least, most)| [ms(least as f64), ms(most as f64)]),
+        "bounds_ms": bounds.map(|(least, most)| [whole_ms(least), whole_ms(most)]),
     })
 }
 
@@ -87,6 +74,14 @@ fn of_change(row: &ComparedRow) -> Value {
 fn of_time(time: &Estimate) -> Value {
     let interval = time.interval_ns.map(|(low, high)| [ms(low), ms(high)]);
     json!({ "ms": ms(time.mean_ns), "interval_ms": interval })
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "times of a boot are far below 2^53 ns"
+)]
+fn whole_ms(ns: u64) -> f64 {
+    ms(ns as f64)
 }
 
 fn ms(ns: f64) -> f64 {

@@ -14,9 +14,7 @@ use kvmprof_report::graph::{GraphArguments, GraphError, title};
 use kvmprof_report::profile::{Profile, Selection, TimeRange};
 use kvmprof_report::symbolize::Resolver;
 
-use crate::commands::recordings::{
-    CommandError, OutputLimit, Progress, refuse_recording, write_to,
-};
+use crate::commands::recordings::{OutputLimit, Progress, refuse_recording, write_picture};
 
 /// The destination of flame graphs of boots.
 pub struct Flames<'a> {
@@ -96,10 +94,7 @@ impl<'a> Flames<'a> {
         };
         let output = self.folder.join(name_of(path, phase));
         refuse_recording(&output, "name another folder with --flamegraphs")?;
-        write_to(&output, false, console.data(), |out| {
-            out.write_all(&svg).map_err(CommandError::Output)
-        })?;
-        Ok(())
+        write_picture(&output, &svg, console)
     }
 }
 

@@ -9,6 +9,7 @@ mod tables;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Args;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, value};
 use kvmprof_cli::text::write_json;
@@ -17,7 +18,7 @@ use kvmprof_report::boot::{Boot, Levels, Summary, compare};
 use tempfile::TempDir;
 
 use super::guest::{GuestOptions, parse_console_text, with_kernel};
-use super::recordings::{CommandError, OutputLimit, Progress};
+use super::recordings::{NO_OUTPUT, OutputLimit, Progress};
 use flames::Flames;
 use reading::{levels_of, read_all, recordings_of};
 use runs::{Outcome, RecordedBoots, Runs};
@@ -117,7 +118,7 @@ impl Command for BootArguments {
                 out.write_all(text.as_bytes())
             }
         };
-        written.map_err(CommandError::Output)?;
+        written.context(NO_OUTPUT)?;
         if let Some(flames) = flames {
             flames.draw(&boots.after, &boots.paths, console)?;
         }

@@ -142,10 +142,7 @@ impl<'a> Runs<'a> {
             guest: &self.options.guest,
             kernel: self.kernel,
             output,
-            stacks: StackParts {
-                kernel: true,
-                user: true,
-            },
+            stacks: StackParts::BOTH,
             event: None,
             // Shows what the thread that runs the initcalls waits for while it isn't on a vCPU. The looks go on in user
             // mode, because that thread may load modules there, and their init functions may wait.

@@ -1,7 +1,7 @@
 //! The demo's flame graph: a recording at the same time as the table's samples, drawn after they have been collected.
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -15,7 +15,7 @@ use kvmprof_report::profile::Profile;
 
 use crate::commands::recorder;
 use kvmprof_recording::StackParts;
-use kvmprof_recording::file::NewFile;
+use kvmprof_recording::file::write_new_file;
 
 /// The default file of the graph, in the current folder.
 const DEFAULT: &str = "kvmprof-demo.svg";
@@ -38,12 +38,8 @@ impl Flames {
         let path = folder.join("recording");
         let file = File::create(&path).context("Cannot make the recording's file")?;
         let recorder = connection.open(device::RECORDER, 0)?;
-        let stacks = StackParts {
-            kernel: true,
-            user: true,
-        };
         let otherwise = "Cannot start to record";
-        recorder::start(connection, &recorder, stacks, None, otherwise)?;
+        recorder::start(connection, &recorder, StackParts::BOTH, None, otherwise)?;
         Ok(Self {
             recorder,
             file,
@@ -115,15 +111,10 @@ pub fn save(svg: &[u8], path: Option<&Path>) -> anyhow::Result<PathBuf> {
             path
         }
     };
-    write(svg, path).with_context(|| format!("Cannot write the flame graph {}", path.display()))?;
+    // A whole new file, because an incomplete graph couldn't be recognized as one.
+    write_new_file(path, svg)
+        .with_context(|| format!("Cannot write the flame graph {}", path.display()))?;
     Ok(path.to_owned())
-}
-
-/// Writes a whole new file, because an incomplete graph couldn't be recognized as one.
-fn write(svg: &[u8], path: &Path) -> io::Result<()> {
-    let mut file = NewFile::create(path)?;
-    file.write_all(svg)?;
-    file.keep()
 }
 
 /// True for the graph of an earlier demo.

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use kvmprof_abi::pcs::Status;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, value};
 use kvmprof_cli::text::write_json;
 use kvmprof_client::{Connection, named_socket};
@@ -22,7 +21,7 @@ use vm_memory::{Bytes, GuestAddress};
 
 use super::exit::{machine_error, start_error, status_of_guest};
 use super::profiling::{ClockOptions, SampleOptions};
-use super::recordings::{CommandError, refuse_recording};
+use super::recordings::{NO_OUTPUT, refuse_recording};
 use super::sandbox::SandboxOptions;
 use super::thread_panics;
 use kvmprof_machine::{GuestMemory, KernelSource, MachineConfig, MemoryOptions, open_kvm};
@@ -79,12 +78,8 @@ pub struct DemoArguments {
 
 /// The results of a run of the demo.
 struct Findings {
-    /// The account after PCS_STOP.
-    status: Status,
-    /// Ticks observed in each row.
-    observed: [u64; ROWS],
-    /// Ticks that don't belong to any of the guest's rows.
-    foreign: u64,
+    /// The ticks that were observed.
+    recorded: record::Recorded,
     /// Guest cycles that the guest itself counted in each row in the same time.
     expected: [u64; ROWS],
     /// The flame graph, if requested, or the reason why it is missing.
@@ -183,7 +178,7 @@ impl DemoArguments {
             let text = table::text(&findings, self.seconds);
             console.text().write_all(text.as_bytes())
         };
-        written.map_err(CommandError::Output)?;
+        written.context(NO_OUTPUT)?;
         if let Some(graph) = findings.graph {
             self.save_graph(graph, console)?;
         }
@@ -210,7 +205,7 @@ impl DemoArguments {
         match graph.and_then(|svg| flames::save(&svg, path)) {
             Ok(path) if !self.json => {
                 let line = writeln!(console.text(), "flame graph: {}", path.display());
-                line.map_err(CommandError::Output)?;
+                line.context(NO_OUTPUT)?;
             }
             Err(error) if path.is_none() => console.warn(format_args!("no flame graph: {error:#}")),
             result => drop(result?),
@@ -239,15 +234,8 @@ fn observe(
     if let Some(Ok(flames)) = &mut flames {
         flames.stop();
     }
-    let record::Recorded {
-        status,
-        observed,
-        foreign,
-    } = recording.finish()?;
     Ok(Findings {
-        status,
-        observed,
-        foreign,
+        recorded: recording.finish()?,
         expected: after.cycles_since(&before),
         graph: flames.map(|flames| flames.and_then(flames::Flames::finish)),
     })

@@ -14,7 +14,7 @@ use crate::commands::bar::bar;
 /// Each row of the truth with its share of the time, expected and observed, as parts of 1.
 fn shares(findings: &Findings) -> Vec<(&'static Row, f64, f64)> {
     let expected = parts_of_one(&findings.expected, 0);
-    let observed = parts_of_one(&findings.observed, findings.foreign);
+    let observed = parts_of_one(&findings.recorded.observed, findings.recorded.foreign);
     rows()
         .iter()
         .zip(expected.into_iter().zip(observed))
@@ -42,7 +42,7 @@ fn mode_name(mode: Mode) -> &'static str {
 
 /// The findings as a table for people.
 pub fn text(findings: &Findings, time: Duration) -> String {
-    let status = &findings.status;
+    let status = &findings.recorded.status;
     let shares = shares(findings);
     let largest = shares
         .iter()
@@ -111,7 +111,7 @@ const SCHEMA: u32 = 1;
 
 /// The findings as one JSON object; shares are parts of 1.
 pub fn json(findings: &Findings) -> Value {
-    let status = &findings.status;
+    let status = &findings.recorded.status;
     let rows: Vec<Value> = shares(findings)
         .into_iter()
         .map(|(row, expected, observed)| {
@@ -156,6 +156,7 @@ pub fn truth_json(cycles: &[u64; ROWS]) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use super::super::record::Recorded;
     use super::*;
 
     fn text_of(stolen: u64) -> String {
@@ -167,12 +168,14 @@ mod tests {
             ..Ledger::default()
         };
         let findings = Findings {
-            status: Status {
-                ledger,
-                ..Status::default()
+            recorded: Recorded {
+                status: Status {
+                    ledger,
+                    ..Status::default()
+                },
+                observed: [10; ROWS],
+                foreign: 0,
             },
-            observed: [10; ROWS],
-            foreign: 0,
             expected: [1; ROWS],
             graph: None,
         };

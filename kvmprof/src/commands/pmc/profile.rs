@@ -10,7 +10,7 @@ use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::profile::{Grouping, Layout, SortBy, TableStyle, print};
 
 use crate::commands::record::RecordingOptions;
-use crate::commands::recordings::{CommandError, InputArguments};
+use crate::commands::recordings::{InputArguments, NO_OUTPUT};
 use crate::commands::targets::TargetArgs;
 
 /// Samples a running guest by an event, and shows which processes and functions cause it
@@ -48,10 +48,7 @@ impl Command for ProfileArguments {
             record_limit: None,
             target: self.target.clone(),
             seconds: self.seconds,
-            stacks: StackParts {
-                kernel: true,
-                user: true,
-            },
+            stacks: StackParts::BOTH,
             pid: self.pid.clone(),
             event: Some(self.event),
             tasks: None,
@@ -74,7 +71,7 @@ impl Command for ProfileArguments {
             style: TableStyle::for_terminal(console.is_terminal()),
         };
         let budget = OutputBudget::of_recording(profile.length());
-        print(&profile, &layout, &[], &budget, console.text()).map_err(CommandError::Output)?;
+        print(&profile, &layout, &[], &budget, console.text()).context(NO_OUTPUT)?;
         Ok(ExitStatus::SUCCESS)
     }
 }

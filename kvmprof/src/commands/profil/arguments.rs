@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use kvmprof_abi::profil::{MAX_KEPT, RATE_HZ, WORD_SIZE};
+use kvmprof_abi::profil::{Call, Function, MAX_KEPT, RATE_HZ, WORD_SIZE};
 use kvmprof_cli::command_line::value;
 use kvmprof_cli::table::{USUAL_ROWS, most_rows};
 use kvmprof_recording::SamplingEvent;
 
+use super::device::off;
 use super::process::Process;
 use crate::commands::targets::TargetArgs;
 use crate::commands::units::{format_memory, parse_memory};
@@ -206,11 +207,22 @@ impl StoredTicks {
 }
 
 impl ProcessArguments {
+    /// A call of `function` with a buffer of this size, which the guest's kvmprof keeps.
+    pub fn call(&self, function: Function, size: u64) -> Call {
+        let every_tick = if self.every_tick { Call::EVERY_TICK } else { 0 };
+        Call {
+            function,
+            flags: Call::KEEP | every_tick,
+            size,
+            ..off(self.pid)
+        }
+    }
+
     /// Which ticks of `process` are stored.
     pub fn stored_ticks(&self, process: &Process) -> StoredTicks {
-        match process.event() {
+        match process.info.event {
             Some(event) => StoredTicks::Event(event),
-            None if self.every_tick => StoredTicks::Rate(process.hz()),
+            None if self.every_tick => StoredTicks::Rate(process.info.hz),
             None => StoredTicks::Rate(RATE_HZ),
         }
     }

@@ -5,21 +5,20 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use kvmprof_abi::profil::{Function, MAX_KEPT};
+use kvmprof_abi::profil::{Call, Function, MAX_KEPT};
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
-use kvmprof_cli::text::write_json;
 use kvmprof_recording::file::NewFile;
 
 use super::arguments::{ProcessArguments, address, buffer_size, scale};
-use super::device::{ProcessProfile, Profile};
+use super::device::ProcessProfile;
 use super::document::Collected;
 use super::gmon::Gmon;
 use super::histogram::{Hit, Layout, USUAL_SCALE};
 use super::process::{CodeName, Process};
 use super::region::{self, NamedCode};
 use super::session::{Session, with_session};
-use super::table::{account, function_rows, single_rows, write_rows};
-use crate::commands::recordings::{Naming, check_output, is_standard};
+use super::table::{Row, function_rows, single_rows};
+use crate::commands::recordings::{NO_OUTPUT, Naming, check_output, is_standard};
 use crate::commands::units::format_memory;
 
 /// Make a histogram of where a process of a running guest spends its time
@@ -81,7 +80,7 @@ impl Command for ProfilArguments {
             });
             let file = file.transpose()?;
             let layout = self.layout(session, console)?;
-            let ending = session.collect(&self.profile(&layout))?;
+            let ending = session.collect(&self.call(&layout))?;
             let (status, counts) = session.profile.at_once(ProcessProfile::counts)?;
             session.finish(&status, ending)?;
             let process = &session.process;
@@ -99,12 +98,8 @@ impl Command for ProfilArguments {
                     self.process.most_rows()
                 },
             };
-            let printed = if self.process.json {
-                write_json(console.text(), collected.document())
-            } else {
-                print(&collected, &layout, console.text())
-            };
-            printed.context("Cannot write to standard output")?;
+            let printed = collected.write(self.process.json, console.text());
+            printed.context(NO_OUTPUT)?;
             session.say_ending(ending, console);
             if let Some((file, path)) = file.zip(self.output.as_deref()) {
                 self.write_gmon(&session.process, &layout, &counts, file, path, console)?;
@@ -132,7 +127,7 @@ impl ProfilArguments {
                  0x2000 or another half of that down to 4, not {scale:#x}"
             )));
         }
-        Ok(check_output(output, &[], Naming::output(self.force))?)
+        check_output(output, &[], Naming::output(self.force))
     }
 
     /// The layout of the requested region, or of the program.
@@ -167,21 +162,20 @@ impl ProfilArguments {
         Ok(layout)
     }
 
-    fn profile(&self, layout: &Layout) -> Profile {
-        Profile {
-            function: if self.aix {
-                Function::AixProfil
-            } else {
-                Function::Profil
-            },
-            size: layout.size,
+    fn call(&self, layout: &Layout) -> Call {
+        let function = if self.aix {
+            Function::AixProfil
+        } else {
+            Function::Profil
+        };
+        Call {
             offset: layout.offset,
             scale: layout.scale,
-            every_tick: self.process.every_tick,
+            ..self.process.call(function, layout.size)
         }
     }
 
-    fn rows(&self, process: &Process, hits: &[Hit]) -> Vec<super::table::Row> {
+    fn rows(&self, process: &Process, hits: &[Hit]) -> Vec<Row> {
         let name = |hit: &Hit| -> CodeName { process.name(hit.begin, hit.last) };
         if self.counts {
             single_rows(hits, name)
@@ -202,7 +196,7 @@ impl ProfilArguments {
     ) -> anyhow::Result<()> {
         let hz = self.process.stored_ticks(process).hz();
         let linked = process
-            .resolver()
+            .resolver
             .linked_address(process.mappings(), layout.offset);
         if linked.is_none() {
             console.warn(
@@ -228,17 +222,8 @@ impl ProfilArguments {
             "\n{}: read it by gprof -b -p PROGRAM {0}",
             path.display()
         );
-        line.context("Cannot write to standard output")
+        line.context(NO_OUTPUT)
     }
-}
-
-/// Prints the table with its title and its account.
-fn print(collected: &Collected<'_>, layout: &Layout, out: &mut dyn Write) -> std::io::Result<()> {
-    let pid = collected.pid;
-    let rate = collected.stored.describe();
-    writeln!(out, "process {pid}: {}, {rate}\n", layout.describe())?;
-    write_rows(out, collected.rows, collected.top)?;
-    writeln!(out, "\n{}", account(pid, collected.status))
 }
 
 fn cannot_write(path: &Path) -> String {

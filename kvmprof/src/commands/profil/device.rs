@@ -12,38 +12,25 @@ const MAX_LOOKS: usize = 1000;
 const OTHER_RELEASE: &str =
     "The guest's profil cannot be understood: use the kvmprof of the release that runs the guest";
 
-/// The ticks to store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Profile {
-    /// The function, which has one buffer.
-    pub function: Function,
-    /// Bytes of the histogram, or number of samples.
-    pub size: u64,
-    /// The region's first address.
-    pub offset: u64,
-    /// The contraction factor.
-    pub scale: u32,
-    /// Whether to store every tick instead of 100 a second.
-    pub every_tick: bool,
-}
-
-impl Profile {
-    /// Turns the profile off.
-    const OFF: Self = Self {
+/// A call for process `pid` that stores nothing. In others, the guest's kvmprof keeps the buffer, too.
+pub fn off(pid: i32) -> Call {
+    Call {
         function: Function::Profil,
+        flags: Call::KEEP,
+        pid,
+        ranges: 0,
+        buffer: 0,
         size: 0,
         offset: 0,
         scale: 0,
-        every_tick: false,
-    };
+        time: u64::MAX,
+        program: [0; 16],
+    }
 }
 
 /// The profile of a process's program. It isn't started at first, and later runs until this is dropped. Its state shows
 /// from the start when the process ends or executes another program.
-pub struct ProcessProfile {
-    device: RemoteDevice,
-    pid: i32,
-}
+pub struct ProcessProfile(RemoteDevice);
 
 impl ProcessProfile {
     /// The profile of process `pid`, which stores nothing yet.
@@ -60,38 +47,17 @@ impl ProcessProfile {
                 error
             }
         })?;
-        let opened = Self { device, pid };
-        opened.call(&Profile::OFF)?;
+        let opened = Self(device);
+        opened.start(&off(pid))?;
         Ok(opened)
     }
 
-    /// Starts `profile`.
+    /// Starts the profile of `call`.
     ///
     /// # Errors
     /// The clock's rate doesn't allow the profile, there is no memory for it, or the guest has ended.
-    pub fn start(&self, profile: &Profile) -> anyhow::Result<()> {
-        self.call(profile)
-    }
-
-    fn call(&self, profile: &Profile) -> anyhow::Result<()> {
-        let every_tick = if profile.every_tick {
-            Call::EVERY_TICK
-        } else {
-            0
-        };
-        let call = Call {
-            function: profile.function,
-            flags: Call::KEEP | every_tick,
-            pid: self.pid,
-            ranges: 0,
-            buffer: 0,
-            size: profile.size,
-            offset: profile.offset,
-            scale: profile.scale,
-            time: u64::MAX,
-            program: [0; 16],
-        };
-        let started = (self.device).ioctl_with(PROFIL_CALL, 0, &call.encode(), 0);
+    pub fn start(&self, call: &Call) -> anyhow::Result<()> {
+        let started = self.0.ioctl_with(PROFIL_CALL, 0, &call.encode(), 0);
         started.map_err(|error| match error.errno() {
             // The clock runs for a recorder, so the error is about its rate.
             Some(Errno::EINVAL) => anyhow!(
@@ -112,9 +78,7 @@ impl ProcessProfile {
     /// # Errors
     /// The guest's kvmprof is gone.
     pub fn status(&self) -> anyhow::Result<Status> {
-        let (_, bytes) = self
-            .device
-            .ioctl_with(PROFIL_GETSTAT, 0, &[], Status::SIZE)?;
+        let (_, bytes) = self.0.ioctl_with(PROFIL_GETSTAT, 0, &[], Status::SIZE)?;
         Status::decode(&bytes).context(OTHER_RELEASE)
     }
 
@@ -161,6 +125,6 @@ impl ProcessProfile {
 
     fn read(&self) -> anyhow::Result<Vec<u8>> {
         let most = usize::try_from(MAX_KEPT).unwrap_or(usize::MAX);
-        Ok(self.device.read(most)?)
+        Ok(self.0.read(most)?)
     }
 }

@@ -1,12 +1,15 @@
-//! The results of a profile as a JSON document.
+//! The results of a profile as a table, or as a JSON document.
+
+use std::io::{self, Write};
 
 use kvmprof_abi::profil::{State, Status};
+use kvmprof_cli::text::write_json;
 use serde_json::{Value, json};
 
 use super::arguments::StoredTicks;
 use super::histogram::Layout;
 use super::session::Ending;
-use super::table::Row;
+use super::table::{Row, account, write_rows};
 
 /// The version of the document's form. It stays the same when members are added.
 const SCHEMA: u32 = 1;
@@ -30,6 +33,22 @@ pub struct Collected<'a> {
 }
 
 impl Collected<'_> {
+    /// Writes the table with its title and its account, or the document for `json`.
+    ///
+    /// # Errors
+    /// Writing to `out` failed.
+    pub fn write(&self, json: bool, out: &mut dyn Write) -> io::Result<()> {
+        if json {
+            return write_json(out, self.document());
+        }
+        let (pid, rate) = (self.pid, self.stored.describe());
+        let layout = self.layout.map(Layout::describe);
+        let what = layout.as_deref().unwrap_or("program counters");
+        writeln!(out, "process {pid}: {what}, {rate}\n")?;
+        write_rows(out, self.rows, self.top)?;
+        writeln!(out, "\n{}", account(pid, self.status))
+    }
+
     /// The data as one JSON object, as `docs/profil.md` describes it.
     pub fn document(&self) -> Value {
         let rows: Vec<Value> = self.rows.iter().take(self.top).map(row).collect();

@@ -44,24 +44,25 @@ impl Gmon {
     /// Writing to `out` failed.
     pub fn write(&self, counts: &[u16], out: &mut dyn Write) -> io::Result<()> {
         let length = u32::try_from(counts.len()).map_err(io::Error::other)?;
-        out.write_all(MAGIC)?;
-        out.write_all(&VERSION.to_le_bytes())?;
-        out.write_all(&SPARE)?;
-        out.write_all(&[TIME_HIST])?;
-        out.write_all(&self.low.to_le_bytes())?;
-        out.write_all(&self.high.to_le_bytes())?;
-        out.write_all(&length.to_le_bytes())?;
         let (rate, (dimension, abbreviation)) = match self.hz {
             Some(hz) => (hz, SECONDS),
             None => (1, TICKS),
         };
-        out.write_all(&rate.to_le_bytes())?;
-        out.write_all(dimension)?;
-        out.write_all(&[abbreviation])?;
-        for count in counts {
-            out.write_all(&count.to_le_bytes())?;
-        }
-        Ok(())
+        let header: [&[u8]; 10] = [
+            MAGIC,
+            &VERSION.to_le_bytes(),
+            &SPARE,
+            &[TIME_HIST],
+            &self.low.to_le_bytes(),
+            &self.high.to_le_bytes(),
+            &length.to_le_bytes(),
+            &rate.to_le_bytes(),
+            dimension,
+            &[abbreviation],
+        ];
+        out.write_all(&header.concat())?;
+        let mut counts = counts.iter();
+        counts.try_for_each(|count| out.write_all(&count.to_le_bytes()))
     }
 }
 

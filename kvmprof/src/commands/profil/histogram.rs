@@ -33,12 +33,11 @@ impl Layout {
     /// The layout for the code from `begin` to before `end`, with this scale. Without a scale, it has 8 bytes of code
     /// for each count, or 16, 32 and so on, as few as memory allows. `None` if it needs more memory than is allowed.
     pub fn of_region(begin: u64, end: u64, scale: Option<u32>, aix: bool) -> Option<Self> {
-        let coarser = std::iter::successors(Some(USUAL_SCALE), |scale| Some(scale / 2));
-        let usual = coarser.take_while(|scale| *scale > WHOLE_SCALE);
-        let mut scales: Box<dyn Iterator<Item = u32>> = match scale {
-            Some(scale) => Box::new(std::iter::once(scale)),
-            None => Box::new(usual),
+        let coarser = |finer: &u32| {
+            let coarser = finer / 2;
+            (scale.is_none() && coarser > WHOLE_SCALE).then_some(coarser)
         };
+        let mut scales = std::iter::successors(Some(scale.unwrap_or(USUAL_SCALE)), coarser);
         scales.find_map(|scale| {
             let layout = Self {
                 offset: begin,
@@ -66,17 +65,11 @@ impl Layout {
         if self.scale == WHOLE_SCALE {
             return (self.offset, u64::MAX);
         }
-        // The first byte of counts that is rounded to this count.
-        let first = u128::from(index) * 2;
-        let first = if self.aix {
-            first.saturating_sub(1)
-        } else {
-            first
-        };
-        let behind = if self.aix {
-            u128::from(index) * 2 + 1
-        } else {
-            first + 2
+        // The first byte of counts that is rounded to this count, and the first one that isn't any more.
+        let byte = u128::from(index) * 2;
+        let (first, behind) = match self.aix {
+            true => (byte.saturating_sub(1), byte + 1),
+            false => (byte, byte + 2),
         };
         let delta = |byte: u128| (byte << 16).div_ceil(u128::from(self.scale));
         let address = |delta: u128| {

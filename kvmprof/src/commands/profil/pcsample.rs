@@ -7,14 +7,14 @@ use anyhow::Context;
 use clap::Args;
 use kvmprof_abi::profil::Function;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus};
-use kvmprof_cli::text::write_json;
 
 use super::arguments::{ProcessArguments, samples};
-use super::device::{ProcessProfile, Profile};
+use super::device::ProcessProfile;
 use super::document::Collected;
 use super::histogram::Hit;
 use super::session::with_session;
-use super::table::{account, function_rows, write_rows};
+use super::table::function_rows;
+use crate::commands::recordings::NO_OUTPUT;
 
 /// Collect program counters of a process of a running guest
 ///
@@ -42,48 +42,29 @@ pub struct PcsampleArguments {
 impl Command for PcsampleArguments {
     /// Collects the program counters and prints them.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let pid = self.process.pid;
-        let profile = Profile {
-            function: Function::Pcsample,
-            size: self.nsamples,
-            offset: 0,
-            scale: 0,
-            every_tick: self.process.every_tick,
-        };
+        let call = self.process.call(Function::Pcsample, self.nsamples);
         with_session(&self.process, |session| {
-            let ending = session.collect(&profile)?;
+            let ending = session.collect(&call)?;
             let (status, samples) = session.profile.at_once(ProcessProfile::samples)?;
             session.finish(&status, ending)?;
             let process = &session.process;
-            let ticks = self.process.stored_ticks(process);
             let print = |out: &mut dyn Write| {
                 if self.raw {
                     return samples.iter().try_for_each(|pc| writeln!(out, "{pc:#x}"));
                 }
                 let name = |hit: &Hit| process.name(hit.begin, hit.last);
-                let rows = function_rows(&hits(&samples), name);
-                let top = self.process.most_rows();
-                if self.process.json {
-                    let collected = Collected {
-                        pid,
-                        stored: ticks,
-                        ending,
-                        status: &status,
-                        layout: None,
-                        rows: &rows,
-                        top,
-                    };
-                    return write_json(out, collected.document());
-                }
-                writeln!(
-                    out,
-                    "process {pid}: program counters, {}\n",
-                    ticks.describe()
-                )?;
-                write_rows(out, &rows, top)?;
-                writeln!(out, "\n{}", account(pid, &status))
+                let collected = Collected {
+                    pid: self.process.pid,
+                    stored: self.process.stored_ticks(process),
+                    ending,
+                    status: &status,
+                    layout: None,
+                    rows: &function_rows(&hits(&samples), name),
+                    top: self.process.most_rows(),
+                };
+                collected.write(self.process.json, out)
             };
-            print(console.text()).context("Cannot write to standard output")?;
+            print(console.text()).context(NO_OUTPUT)?;
             session.say_ending(ending, console);
             Ok(ExitStatus::SUCCESS)
         })

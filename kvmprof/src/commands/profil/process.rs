@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use kvmprof_recording::Mode;
 use kvmprof_recording::file::{
     Budget, Piece, ReadError, Reader, RecordingInfo, Samples, page_tables,
 };
-use kvmprof_recording::{Mode, SamplingEvent};
 use kvmprof_report::symbolize::{
     AddressLocation, CodeAddress, MappingSet, Resolved, Resolver, Sources, SymbolError,
 };
@@ -17,11 +17,14 @@ const MAX_BLOCKS_WITHOUT_MAPPING: u32 = 3;
 /// The known part of a process of the guest.
 #[derive(Debug)]
 pub struct Process {
-    pid: i32,
+    /// Its pid.
+    pub pid: i32,
+    /// The properties of the recording; those by default while they are unknown.
+    pub info: RecordingInfo,
+    /// The resolver of names.
+    pub resolver: Resolver,
     reader: Reader,
     budget: Budget,
-    info: RecordingInfo,
-    resolver: Resolver,
     /// The page tables when the process was first seen.
     first_space: Option<u64>,
     /// The page tables when it was last seen.
@@ -45,7 +48,7 @@ pub enum Knowledge {
 }
 
 /// The code at an address.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CodeName {
     /// The file's name, or another name in brackets.
     pub module: String,
@@ -65,35 +68,15 @@ impl Process {
         };
         Ok(Self {
             pid,
-            reader: Reader::default(),
-            budget: Budget::default(),
             info: RecordingInfo::default(),
             resolver: Resolver::new(&Default::default(), &sources)?,
+            reader: Reader::default(),
+            budget: Budget::default(),
             first_space: None,
             space: 0,
             last_pc: None,
             blocks: 0,
         })
-    }
-
-    /// Its pid.
-    pub fn pid(&self) -> i32 {
-        self.pid
-    }
-
-    /// Ticks of the clock a second; 0 while the rate is unknown.
-    pub fn hz(&self) -> u32 {
-        self.info.hz
-    }
-
-    /// The event that makes the ticks; `None` for the clock.
-    pub fn event(&self) -> Option<SamplingEvent> {
-        self.info.event
-    }
-
-    /// The resolver of names.
-    pub fn resolver(&self) -> &Resolver {
-        &self.resolver
     }
 
     /// Reads bytes of the stream.
@@ -199,25 +182,19 @@ impl Process {
 /// The function, without the functions that are inlined into it.
 fn name(resolved: &Resolved) -> CodeName {
     let frame = resolved.frames.last();
-    frame.map_or_else(
-        || CodeName {
-            module: String::new(),
-            function: String::new(),
-        },
-        |frame| CodeName {
-            module: frame.module.to_string(),
-            function: frame.function.to_string(),
-        },
-    )
+    frame.map_or_else(CodeName::default, |frame| CodeName {
+        module: frame.module.to_string(),
+        function: frame.function.to_string(),
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use kvmprof_recording::Sample;
     use kvmprof_recording::file::{
         BinaryFunction, BinaryInfo, Block, Kind, Mapping, ProcessMappings, SamplesEncoder, Segment,
         header,
     };
-    use kvmprof_recording::{Sample, Ticks};
 
     use super::*;
 
@@ -235,11 +212,7 @@ mod tests {
             address_space: space,
             ..Sample::default()
         };
-        let ticks = Ticks {
-            sample: Some(sample),
-            ..Ticks::default()
-        };
-        encoder.push(&ticks, &[pc]);
+        encoder.push(&sample.into(), &[pc]);
         Block::encode(Kind::Samples, &encoder.take().bytes).unwrap()
     }
 

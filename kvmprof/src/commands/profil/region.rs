@@ -22,8 +22,8 @@ pub struct NamedCode<'a> {
 /// # Errors
 /// There is no such code, or there is more than one match.
 pub fn find(process: &Process, named: NamedCode<'_>) -> anyhow::Result<Code> {
-    let (resolver, mappings) = (process.resolver(), process.mappings());
-    let pid = process.pid();
+    let (resolver, mappings) = (&process.resolver, process.mappings());
+    let pid = process.pid;
     let files = resolver.files_in(mappings);
     let is_wanted = |code: &Code| named.module.is_none_or(|module| code.is_of(module));
     if let Some(module) = named.module

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
-use kvmprof_abi::profil::{State, Status};
+use kvmprof_abi::profil::{Call, State, Status};
 use kvmprof_abi::recorder::REC_STOP;
 use kvmprof_abi::wire::device;
 use kvmprof_cli::command_line::Console;
@@ -14,7 +14,7 @@ use kvmprof_client::{ClientError, Connection, RemoteDevice};
 use kvmprof_recording::StackParts;
 
 use super::arguments::ProcessArguments;
-use super::device::{ProcessProfile, Profile};
+use super::device::ProcessProfile;
 use super::process::{Knowledge, Process};
 use crate::commands::live_line::live_line;
 use crate::commands::recorder;
@@ -153,12 +153,12 @@ impl Session<'_> {
         }
     }
 
-    /// Runs `profile` to its end.
+    /// Runs the profile of `call` to its end.
     ///
     /// # Errors
     /// The profile can't be started, or the guest can't be reached any more.
-    pub fn collect(&mut self, profile: &Profile) -> anyhow::Result<Ending> {
-        self.profile.start(profile)?;
+    pub fn collect(&mut self, call: &Call) -> anyhow::Result<Ending> {
+        self.profile.start(call)?;
         let end = end_of(self.arguments.seconds);
         let what = format!("profiling process {}", self.arguments.pid);
         let line = live_line(&what, self.arguments.seconds);
@@ -224,7 +224,7 @@ impl Session<'_> {
         if let Some(words) = ending.describe() {
             console.say(format_args!("ended early: {words}"));
         }
-        for note in self.process.resolver().take_notes() {
+        for note in self.process.resolver.take_notes() {
             console.say(note);
         }
     }

@@ -1,7 +1,7 @@
 //! A recording that ends before its file becomes too long.
 
 use anyhow::{Context, bail};
-use kvmprof_recording::file::{Account, Block, END_ROOM, Kind, Piece, Reader};
+use kvmprof_recording::file::{Account, END_ROOM, Kind, Piece, Reader};
 
 /// Passes on whole blocks up to a limit, and then the account of these blocks, which completes the recording.
 #[derive(Debug)]
@@ -59,8 +59,7 @@ impl LimitedRecording {
     }
 
     fn end(&self, output: &mut Vec<u8>) -> anyhow::Result<()> {
-        let account = serde_json::to_vec(&self.account)?;
-        let block = Block::encode(Kind::End, &account);
+        let block = self.account.to_block();
         output.extend(block.context("The account is too long")?);
         Ok(())
     }
@@ -68,7 +67,7 @@ impl LimitedRecording {
 
 #[cfg(test)]
 mod tests {
-    use kvmprof_recording::file::{Recording, RecordingInfo, SamplesEncoder, header};
+    use kvmprof_recording::file::{Block, Recording, RecordingInfo, SamplesEncoder, header};
     use kvmprof_recording::{Sample, Ticks};
 
     use super::*;
@@ -76,8 +75,7 @@ mod tests {
     /// A recording of 50 blocks with one sample each.
     fn recording() -> Vec<u8> {
         let mut bytes = header().to_vec();
-        let info = serde_json::to_vec(&RecordingInfo::default()).unwrap();
-        bytes.extend(Block::encode(Kind::Info, &info).unwrap());
+        bytes.extend(RecordingInfo::default().to_block().unwrap());
         let mut account = Account::default();
         for time in 0..50 {
             let sample = Sample {
@@ -86,16 +84,14 @@ mod tests {
             };
             let ticks = Ticks {
                 idle: 2,
-                sample: Some(sample),
-                ..Ticks::default()
+                ..sample.into()
             };
             let mut encoder = SamplesEncoder::default();
             encoder.push(&ticks, &[]);
             account.enter(&ticks);
             bytes.extend(Block::encode(Kind::Samples, &encoder.take().bytes).unwrap());
         }
-        let end = serde_json::to_vec(&account).unwrap();
-        bytes.extend(Block::encode(Kind::End, &end).unwrap());
+        bytes.extend(account.to_block().unwrap());
         bytes
     }
 

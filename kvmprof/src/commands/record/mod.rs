@@ -21,7 +21,7 @@ use kvmprof_vmm::attached::ConsoleText;
 
 use super::browser;
 use super::guest::{GuestOptions, parse_console_text, with_kernel};
-use super::recordings::{Naming, check_output, is_standard, write_page};
+use super::recordings::{NO_OUTPUT, Naming, check_output, is_standard, write_page};
 
 use progress::summary;
 
@@ -118,7 +118,7 @@ impl Command for RecordArguments {
             console.say(summary);
         } else {
             let line = writeln!(console.text(), "{}: {summary}", self.output.display());
-            line.context("Cannot write to standard output")?;
+            line.context(NO_OUTPUT)?;
             let contents = Recording::open(&self.output)?.contents()?;
             // What wasn't known of the guest's kernel.
             for gap in contents.kernel.iter().flat_map(|kernel| &kernel.gaps) {
@@ -181,12 +181,6 @@ impl RecordArguments {
         };
         let size = self.output.metadata().map_or(0, |found| found.len());
         Ok(summary(&account, contents.info.event, size))
-    }
-
-    /// What wasn't known of the guest's kernel.
-    fn gaps(&self) -> anyhow::Result<Vec<String>> {
-        let contents = Recording::open(&self.output)?.contents()?;
-        Ok(contents.kernel.map_or_else(Vec::new, |kernel| kernel.gaps))
     }
 
     /// Says what the recording can't tell, if that is much, and what to do with it.
@@ -268,10 +262,7 @@ impl RecordArguments {
         write_page(&self.output, sysroot, &page, console)?;
         if !is_standard(&page) {
             let line = writeln!(console.text(), "page: {}", page.display());
-            line.context("Cannot write to standard output")?;
-            for gap in self.gaps()? {
-                console.say(gap);
-            }
+            line.context(NO_OUTPUT)?;
         }
         if self.open {
             match browser::open(&page.display().to_string()) {

@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, bail};
 use clap::{ArgGroup, Args};
 
-use super::output::{Naming, check_output, is_packed_name, is_standard, write_to};
+use super::input::no_samples;
+use super::output::{Naming, check_output, is_standard, write_picture};
 use super::output_limit::OutputLimit;
-use super::{CommandError, InputArguments};
+use super::{InputArguments, NO_OUTPUT};
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_cli::table::{USUAL_ROWS, most_rows};
 use kvmprof_cli::text::write_json;
@@ -98,7 +100,7 @@ impl Command for DiffArguments {
                 input?.profile
             };
             if profile.samples() == 0 {
-                return Err(CommandError::NoSamples(side.name.clone()).into());
+                return Err(no_samples(&side.name));
             }
             profile.file = side.path.display().to_string();
             profiles.push(profile);
@@ -110,7 +112,9 @@ impl Command for DiffArguments {
         let [kind, other] =
             [&before, &after].map(|one| Weight::of_tick(&one.contents.info).quantity);
         if kind != other {
-            return Err(CommandError::DifferentEvents.into());
+            bail!(
+                "The recordings were sampled by different events, or one of them by the clock: compare recordings of the same --event"
+            );
         }
         if let Some(output) = &self.html {
             let page = comparison_page(before, after, counts, &self.title(&sides));
@@ -125,16 +129,6 @@ impl Command for DiffArguments {
         }
         Ok(ExitStatus::SUCCESS)
     }
-}
-
-fn write_picture(
-    path: &Path,
-    picture: &[u8],
-    console: &mut Console<'_>,
-) -> Result<(), CommandError> {
-    write_to(path, is_packed_name(path), console.data(), |out| {
-        out.write_all(picture).map_err(CommandError::Output)
-    })
 }
 
 impl DiffArguments {
@@ -180,7 +174,7 @@ impl DiffArguments {
         profiles: [&Profile; 2],
         counts: &[Counts],
         console: &mut Console<'_>,
-    ) -> Result<(), CommandError> {
+    ) -> anyhow::Result<()> {
         let [before, after] = [0, 1].map(|side: usize| (profiles[side], counts.get(side)));
         let RowsArguments { sort, top, json } = self.rows;
         let changes = changes(before, after, sort);
@@ -192,6 +186,6 @@ impl DiffArguments {
             let colours = TableStyle::for_terminal(console.is_terminal()).colours;
             print(&changes, profiles, top, colours, console.text())
         };
-        printed.map_err(CommandError::Output)
+        printed.context(NO_OUTPUT)
     }
 }

@@ -4,16 +4,19 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use anyhow::Context;
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 
+use super::InputArguments;
 use super::input::Input;
-use super::output::{Naming, check_output, is_packed_name, is_standard, write_to};
+use super::output::{
+    NO_OUTPUT, Naming, check_output, is_packed_name, is_standard, unwritten, write_to,
+};
 use super::output_limit::OutputLimit;
-use super::{CommandError, InputArguments};
 use crate::commands::other_program::become_program;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
-use kvmprof_report::export::{Events, ExportError, Format, Source};
+use kvmprof_report::export::{Events, Format, Source};
 
 /// A format, and the program that writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,9 +117,7 @@ impl Command for ExportArguments {
                 }
                 _ => console.data(),
             };
-            write_to(output, packed, shown, |out| {
-                format.write(&source, out).map_err(failure)
-            })?;
+            write_to(output, packed, shown, |out| format.write(&source, out))?;
         }
         Ok(ExitStatus::SUCCESS)
     }
@@ -161,25 +162,9 @@ fn write_perf_data(
         )));
     }
     let written = format.write_file(source, path);
-    written.map_err(|error| match error {
-        ExportError::Output(source) => CommandError::Write {
-            path: path.to_owned(),
-            source,
-        },
-        other => failure(other),
-    })?;
+    written.map_err(|error| unwritten(error, path))?;
     if let Some(command) = format.reading_command(path) {
-        writeln!(console.text(), "{command}").map_err(CommandError::Output)?;
+        writeln!(console.text(), "{command}").context(NO_OUTPUT)?;
     }
     Ok(())
-}
-
-pub(super) fn failure(error: ExportError) -> CommandError {
-    match error {
-        ExportError::Recording(error) => CommandError::Recording(error),
-        ExportError::Output(error) => CommandError::Output(error),
-        error @ (ExportError::TooMany(_) | ExportError::TooMuch(_) | ExportError::NeedsFile) => {
-            CommandError::Export(error)
-        }
-    }
 }

@@ -2,12 +2,11 @@
 
 use clap::Args;
 
-use super::CommandError;
-use super::input::TaskInput;
+use super::input::{TaskInput, no_looks, no_samples};
 use super::output_limit::OutputLimit;
 use super::picture::PictureArguments;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
-use kvmprof_report::graph::{Graph, GraphArguments, GraphError};
+use kvmprof_report::graph::{Graph, GraphArguments, GraphError, title};
 use kvmprof_report::tasks;
 
 /// The ending of the picture's name.
@@ -39,13 +38,14 @@ impl Command for FlamegraphArguments {
             return self.draw_tasks(console);
         }
         let by_parts = self.graph.need_parts().then_some(self.limit);
-        let profile = self.picture.open_grouped(ENDING, by_parts, console)?;
-        let title = self.picture.title(&profile);
+        let input = self.picture.checked_input(ENDING)?;
+        let profile = input.open_grouped(&self.picture.files, by_parts, console)?;
+        let title = self.picture.title_or(title(&profile));
         let budget = self.limit.budget(profile.length());
         let svg = self.graph.draw(&profile, title, &budget);
         let svg = svg.map_err(|error| match error {
             GraphError::NoSuchLabel { .. } => usage(error),
-            GraphError::NoSamples => CommandError::NoSamples(self.picture.names()).into(),
+            GraphError::NoSamples => no_samples(&self.picture.names()),
             other => other.into(),
         })?;
         self.picture.write(&svg, ENDING, console)?;
@@ -60,10 +60,10 @@ impl FlamegraphArguments {
             resolver,
             title,
             length,
-        } = self.picture.open_tasks(ENDING, console)?;
+        } = (self.picture.checked_input(ENDING)?).open_tasks(&self.picture.files, console)?;
         let lines = tasks::folded(&sums, &resolver, &self.limit.budget(length))?;
         if lines.is_empty() {
-            return Err(CommandError::NoLooks(self.picture.names()).into());
+            return Err(no_looks(&self.picture.names()));
         }
         let graph = Graph {
             title: self.picture.title_or(format!("Waiting tasks: {title}")),

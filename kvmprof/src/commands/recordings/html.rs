@@ -6,9 +6,9 @@ use anyhow::Context;
 use clap::Args;
 use kvmprof_recording::Sysroot;
 
-use super::output::{is_packed_name, write_to};
+use super::InputArguments;
+use super::output::write_picture;
 use super::picture::PictureArguments;
-use super::{CommandError, InputArguments};
 use kvmprof_cli::command_line::{Command, Console, ExitStatus};
 use kvmprof_report::graph::title;
 use kvmprof_report::html::{Counts, Waits, page};
@@ -76,10 +76,7 @@ pub fn write_page(
         &[path.to_owned()],
         console,
     )?;
-    write_to(output, is_packed_name(output), console.data(), |out| {
-        out.write_all(page.as_bytes()).map_err(CommandError::Output)
-    })?;
-    Ok(())
+    write_picture(output, page.as_bytes(), console)
 }
 
 /// The page of the part of the recordings at `paths` that `options` select.
@@ -100,9 +97,11 @@ pub(super) fn page_of(
 impl Command for HtmlArguments {
     /// Reads the recording and writes the page.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let texts = self.sources.texts(self.picture.input())?;
-        let (profile, seen) = (self.picture).open::<(Counts, Waits)>(ENDING, console)?;
-        let page = page(&profile, seen, &self.picture.title(&profile), &texts);
+        let input = self.picture.checked_input(ENDING)?;
+        let texts = self.sources.texts(input)?;
+        let (profile, seen) = input.open_all::<(Counts, Waits)>(&self.picture.files, console)?;
+        let title = self.picture.title_or(title(&profile));
+        let page = page(&profile, seen, &title, &texts);
         self.picture.write(page.as_bytes(), ENDING, console)?;
         Ok(ExitStatus::SUCCESS)
     }

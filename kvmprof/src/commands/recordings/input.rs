@@ -5,18 +5,21 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use anyhow::{anyhow, ensure};
 use clap::Args;
 use kvmprof_cli::command_line::{Console, usage};
 use tempfile::NamedTempFile;
 
+use super::OutputLimit;
 use super::debuginfod::Debuginfod;
 use super::output::is_standard;
 use super::progress::Progress;
 use super::source::{self, OpenRecording};
-use super::{CommandError, OutputLimit};
 use kvmprof_recording::file::{Observer, Recording};
 use kvmprof_report::graph::title_of;
-use kvmprof_report::profile::{Parts, Profile, Selection, SelectionArguments, TimeRange, Watcher};
+use kvmprof_report::profile::{
+    Profile, Selection, SelectionArguments, ThreadCounts, TimeRange, Watcher,
+};
 use kvmprof_report::symbolize::{Resolver, Sources};
 use kvmprof_report::tasks::TaskSums;
 
@@ -155,7 +158,7 @@ impl InputArguments {
         let Some(limit) = by_parts else {
             return Ok(self.open_all::<()>(paths, console)?.0);
         };
-        let new = || Parts::new(limit.bytes());
+        let new = || ThreadCounts::new(limit.bytes());
         let (mut profile, parts) = self.open_watched(paths, console, new)?;
         profile.set_parts(parts)?;
         Ok(profile)
@@ -182,7 +185,7 @@ impl InputArguments {
             profiles.push(profile);
             watchers.push(watcher);
         }
-        let profile = Profile::merge(profiles).map_err(CommandError::DifferentTicks)?;
+        let profile = Profile::merge(profiles)?;
         self.check_match(&paths, &profile)?;
         Ok((profile, watchers))
     }
@@ -200,8 +203,7 @@ impl InputArguments {
         let resolver = Resolver::new(&recording.contents()?, sources)?;
         let (reading, naming) = (progress.of("Reading"), progress.of("Finding names"));
         let observers: [&dyn Observer; 2] = [&reading, &naming];
-        let profile = Profile::read_observed(&recording, selection, resolver, observers, watcher)
-            .map_err(CommandError::from)?;
+        let profile = Profile::read_observed(&recording, selection, resolver, observers, watcher)?;
         if profile.contents.unread > 0 {
             console.say("interrupted: the result has only what was read until then");
         }
@@ -249,29 +251,27 @@ impl InputArguments {
         let pids = if comms.is_empty() {
             pids
         } else {
-            let named =
-                TaskSums::pids_by_name(&recording, &comms, &reading).map_err(CommandError::from)?;
+            let named = TaskSums::pids_by_name(&recording, &comms, &reading)?;
             named
                 .into_iter()
                 .filter(|pid| pids.is_empty() || pids.contains(pid))
                 .collect()
         };
         if pids.is_empty() && !comms.is_empty() {
-            return Err(self.nothing_matched(&[path]).into());
+            return Err(self.nothing_matched(&[path]));
         }
         let selection = Selection {
             pids,
             time,
             ..Selection::default()
         };
-        let sums = TaskSums::read(&recording, &contents, &selection, &reading)
-            .map_err(CommandError::from)?;
+        let sums = TaskSums::read(&recording, &contents, &selection, &reading)?;
         if contents.info.tasks.is_none() || sums.looks == 0 && time.is_all() {
-            return Err(CommandError::NoLooks(path.display().to_string()).into());
+            return Err(no_looks(&path.display().to_string()));
         }
         let is_empty = sums.on_vcpu == 0 && sums.states.is_empty();
         if is_empty && selection != Selection::default() {
-            return Err(self.nothing_matched(&[path]).into());
+            return Err(self.nothing_matched(&[path]));
         }
         for note in resolver.take_notes() {
             console.say(note);
@@ -313,7 +313,7 @@ impl InputArguments {
     }
 
     /// Checks that the options, if there are any, select something in the recordings.
-    fn check_match(&self, paths: &[&Path], profile: &Profile) -> Result<(), CommandError> {
+    fn check_match(&self, paths: &[&Path], profile: &Profile) -> anyhow::Result<()> {
         // The process of a tick without a sample is unknown.
         let is_of_samples = profile.selection.is_of_samples();
         let is_there = profile.samples() > 0 || !is_of_samples && profile.account().ticks > 0;
@@ -324,13 +324,27 @@ impl InputArguments {
         Err(self.nothing_matched(paths))
     }
 
-    fn nothing_matched<P: AsRef<Path>>(&self, paths: &[P]) -> CommandError {
+    fn nothing_matched<P: AsRef<Path>>(&self, paths: &[P]) -> anyhow::Error {
         let names = paths.iter().map(|path| path.as_ref().display().to_string());
-        CommandError::NothingMatched {
-            recordings: names.collect::<Vec<_>>().join(" "),
-            options: self.selection.given().join(" and "),
-        }
+        let recordings = names.collect::<Vec<_>>().join(" ");
+        anyhow!(
+            "Nothing in {recordings} matches {}: kvmprof report {recordings} --by process --by thread --by vcpu --by function shows what \
+             there is",
+            self.selection.given().join(" and ")
+        )
     }
+}
+
+/// The error that these recordings have no looks at tasks.
+pub fn no_looks(recordings: &str) -> anyhow::Error {
+    anyhow!(
+        "{recordings} has no looks at tasks: record a Linux guest with --tasks, and for longer than it takes to find its kernel"
+    )
+}
+
+/// The error that these recordings have nothing to draw.
+pub fn no_samples(recordings: &str) -> anyhow::Error {
+    anyhow!("There are no samples to draw: {recordings} has none")
 }
 
 /// The URL of a server, in a form that elfutils' client takes.
@@ -345,7 +359,7 @@ fn server_url(text: &str) -> Result<String, String> {
 }
 
 /// Checks that each recording is named once, because its ticks would count twice.
-fn check_paths(paths: &[&Path]) -> Result<(), CommandError> {
+fn check_paths(paths: &[&Path]) -> anyhow::Result<()> {
     let mut seen = Vec::with_capacity(paths.len());
     for path in paths {
         let inode = match path.metadata() {
@@ -354,9 +368,11 @@ fn check_paths(paths: &[&Path]) -> Result<(), CommandError> {
             // Opening it reports this error.
             Err(_) => continue,
         };
-        if seen.contains(&inode) {
-            return Err(CommandError::NamedTwice(path.to_path_buf()));
-        }
+        ensure!(
+            !seen.contains(&inode),
+            "{} is named twice: its ticks would count twice",
+            path.display()
+        );
         seen.push(inode);
     }
     Ok(())

@@ -2,7 +2,6 @@
 
 mod debuginfod;
 mod diff;
-mod error;
 mod export;
 mod flamegraph;
 mod html;
@@ -17,12 +16,11 @@ mod stalls;
 mod view;
 
 pub use diff::DiffArguments;
-pub use error::CommandError;
 pub use export::ExportArguments;
 pub use flamegraph::FlamegraphArguments;
 pub use html::{HtmlArguments, write_page};
 pub use input::InputArguments;
-pub use output::{Naming, check_output, is_standard, refuse_recording, write_to};
+pub use output::{NO_OUTPUT, Naming, check_output, is_standard, refuse_recording, write_picture};
 pub use output_limit::OutputLimit;
 pub use progress::{Progress, ProgressPart};
 pub use report::ReportArguments;

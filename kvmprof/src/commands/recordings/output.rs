@@ -4,12 +4,15 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use anyhow::{bail, ensure};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use kvmprof_cli::command_line::PipeWriter;
+use kvmprof_cli::command_line::{Console, PipeWriter};
 use kvmprof_recording::file::{NewFile, is_recording};
+use kvmprof_report::export::ExportError;
 
-use super::CommandError;
+/// Why a command ends whose standard output can't be written.
+pub const NO_OUTPUT: &str = "Cannot write to standard output";
 
 /// The first bytes of a file compressed by gzip (RFC 1952).
 pub const GZIP: [u8; 2] = [0x1f, 0x8b];
@@ -42,17 +45,17 @@ impl Naming {
 /// be replaced.
 ///
 /// # Errors
-/// [`CommandError::OutputIsInput`], [`CommandError::OutputIsRecording`].
-pub fn check_output(output: &Path, inputs: &[&Path], naming: Naming) -> Result<(), CommandError> {
+/// It is one of them, or another recording.
+pub fn check_output(output: &Path, inputs: &[&Path], naming: Naming) -> anyhow::Result<()> {
     let Naming { option, force } = naming;
     if is_standard(output) {
         return Ok(());
     }
     if inputs.iter().any(|input| is_same_file(output, input)) {
-        return Err(CommandError::OutputIsInput {
-            path: output.to_owned(),
-            option,
-        });
+        bail!(
+            "{} is the recording that is read: name another file with {option}",
+            output.display()
+        );
     }
     match force {
         Some(true) => Ok(()),
@@ -67,14 +70,13 @@ pub fn check_output(output: &Path, inputs: &[&Path], naming: Naming) -> Result<(
 /// Checks that the file at `path`, if it exists, isn't a recording. The error says what the user can do `instead`.
 ///
 /// # Errors
-/// [`CommandError::OutputIsRecording`].
-pub fn refuse_recording(path: &Path, instead: &str) -> Result<(), CommandError> {
-    if is_recording(path) {
-        return Err(CommandError::OutputIsRecording {
-            path: path.to_owned(),
-            instead: instead.to_owned(),
-        });
-    }
+/// It is one.
+pub fn refuse_recording(path: &Path, instead: &str) -> anyhow::Result<()> {
+    ensure!(
+        !is_recording(path),
+        "{} is a recording, which would be lost: {instead}",
+        path.display()
+    );
     Ok(())
 }
 
@@ -91,37 +93,53 @@ pub fn is_packed_name(path: &Path) -> bool {
     path.extension().is_some_and(|end| end == "gz")
 }
 
+/// Writes a `picture` or a page to the file at `path`, or to standard output for the path `-`. Its name says whether it is compressed by gzip.
+///
+/// # Errors
+/// It can't be written.
+pub fn write_picture(path: &Path, picture: &[u8], console: &mut Console<'_>) -> anyhow::Result<()> {
+    write_to(path, is_packed_name(path), console.data(), |out| {
+        Ok(out.write_all(picture)?)
+    })
+}
+
+/// `error` of a result for the file at `path`, or for standard output if that is `-`.
+pub fn unwritten(error: ExportError, path: &Path) -> anyhow::Error {
+    match error {
+        ExportError::Output(source) if is_standard(path) => {
+            anyhow::Error::new(source).context(NO_OUTPUT)
+        }
+        ExportError::Output(source) => {
+            anyhow::Error::new(source).context(format!("Cannot write {}", path.display()))
+        }
+        other => other.into(),
+    }
+}
+
 /// Lets `write` write a result to the file at `path`, or to `standard_output` for the path `-`. The file gets its name,
 /// and replaces an older one, after everything is written. It is compressed by gzip if `packed`.
 ///
 /// # Errors
-/// [`CommandError::Write`]; or as of `write`.
+/// The file can't be written; or as of `write`.
 pub fn write_to(
     path: &Path,
     packed: bool,
     standard_output: &mut dyn Write,
-    write: impl FnOnce(&mut dyn Write) -> Result<(), CommandError>,
-) -> Result<(), CommandError> {
+    write: impl FnOnce(&mut dyn Write) -> Result<(), ExportError>,
+) -> anyhow::Result<()> {
+    let unwritten = |error| unwritten(error, path);
     if is_standard(path) {
-        return write(standard_output);
+        return write(standard_output).map_err(unwritten);
     }
-    let failed = |source| CommandError::Write {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |source| unwritten(ExportError::Output(source));
     let file = NewFile::create(path).map_err(failed)?;
     let mut out = BufWriter::new(PipeWriter(file));
-    // An error with the file's name is more useful.
-    let named = |error| match error {
-        CommandError::Output(source) => failed(source),
-        other => other,
-    };
     if packed {
         let mut packer = GzEncoder::new(&mut out, Compression::default());
-        write(&mut packer).map_err(named)?;
+        write(&mut packer).map_err(unwritten)?;
         packer.finish().map_err(failed)?;
     } else {
-        write(&mut out).map_err(named)?;
+        write(&mut out).map_err(unwritten)?;
     }
     let file = out.into_inner().map_err(io::IntoInnerError::into_error);
     file.and_then(|mut file| file.0.keep()).map_err(failed)
@@ -129,59 +147,9 @@ pub fn write_to(
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{self, File};
-    use std::io::Read;
-    use std::os::unix::fs::symlink;
-
-    use flate2::read::GzDecoder;
+    use std::fs;
 
     use super::*;
-
-    fn recording() -> Vec<u8> {
-        kvmprof_recording::file::header().to_vec()
-    }
-
-    fn packed(bytes: &[u8]) -> Vec<u8> {
-        let mut packer = GzEncoder::new(Vec::new(), Compression::default());
-        packer.write_all(bytes).unwrap();
-        packer.finish().unwrap()
-    }
-
-    #[test]
-    fn a_recording_is_replaced_by_force_only_and_the_input_never() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        let input = path("input");
-        fs::write(&input, recording()).unwrap();
-        symlink(&input, path("link")).unwrap();
-        fs::hard_link(&input, path("hard")).unwrap();
-        for name in ["input", "link", "hard"] {
-            for by_force in [false, true] {
-                let refused = check_output(&path(name), &[&input], Naming::output(by_force));
-                assert!(
-                    matches!(refused, Err(CommandError::OutputIsInput { .. })),
-                    "{name}"
-                );
-            }
-        }
-        fs::write(path("other"), recording()).unwrap();
-        fs::write(path("packed"), packed(&recording())).unwrap();
-        for name in ["other", "packed"] {
-            let refused = check_output(&path(name), &[&input], Naming::output(false));
-            assert!(
-                matches!(refused, Err(CommandError::OutputIsRecording { .. })),
-                "{name}"
-            );
-            check_output(&path(name), &[&input], Naming::output(true)).unwrap();
-        }
-        fs::write(path("text"), "kvmprof").unwrap();
-        fs::write(path("empty"), "").unwrap();
-        for name in ["text", "empty", "none", "."] {
-            check_output(&path(name), &[&input], Naming::output(false)).unwrap();
-        }
-        check_output(Path::new("/dev/null"), &[&input], Naming::output(false)).unwrap();
-        check_output(Path::new("-"), &[Path::new("-")], Naming::output(false)).unwrap();
-    }
 
     #[test]
     fn a_failed_result_keeps_the_older_file() {
@@ -191,27 +159,10 @@ mod tests {
         let full = || io::Error::from(io::ErrorKind::StorageFull);
         let failed = write_to(&path, false, &mut Vec::new(), |out| {
             out.write_all(b"half").unwrap();
-            Err(CommandError::Output(full()))
+            Err(full().into())
         });
-        assert!(matches!(failed, Err(CommandError::Write { .. })));
+        assert!(failed.unwrap_err().to_string().starts_with("Cannot write "));
         assert_eq!(fs::read(&path).unwrap(), b"old");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn results_go_to_files_packed_or_not_and_to_standard_output() {
-        let folder = tempfile::tempdir().unwrap();
-        let write = |out: &mut dyn Write| out.write_all(b"result").map_err(CommandError::Output);
-        let path = folder.path().join("out");
-        write_to(&path, false, &mut Vec::new(), write).unwrap();
-        assert_eq!(fs::read(&path).unwrap(), b"result");
-        write_to(&path, true, &mut Vec::new(), write).unwrap();
-        let mut text = String::new();
-        let file = File::open(&path).unwrap();
-        GzDecoder::new(file).read_to_string(&mut text).unwrap();
-        assert_eq!(text, "result");
-        let mut standard = Vec::new();
-        write_to(Path::new("-"), false, &mut standard, write).unwrap();
-        assert_eq!(standard, b"result");
     }
 }

@@ -6,7 +6,7 @@ use clap::Args;
 use kvmprof_cli::command_line::{Console, ExitStatus};
 use kvmprof_report::budget::{BudgetWriter, OutputBudget, too_much};
 
-use super::CommandError;
+use super::NO_OUTPUT;
 use crate::commands::units::parse_memory;
 
 /// The option `--output-limit`.
@@ -38,7 +38,7 @@ pub(super) fn within(
     let out = console.text();
     write(&mut BudgetWriter { out, budget }).map_err(|error| match too_much(&error) {
         Some(too_much) => anyhow::Error::from(too_much),
-        None => CommandError::Output(error).into(),
+        None => anyhow::Error::from(error).context(NO_OUTPUT),
     })?;
     Ok(ExitStatus::SUCCESS)
 }

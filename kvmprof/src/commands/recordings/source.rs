@@ -4,11 +4,11 @@ use std::fs::File;
 use std::io::{self, Cursor, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, ensure};
 use flate2::read::MultiGzDecoder;
 use kvmprof_recording::file::{FileError, Recording};
 use tempfile::NamedTempFile;
 
-use super::CommandError;
 use super::output::{GZIP, is_standard};
 use kvmprof_cli::interrupt::Interrupt;
 
@@ -32,7 +32,7 @@ pub struct OpenRecording {
 ///
 /// # Errors
 /// The recording can't be read, or isn't one.
-pub fn open(path: &Path, interrupt: &Interrupt) -> Result<OpenRecording, CommandError> {
+pub fn open(path: &Path, interrupt: &Interrupt) -> anyhow::Result<OpenRecording> {
     let name = if is_standard(path) {
         PathBuf::from("standard input")
     } else {
@@ -44,9 +44,10 @@ pub fn open(path: &Path, interrupt: &Interrupt) -> Result<OpenRecording, Command
     };
     let mut start = Vec::new();
     let mut input: Box<dyn Read> = if is_standard(path) {
-        if io::stdin().is_terminal() {
-            return Err(CommandError::InputIsTerminal);
-        }
+        ensure!(
+            !io::stdin().is_terminal(),
+            "Standard input is a terminal: pipe a recording into the command, or name its file"
+        );
         Box::new(io::stdin())
     } else {
         Box::new(File::open(path).map_err(failed)?)
@@ -65,7 +66,9 @@ pub fn open(path: &Path, interrupt: &Interrupt) -> Result<OpenRecording, Command
         inner: Cursor::new(start).chain(input),
         count: 0,
     };
-    let mut copy = NamedTempFile::new().map_err(CommandError::Temporary)?;
+    let mut copy = NamedTempFile::new().context(
+        "Cannot make a temporary file for the recording: TMPDIR names the folder for it",
+    )?;
     let copied = if is_packed {
         unpack(input, copy.as_file_mut(), interrupt)
     } else {
@@ -148,7 +151,7 @@ fn renamed(error: FileError, name: &Path) -> FileError {
 mod tests {
     use flate2::Compression;
     use flate2::write::GzEncoder;
-    use kvmprof_recording::file::{Block, Kind, RecordingInfo, header};
+    use kvmprof_recording::file::{RecordingInfo, header};
 
     use super::*;
 
@@ -158,7 +161,7 @@ mod tests {
         packer.finish().unwrap()
     }
 
-    fn open_bytes(bytes: &[u8]) -> Result<OpenRecording, CommandError> {
+    fn open_bytes(bytes: &[u8]) -> anyhow::Result<OpenRecording> {
         let mut file = NamedTempFile::with_suffix(".gz").unwrap();
         file.write_all(bytes).unwrap();
         open(file.path(), &Interrupt::default())
@@ -170,8 +173,7 @@ mod tests {
             kernel: "guest".to_owned(),
             ..RecordingInfo::default()
         };
-        let block = Block::encode(Kind::Info, &serde_json::to_vec(&info).unwrap()).unwrap();
-        let recording = [header().as_slice(), &block].concat();
+        let recording = [header().as_slice(), &info.to_block().unwrap()].concat();
         let read = |bytes: &[u8]| open_bytes(bytes).unwrap().recording.contents().unwrap();
         let whole = packed(&recording);
         assert_eq!(read(&recording).info.kernel, "guest");
@@ -186,7 +188,6 @@ mod tests {
         let Err(error) = open_bytes(&packed(&nothing)) else {
             panic!("80 MiB of nothing are a recording");
         };
-        let error = anyhow::Error::from(error);
         assert!(
             format!("{error:#}").contains("unpacks to more"),
             "{error:#}"

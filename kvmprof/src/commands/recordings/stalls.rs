@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use anyhow::bail;
 use clap::Args;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus};
 use kvmprof_cli::table::{USUAL_ROWS, most_rows};
@@ -11,7 +12,7 @@ use kvmprof_report::stalls::{StallWatcher, Stalls, print};
 use serde_json::json;
 
 use super::output_limit::within;
-use super::{CommandError, InputArguments, OutputLimit};
+use super::{InputArguments, OutputLimit};
 
 /// Show what held a guest up: interrupts off, waits for locks, and the host
 ///
@@ -51,7 +52,10 @@ impl Command for StallsArguments {
         let input = InputArguments::default().with_time(self.time);
         let profile = input.open_with(&self.file, console, &mut watcher)?.profile;
         if profile.contents.info.event.is_some() {
-            return Err(CommandError::NotByTime(self.file.clone()).into());
+            bail!(
+                "{} was sampled by an event (--event), so that the time between its ticks is unknown: record without --event for this",
+                self.file.display()
+            );
         }
         let budget = self.limit.budget(profile.length());
         let stalls = Stalls::new(

@@ -43,7 +43,7 @@ impl Deref for Guest {
 }
 
 /// What was found of a guest.
-enum Found {
+enum FoundGuest {
     /// A kvmprof serves it.
     Served(Connection),
     /// Nobody samples it yet.
@@ -64,8 +64,8 @@ impl TargetArgs {
     /// to, or doesn't answer.
     pub fn connect(&self, by_event: bool, console: &mut Console<'_>) -> anyhow::Result<Guest> {
         let (connection, attached) = match self.find()? {
-            Found::Served(connection) => (connection, None),
-            Found::Machine(machine) => {
+            FoundGuest::Served(connection) => (connection, None),
+            FoundGuest::Machine(machine) => {
                 let machine = machines::without_obstacle(*machine)?;
                 let (connection, attached) = attached::attach(&machine, by_event, console)?;
                 (connection, Some(attached))
@@ -83,8 +83,8 @@ impl TargetArgs {
     /// As for [`connect`](Self::connect); or nobody samples it.
     pub fn connect_served(&self) -> anyhow::Result<Connection> {
         match self.find()? {
-            Found::Served(connection) => Ok(connection),
-            Found::Machine(machine) => Err(usage(format_args!(
+            FoundGuest::Served(connection) => Ok(connection),
+            FoundGuest::Machine(machine) => Err(usage(format_args!(
                 "Nobody samples the guest of process {}: kvmprof attach does, and kvmprof record and top do by themselves",
                 machines::in_words(&machine)
             ))),
@@ -100,19 +100,19 @@ impl TargetArgs {
             return self.socket.connect();
         }
         match self.find()? {
-            Found::Served(connection) => Ok(connection),
-            Found::Machine(machine) => Err(usage(format_args!(
+            FoundGuest::Served(connection) => Ok(connection),
+            FoundGuest::Machine(machine) => Err(usage(format_args!(
                 "kvmprof {command} is for guests of kvmprof run that have a --name or a --socket, which process {} has not: see kvmprof list",
                 machines::in_words(&machine)
             ))),
         }
     }
 
-    fn find(&self) -> anyhow::Result<Found> {
+    fn find(&self) -> anyhow::Result<FoundGuest> {
         let served = live_sockets();
         let Some(target) = self.target.as_deref() else {
             if self.socket.path().is_some() || !served.is_empty() {
-                return Ok(Found::Served(self.socket.connect()?));
+                return Ok(FoundGuest::Served(self.socket.connect()?));
             }
             return self.by_machine(machines::only()?, &served);
         };
@@ -135,12 +135,12 @@ impl TargetArgs {
         self.by_machine(machines::named(target)?, &served)
     }
 
-    fn by_socket(&self, path: &Path) -> anyhow::Result<Found> {
-        Ok(Found::Served(self.socket.connect_to(path)?))
+    fn by_socket(&self, path: &Path) -> anyhow::Result<FoundGuest> {
+        Ok(FoundGuest::Served(self.socket.connect_to(path)?))
     }
 
     /// The machine, or the connection to a kvmprof that serves it at one of the sockets `served`.
-    fn by_machine(&self, machine: Machine, served: &[PathBuf]) -> anyhow::Result<Found> {
+    fn by_machine(&self, machine: Machine, served: &[PathBuf]) -> anyhow::Result<FoundGuest> {
         // Another user's VMM may call itself anything.
         let is_own_program =
             machine.program == "kvmprof" && machine.user == rustix::process::geteuid().as_raw();
@@ -152,8 +152,8 @@ impl TargetArgs {
         let attached = attached::socket(machine.pid).ok();
         let attached = attached.and_then(|socket| self.socket.connect_to(&socket).ok());
         Ok(match attached {
-            Some(connection) => Found::Served(connection),
-            None => Found::Machine(Box::new(machine)),
+            Some(connection) => FoundGuest::Served(connection),
+            None => FoundGuest::Machine(Box::new(machine)),
         })
     }
 }

@@ -3,8 +3,8 @@
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::json;
 
-use super::Identity;
-use super::thread::{Finished, Sample};
+use super::Process;
+use super::thread::{Sample, Tables};
 
 /// A library as a thread's resource (`ResourceType` of the profiler's data structures).
 const LIBRARY: u32 = 1;
@@ -12,20 +12,23 @@ const LIBRARY: u32 = 1;
 const INTERVAL: u32 = 1;
 
 /// A thread of the document.
-pub struct Thread<'a>(pub &'a Identity, pub &'a Finished);
+pub struct Thread<'a> {
+    pub process: &'a Process,
+    pub thread: &'a super::Thread,
+}
 
 /// One column of a table: of each row what the function tells.
 struct Column<'a, T, U>(&'a [T], fn(&T) -> U);
 
 /// The tables, each a map with its columns.
-struct Frames<'a>(&'a Finished);
-struct Functions<'a>(&'a Finished);
-struct Resources<'a>(&'a Finished);
-struct Symbols<'a>(&'a Finished);
-struct Stacks<'a>(&'a Finished);
-struct Samples<'a>(&'a Finished);
-struct Markers<'a>(&'a Finished);
-struct MarkerData<'a>(&'a Finished);
+struct Frames<'a>(&'a Tables);
+struct Functions<'a>(&'a Tables);
+struct Resources<'a>(&'a Tables);
+struct Symbols<'a>(&'a Tables);
+struct Stacks<'a>(&'a Tables);
+struct Samples<'a>(&'a Tables);
+struct Markers<'a>(&'a Tables);
+struct MarkerData<'a>(&'a Tables);
 /// The times between samples, in ms.
 struct Deltas<'a>(&'a [Sample]);
 
@@ -58,7 +61,7 @@ fn or_none(number: Option<u32>) -> i64 {
 
 impl Serialize for Frames<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let rows = self.0.frames.as_slice();
+        let rows = self.0.frames.values();
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("length", &rows.len())?;
         map.serialize_entry("address", &Column(rows, |row| or_none(row.address)))?;
@@ -76,7 +79,7 @@ impl Serialize for Frames<'_> {
 
 impl Serialize for Functions<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let rows = self.0.functions.as_slice();
+        let rows = self.0.functions.values();
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("length", &rows.len())?;
         map.serialize_entry("name", &Column(rows, |row| row.name))?;
@@ -92,7 +95,7 @@ impl Serialize for Functions<'_> {
 
 impl Serialize for Resources<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let rows = self.0.resources.as_slice();
+        let rows = self.0.resources.values();
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("length", &rows.len())?;
         map.serialize_entry("lib", &Column(rows, |(library, _)| *library))?;
@@ -105,7 +108,7 @@ impl Serialize for Resources<'_> {
 
 impl Serialize for Symbols<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let rows = self.0.symbols.as_slice();
+        let rows = self.0.symbols.values();
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("length", &rows.len())?;
         map.serialize_entry("address", &Column(rows, |row| row.address))?;
@@ -118,7 +121,7 @@ impl Serialize for Symbols<'_> {
 
 impl Serialize for Stacks<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let rows = self.0.stacks.as_slice();
+        let rows = self.0.stacks.values();
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("length", &rows.len())?;
         map.serialize_entry("prefix", &Column(rows, |(below, _)| *below))?;
@@ -168,27 +171,31 @@ impl Serialize for MarkerData<'_> {
 
 impl Serialize for Thread<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self(identity, tables) = self;
-        let begin = milliseconds(identity.began);
+        let Self { process, thread } = self;
+        let tables = &thread.tables;
+        let name = match thread.is_main {
+            true => &process.name,
+            false => &thread.name,
+        };
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("frameTable", &Frames(tables))?;
         map.serialize_entry("funcTable", &Functions(tables))?;
         map.serialize_entry("markers", &Markers(tables))?;
-        map.serialize_entry("name", &identity.name)?;
-        map.serialize_entry("isMainThread", &identity.is_main)?;
+        map.serialize_entry("name", name)?;
+        map.serialize_entry("isMainThread", &thread.is_main)?;
         map.serialize_entry("nativeSymbols", &Symbols(tables))?;
         map.serialize_entry("pausedRanges", &[(); 0])?;
-        map.serialize_entry("pid", &identity.pid)?;
-        map.serialize_entry("processName", &identity.process)?;
+        map.serialize_entry("pid", &process.pid.to_string())?;
+        map.serialize_entry("processName", &process.name)?;
         map.serialize_entry("processShutdownTime", &())?;
-        map.serialize_entry("processStartupTime", &milliseconds(identity.process_began))?;
+        map.serialize_entry("processStartupTime", &milliseconds(process.began))?;
         map.serialize_entry("processType", "default")?;
-        map.serialize_entry("registerTime", &begin)?;
+        map.serialize_entry("registerTime", &milliseconds(thread.began))?;
         map.serialize_entry("resourceTable", &Resources(tables))?;
         map.serialize_entry("samples", &Samples(tables))?;
         map.serialize_entry("stackTable", &Stacks(tables))?;
-        map.serialize_entry("stringArray", &tables.strings)?;
-        map.serialize_entry("tid", &identity.tid)?;
+        map.serialize_entry("stringArray", tables.strings.values())?;
+        map.serialize_entry("tid", &thread.tid)?;
         map.serialize_entry("unregisterTime", &())?;
         map.serialize_entry("showMarkersInTimeline", &false)?;
         map.end()

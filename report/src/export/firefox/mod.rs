@@ -16,7 +16,7 @@ use std::io::{self, Write};
 
 use kvmprof_recording::Mode;
 use kvmprof_recording::file::RecordingInfo;
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{Event, EventThread, ExportError, Source};
@@ -25,7 +25,7 @@ use crate::model::{Frame, ModuleId, Table};
 use crate::text::visible;
 use document::{Thread as ThreadDocument, milliseconds};
 pub use libraries::{Library, hexadecimal};
-use thread::{Finished, NewFrame, Stay, Tables};
+use thread::{NewFrame, Stay, Tables};
 
 /// The interval of samples by events, in ns: the format requires one.
 const NO_INTERVAL: u64 = 1_000_000;
@@ -44,19 +44,9 @@ pub enum Detail {
 /// A thread's identity: pid, tid, and the vCPU if pid and tid don't distinguish threads.
 type ThreadKey = (i32, i32, Option<u16>);
 
-/// A thread and its process, as the profile shows them. Times are in ns since the recording's start.
-#[derive(Debug)]
-pub struct Identity {
-    pid: String,
-    process: String,
-    process_began: u64,
-    tid: String,
-    name: String,
-    is_main: bool,
-    began: u64,
-}
-
+/// A thread. Times are in ns since the recording's start.
 struct Thread {
+    /// The number of its process.
     process: usize,
     name: String,
     tid: String,
@@ -85,10 +75,15 @@ struct Builder<'a> {
 }
 
 /// The whole profile.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Document<'a> {
     meta: Value,
-    libraries: &'a [Value],
-    threads: &'a [(Identity, Finished)],
+    libs: Vec<Value>,
+    threads: Vec<ThreadDocument<'a>>,
+    pages: [(); 0],
+    profiler_overhead: [(); 0],
+    counters: [(); 0],
 }
 
 /// Writes `source` to `out`.
@@ -179,7 +174,7 @@ impl<'a> Builder<'a> {
             tid: unique,
             is_main: of.tid == of.pid,
             began: time,
-            tables: Tables::new(),
+            tables: Tables::default(),
             stacks: HashMap::new(),
             stay: Stay {
                 vcpu: event.vcpu,
@@ -257,32 +252,24 @@ impl<'a> Builder<'a> {
             let names = |thread: &Thread| (thread.name.clone(), thread.tid.clone());
             (key(left).cmp(&key(right))).then_with(|| names(left).cmp(&names(right)))
         });
-        let mut finished = Vec::with_capacity(threads.len());
-        for thread in threads {
-            let process = &processes[thread.process];
-            let mut tables = thread.tables;
-            tables.stay(thread.stay);
-            let identity = Identity {
-                pid: process.pid.to_string(),
-                process: process.name.clone(),
-                process_began: process.began,
-                tid: thread.tid,
-                name: match thread.is_main {
-                    true => process.name.clone(),
-                    false => thread.name,
-                },
-                is_main: thread.is_main,
-                began: thread.began,
-            };
-            finished.push((identity, tables.finish(tick)));
+        for thread in &mut threads {
+            thread.tables.stay(thread.stay);
+            thread.tables.finish(tick);
         }
+        let threads = threads.iter().map(|thread| ThreadDocument {
+            process: &processes[thread.process],
+            thread,
+        });
         let code = &self.source.profile().code;
         let libraries = self.libraries.values().iter();
         let libraries = libraries.map(|id| Library(code.module(*id)).document());
         let document = Document {
             meta: meta(self.source, self.detail),
-            libraries: &libraries.collect::<Vec<_>>(),
-            threads: &finished,
+            libs: libraries.collect(),
+            threads: threads.collect(),
+            pages: [],
+            profiler_overhead: [],
+            counters: [],
         };
         serde_json::to_writer(out, &document).map_err(|error| io::Error::from(error).into())
     }
@@ -353,23 +340,5 @@ fn title(info: &RecordingInfo) -> String {
     match info.event {
         None => title,
         Some(event) => format!("{title}, samples: {}", event.describe()),
-    }
-}
-
-impl Serialize for Document<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let threads: Vec<_> = self
-            .threads
-            .iter()
-            .map(|(one, tables)| ThreadDocument(one, tables))
-            .collect();
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("meta", &self.meta)?;
-        map.serialize_entry("libs", self.libraries)?;
-        map.serialize_entry("threads", &threads)?;
-        map.serialize_entry("pages", &[(); 0])?;
-        map.serialize_entry("profilerOverhead", &[(); 0])?;
-        map.serialize_entry("counters", &[(); 0])?;
-        map.end()
     }
 }

@@ -64,33 +64,27 @@ pub struct Stay {
 }
 
 /// The tables of a thread.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Tables {
-    strings: Table<String>,
-    resources: Table<(u32, u32)>,
-    functions: Table<Function>,
-    symbols: Table<Symbol>,
-    frames: Table<Frame>,
-    stacks: Table<(Option<u32>, u32)>,
-    samples: Vec<Sample>,
-    stays: Vec<(Stay, u32)>,
+    pub strings: Table<String>,
+    /// Libraries: numbers of each and of its name.
+    pub resources: Table<(u32, u32)>,
+    pub functions: Table<Function>,
+    pub symbols: Table<Symbol>,
+    pub frames: Table<Frame>,
+    /// The number of the stack below, and that of the frame.
+    pub stacks: Table<(Option<u32>, u32)>,
+    /// The samples; in complete tables by time.
+    pub samples: Vec<Sample>,
+    /// How long the thread ran before each sample, in ns; only in complete tables.
+    pub busy: Vec<u64>,
+    /// Each with the number of its text.
+    pub stays: Vec<(Stay, u32)>,
+    /// The number of the stays' name; only in complete tables.
+    pub marker: u32,
 }
 
 impl Tables {
-    /// Empty tables.
-    pub fn new() -> Self {
-        Self {
-            strings: Table::default(),
-            resources: Table::default(),
-            functions: Table::default(),
-            symbols: Table::default(),
-            frames: Table::default(),
-            stacks: Table::default(),
-            samples: Vec::new(),
-            stays: Vec::new(),
-        }
-    }
-
     fn string(&mut self, text: &str) -> u32 {
         let known = self.strings.find(text);
         known.unwrap_or_else(|| self.strings.push(text.to_owned()))
@@ -145,22 +139,11 @@ impl Tables {
         self.stays.push((stay, name));
     }
 
-    /// The tables as the format has them, with the time that a tick stands for in ns.
-    pub fn finish(mut self, tick_ns: u64) -> Finished {
-        let marker = self.string("vCPU");
+    /// Completes the tables, with the time that a tick stands for in ns.
+    pub fn finish(&mut self, tick_ns: u64) {
+        self.marker = self.string("vCPU");
         self.samples.sort_by_key(|sample| sample.time);
-        Finished {
-            busy: busy_time(&self.samples, tick_ns),
-            samples: self.samples,
-            strings: self.strings.into_values(),
-            resources: self.resources.into_values(),
-            functions: self.functions.into_values(),
-            symbols: self.symbols.into_values(),
-            frames: self.frames.into_values(),
-            stacks: self.stacks.into_values(),
-            stays: self.stays,
-            marker,
-        }
+        self.busy = busy_time(&self.samples, tick_ns);
     }
 }
 
@@ -181,27 +164,6 @@ fn busy_time(samples: &[Sample], tick_ns: u64) -> Vec<u64> {
         ran
     });
     busy.collect()
-}
-
-/// The complete tables of a thread.
-#[derive(Debug)]
-pub struct Finished {
-    pub strings: Vec<String>,
-    /// Libraries: numbers of each and of its name.
-    pub resources: Vec<(u32, u32)>,
-    pub functions: Vec<Function>,
-    pub symbols: Vec<Symbol>,
-    pub frames: Vec<Frame>,
-    /// The number of the stack below, and that of the frame.
-    pub stacks: Vec<(Option<u32>, u32)>,
-    /// The samples, by time.
-    pub samples: Vec<Sample>,
-    /// How long the thread ran before each sample, in ns.
-    pub busy: Vec<u64>,
-    /// Each with the number of its text.
-    pub stays: Vec<(Stay, u32)>,
-    /// The number of the stays' name.
-    pub marker: u32,
 }
 
 #[cfg(test)]

@@ -296,7 +296,7 @@ impl Export<'_> {
         for (path, id) in self.folder.build_ids() {
             records.build_id(Some(path.as_os_str().as_bytes()), id);
         }
-        records.into_bytes()
+        records.bytes
     }
 }
 

@@ -55,7 +55,7 @@ pub struct FileRange {
 /// Records that haven't been written yet.
 #[derive(Debug, Default)]
 pub struct Records {
-    bytes: Vec<u8>,
+    pub bytes: Vec<u8>,
 }
 
 impl Records {
@@ -146,11 +146,6 @@ impl Records {
             bytes.extend([u8::try_from(length).unwrap_or_default(), 0, 0, 0]);
             text(bytes, name);
         });
-    }
-
-    /// The records that haven't been written.
-    pub fn into_bytes(self) -> Vec<u8> {
-        self.bytes
     }
 
     /// Ends a round.

@@ -15,10 +15,9 @@ use kvmprof_report::export::{Events, Source, write_on_demand};
 use kvmprof_report::symbol_server::SymbolServer;
 use tempfile::NamedTempFile;
 
-use super::export::failure;
 use super::html::{SourceArguments, page_of};
 use super::input::Input;
-use super::{CommandError, InputArguments};
+use super::{InputArguments, NO_OUTPUT};
 use crate::commands::browser;
 use response::Document;
 use server::Server;
@@ -79,7 +78,7 @@ impl Command for ViewArguments {
         } = self.input.open_with(file, console, &mut events)?;
         let mut json = Vec::new();
         let source = Source::new(recording, profile, events)?;
-        write_on_demand(&source, &mut json).map_err(failure)?;
+        write_on_demand(&source, &mut json)?;
         let document = Document::profile(json, FIREFOX_PROFILER);
         let (sender, questions) = channel();
         let server = Server::bind(self.port, document, Some(sender.clone()))?;
@@ -119,8 +118,8 @@ impl ViewArguments {
         console: &mut Console<'_>,
     ) -> anyhow::Result<Option<NamedTempFile>> {
         server.start(interrupt).context("Cannot start a thread")?;
-        writeln!(console.text(), "{name}: {address}").map_err(CommandError::Output)?;
-        console.text().flush().map_err(CommandError::Output)?;
+        writeln!(console.text(), "{name}: {address}").context(NO_OUTPUT)?;
+        console.text().flush().context(NO_OUTPUT)?;
         let mut page = None;
         if !self.no_open {
             match open(address) {

@@ -1,7 +1,7 @@
 //! A server for browsers of this host.
 
 use std::collections::VecDeque;
-use std::io::{self, Read};
+use std::io;
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, SyncSender, sync_channel};
@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use kvmprof_cli::http::{Method, Request};
+use kvmprof_cli::http::{Method, Request, UntilDeadline};
 use kvmprof_cli::interrupt::Interrupt;
 use kvmprof_recording::elf::hex;
 use kvmprof_report::symbol_server::{self, MAX_REQUEST};
@@ -142,10 +142,8 @@ fn serve(stream: TcpStream, shared: &Arc<Shared>) {
 
 fn answer(mut stream: TcpStream, stranger: UnknownClient) -> io::Result<()> {
     stream.set_write_timeout(Some(IDLE_TIMEOUT))?;
-    let mut request = Request::read(&mut UntilTimeout {
-        stream: &stream,
-        end: Instant::now() + HEAD_TIMEOUT,
-    });
+    let deadline = Instant::now() + HEAD_TIMEOUT;
+    let mut request = Request::read(&mut UntilDeadline(&stream, deadline));
     let shared = Arc::clone(&stranger.shared);
     let is_known = |request: &Request| request.path.starts_with(&shared.folder);
     let path = format!("{}{}", shared.folder, shared.document.file);
@@ -165,23 +163,6 @@ fn answer(mut stream: TcpStream, stranger: UnknownClient) -> io::Result<()> {
     }
     let response = Response::to(&request, &shared.document, &path, &shared.names);
     response.write(&mut stream)
-}
-
-/// Reads from a connection until a time is over, however slowly bytes come.
-struct UntilTimeout<'a> {
-    stream: &'a TcpStream,
-    end: Instant,
-}
-
-impl Read for UntilTimeout<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let left = self.end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        self.stream.set_read_timeout(Some(left))?;
-        self.stream.read(buffer)
-    }
 }
 
 impl Shared {
