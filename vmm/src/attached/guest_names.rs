@@ -172,7 +172,7 @@ fn places(mut vcpus: Vec<(u32, RemoteVcpu, VcpuIntrospector)>) -> Vec<(u32, Proc
 
 fn places_now(vcpu: &mut RemoteVcpu, introspector: &mut VcpuIntrospector) -> Option<ProcessPlaces> {
     let memory = Arc::clone(vcpu.memory());
-    let registers = guest_registers(vcpu, |_| Ok(true))?;
+    let registers = guest_registers(vcpu)?;
     introspector.identify(&*memory, &registers, false, false);
     introspector.places(&*memory, &registers)
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use kvmprof_attach::remote::{Channel, RemoteState, RemoteVcpu};
-use kvmprof_attach::tracer::{StopOutcome, TraceError};
+use kvmprof_attach::remote::{Channel, RemoteVcpu};
+use kvmprof_attach::tracer::StopOutcome;
 use kvmprof_introspection::{
     BuildFiles, GuestKnowledge, IntrospectionError, LinuxKnowledge, Registers,
 };
@@ -162,19 +162,16 @@ impl KernelFinder {
         let turn = self.looks.checked_rem(self.vcpus.len())?;
         self.looks += 1;
         let vcpu = self.vcpus.get_mut(turn)?;
-        let registers = guest_registers(vcpu, |_| Ok(true));
+        let registers = guest_registers(vcpu);
         self.has_seen |= registers.is_some();
         registers
     }
 }
 
-/// The registers of a vCPU that `is_ready`; `None`, too, if it runs a nested guest, or can't be stopped now.
-pub fn guest_registers(
-    vcpu: &mut RemoteVcpu,
-    is_ready: impl FnOnce(&mut RemoteState<'_>) -> Result<bool, TraceError>,
-) -> Option<Registers> {
+/// The registers of a vCPU; `None` if it runs a nested guest, or can't be stopped now.
+pub fn guest_registers(vcpu: &mut RemoteVcpu) -> Option<Registers> {
     let looked = vcpu.look(|vcpu| {
-        if vcpu.runs_nested_guest() || !is_ready(vcpu)? {
+        if vcpu.runs_nested_guest() {
             return Ok(None);
         }
         vcpu.registers().map(Some)

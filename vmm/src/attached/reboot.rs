@@ -194,7 +194,7 @@ impl<'a> RebootWatch<'a> {
         let vcpu = turn.and_then(|turn| self.vcpus.get_mut(turn));
         let look = refreshed.and(vcpu).map(WatchedVcpu::look);
         let Some(VcpuLook::Registers(registers)) = look else {
-            return Found::Nothing;
+            return KernelSearch::Nothing;
         };
         if self.linux.locate(&self.memory, &registers).is_some() {
             log::info!("The guest's kernel was found again");
