@@ -19,6 +19,7 @@ mod files;
 mod filters;
 mod hostile_names;
 mod hostile_recording;
+mod live;
 mod memory_limit;
 #[path = "../../../tests/shared/not_run.rs"]
 mod not_run;

@@ -6,7 +6,9 @@ const VCPU_LANES = 64;
 const PARTS = [...MODES, ...MISSED];
 
 // All ticks of each bin, by vCPU and together, whatever is selected: lanes are scaled by them.
-const wholes = (() => {
+/** @type {{ all: Float64Array, byVcpu: Map<number, Float64Array> }} */
+let wholes;
+derive(() => {
   const all = new Float64Array(data.bins);
   const byVcpu = new Map(vcpus.map((vcpu) => [vcpu, new Float64Array(data.bins)]));
   /** @type {(bin: number, vcpu: number, ticks: number) => void} */
@@ -20,8 +22,8 @@ const wholes = (() => {
     add(runs.bin[run], runs.vcpu[run], cells.ticks[cell]);
   }
   for (const { bin, vcpu, parts } of missed) add(bin, vcpu, parts.reduce((sum, ticks) => sum + ticks, 0));
-  return { all, byVcpu };
-})();
+  wholes = { all, byVcpu };
+});
 
 /**
  * @typedef {"vcpu" | "process" | "thread"} LaneKind

@@ -170,7 +170,7 @@ function drawTimeline() {
       drawTimeline();
     } }));
   }
-  element("names").querySelectorAll("button")[active]?.focus();
+  element("names").querySelectorAll("button")[active]?.focus({ preventScroll: true });
   element("lanesbox").replaceChildren(...lanes.boxes.map((lane) => lane.box));
   drawSpan();
   // What it said may have been of another selection.
