@@ -42,7 +42,7 @@ function tipOf(frame, root) {
   const time = isOfChart ? `${shownTime(frame.from)} to ${shownTime(frame.to)}` : "";
   return [frame.name, time, countText(frame, root), isComparison || frame.fn < 0 || isOfChart ? "" : `self ${countOf(own, root)}`,
     frame.fn < 0 ? "" : [moduleName(frame.fn), frame.isInlined ? "inlined" : ""].filter(Boolean).join(", "),
-    isComparison ? "" : modesText(frame),
+    isComparison ? chanceText(frame.sides) : modesText(frame),
     frame.fn < 0 ? "" : functions.lines[frame.fn].split(", ")[0],
     frame.cut > 0 ? `callers of ${countOf(frame.cut, root)} missing` : ""];
 }
