@@ -170,6 +170,31 @@ impl DevTools {
         answer["result"]["value"].clone()
     }
 
+    /// Presses the button of the details that has this text.
+    pub fn press_button(&mut self, text: &str) {
+        self.value(&format!(
+            "[...document.querySelectorAll('#details button')].find(button => button.textContent === '{text}').click()"
+        ));
+    }
+
+    /// Drags from one place of the window to another, each as `[x, y]`, in pixels.
+    pub fn drag(&mut self, from: &Value, to: &Value) {
+        for (kind, at) in [
+            ("mouseMoved", from),
+            ("mousePressed", from),
+            ("mouseMoved", to),
+            ("mouseReleased", to),
+        ] {
+            let event = json!({ "type": kind, "x": at[0], "y": at[1], "button": "left", "buttons": 1, "clickCount": 1 });
+            self.ask("Input.dispatchMouseEvent", event);
+        }
+    }
+
+    /// Allows documents what `parameters` of the command Browser.grantPermissions say.
+    pub fn allow(&mut self, parameters: Value) {
+        self.ask("Browser.grantPermissions", parameters);
+    }
+
     /// What the document at `url` has done since it was opened, as of [`Self::deeds`].
     pub fn deeds_of(&mut self, url: &str) -> Vec<Value> {
         let events = std::mem::take(&mut self.events).into_iter();

@@ -23,6 +23,7 @@ mod live;
 mod memory_limit;
 #[path = "../../../tests/shared/not_run.rs"]
 mod not_run;
+mod outsider;
 #[path = "../../../tests/shared/own_run.rs"]
 mod own_run;
 mod pictures;
