@@ -67,7 +67,7 @@ function take(page) {
   }
   const [giveFocus, hadTip] = [heldFocus(), !element("tip").hidden];
   lanes.at.bin = Math.floor(lanes.at.bin * width / data.width);
-  lanes.anchor = null;
+  if (lanes.anchor !== null) lanes.anchor = Math.floor(lanes.anchor * width / data.width);
   // A chart has other bins now.
   if (selection?.flames instanceof ChartLane) selection = selection.fn < 0 ? null : { fn: selection.fn, frame: null, flames: null };
   refresh();
