@@ -58,7 +58,9 @@ function listTabs() {
     element("tabs").replaceChildren(...TABS.map((name, index) => make("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "pane",
       "aria-keyshortcuts": index + 1, textContent: TAB_NAMES[name], onclick: () => change({ tab: name }) })));
   }
-  for (const key of GROUPINGS.slice(element("group").childElementCount)) element("group").append(make("option", { value: key, textContent: key }));
+  for (const value of GROUPINGS) {
+    if (!element("group").querySelector(`[value="${CSS.escape(value)}"]`)) element("group").append(make("option", { value, textContent: value }));
+  }
 }
 
 function toggleDetails() {
