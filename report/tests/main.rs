@@ -19,6 +19,7 @@ mod merge;
 mod page_data;
 mod page_filters;
 mod page_frames;
+mod page_looks;
 mod page_script;
 mod page_tool;
 mod page_use;

@@ -190,6 +190,12 @@ fn a_comparison_agrees_with_diff() {
     };
     assert_eq!(used.text("total"), totals(&before, &after));
     assert_eq!(used.text("command"), "kvmprof diff 7 9 --json");
+    let lanes = [("before", before.samples()), ("after", after.samples())];
+    assert_eq!(said["lanes"], serde_json::json!(lanes), "{said}");
+    assert_eq!(said["lengths"].as_array().unwrap().len(), 2);
+    let is_chance = |frame: &Value| frame[1].as_str().unwrap().contains("chance");
+    let frames = said["merged"].as_array().unwrap();
+    assert!(frames.iter().any(is_chance), "{frames:?}");
     for (sort, columns) in [(SortBy::Own, [2, 3, 4]), (SortBy::Total, [6, 7, 8])] {
         let changes = changes((&before, Some(&one)), (&after, Some(&other)), sort);
         let report = diff::document(&changes, [&before, &after], sort, usize::MAX);
@@ -215,7 +221,7 @@ fn a_comparison_agrees_with_diff() {
     let command = "kvmprof diff 7 9 --json --mode=kernel";
     assert_eq!(used.text("kernelCommand"), command);
     assert!(used.text("about").contains(" before, "), "{said}");
-    assert_eq!(said["legend"], 11);
+    assert_eq!(said["legend"], 12);
     assert_eq!(said["violations"], Value::Array(Vec::new()));
 }
 
@@ -238,6 +244,7 @@ fn vanished_functions_are_drawn() {
     let (label, class, width) = of("entry: ");
     assert!(label.contains(", 0.0 % after (-"), "{label}");
     assert!(class.contains("less") && class.contains("gone"), "{class}");
+    assert!(!class.contains("chance"), "{class}");
     assert!(width > 5);
     let (_, class, _) = of("0x...: ");
     assert!(!class.contains("gone") && !class.contains("new"), "{class}");

@@ -138,6 +138,65 @@ impl DevTools {
             );
             self.events.push_back(message);
         }
+        self.deeds_of(url)
+    }
+
+    /// Opens the document at `url`, and waits until its scripts have run.
+    pub fn open(&mut self, url: &str) {
+        self.events.clear();
+        let has_focus = json!({ "enabled": true });
+        self.ask("Emulation.setFocusEmulationEnabled", has_focus);
+        let opened = self.ask("Page.navigate", json!({ "url": url }));
+        assert!(opened.get("errorText").is_none(), "{url}: {opened}");
+        self.until("document.readyState === 'complete'");
+    }
+
+    /// Waits until the expression `condition` is true in the document.
+    pub fn until(&mut self, condition: &str) {
+        self.value(&format!(
+            "new Promise(done => {{ const look = () => {condition} ? done() : setTimeout(look, 20); look() }})"
+        ));
+    }
+
+    /// The value of the expression `script` in the document, or what it promises.
+    pub fn value(&mut self, script: &str) -> Value {
+        let parameters =
+            json!({ "expression": script, "awaitPromise": true, "returnByValue": true });
+        let answer = self.ask("Runtime.evaluate", parameters);
+        assert!(
+            answer.get("exceptionDetails").is_none(),
+            "{script}: {answer}"
+        );
+        answer["result"]["value"].clone()
+    }
+
+    /// Presses the button of the details that has this text.
+    pub fn press_button(&mut self, text: &str) {
+        self.value(&format!(
+            "[...document.querySelectorAll('#details button')].find(button => button.textContent === '{text}').click()"
+        ));
+    }
+
+    /// Drags from one place of the window to another, each as `[x, y]`, in pixels.
+    pub fn drag(&mut self, from: &Value, to: &Value) {
+        for (kind, at) in [
+            ("mouseMoved", from),
+            ("mousePressed", from),
+            ("mouseMoved", to),
+            ("mouseReleased", to),
+        ] {
+            let event = json!({ "type": kind, "x": at[0], "y": at[1], "button": "left", "buttons": 1, "clickCount": 1 });
+            self.ask("Input.dispatchMouseEvent", event);
+        }
+    }
+
+    /// Allows documents what `parameters` of the command Browser.grantPermissions say.
+    pub fn allow(&mut self, parameters: Value) {
+        self.ask("Browser.grantPermissions", parameters);
+    }
+
+    /// What the document at `url` has done since it was opened, as of [`Self::deeds`].
+    pub fn deeds_of(&mut self, url: &str) -> Vec<Value> {
         let events = std::mem::take(&mut self.events).into_iter();
         events.filter(|event| is_deed(event, url)).collect()
     }

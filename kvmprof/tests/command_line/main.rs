@@ -19,9 +19,11 @@ mod files;
 mod filters;
 mod hostile_names;
 mod hostile_recording;
+mod live;
 mod memory_limit;
 #[path = "../../../tests/shared/not_run.rs"]
 mod not_run;
+mod outsider;
 #[path = "../../../tests/shared/own_run.rs"]
 mod own_run;
 mod pictures;

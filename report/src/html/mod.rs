@@ -2,7 +2,7 @@
 //!
 //! The page has the recording's stacks merged by bin of time, process, thread, vCPU and mode, and where its tasks waited; its script
 //! computes everything that it shows from them. Its size is bounded for any recording: there is a maximum number of bins, threads, frames,
-//! counts and waits, and the rest is counted together, so that sums stay exact.
+//! counts and waits, and the rest is counted together, so that sums stay exact. A live page loads itself again and again, while the guest is being recorded.
 
 mod calls;
 mod code;
@@ -16,5 +16,5 @@ mod waits;
 pub use crate::model::Counts;
 #[cfg(test)]
 pub(crate) use merged::Merged;
-pub use page::{comparison_page, counted, page, page_of};
+pub use page::{comparison_page, counted, live_page, page, page_of};
 pub use waits::Waits;

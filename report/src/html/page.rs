@@ -46,6 +46,23 @@ const SCRIPTS: [&str; 21] = [
     include_str!("script/main.js"),
 ];
 
+/// What a live page has besides, behind the others.
+const LIVE_SCRIPTS: [&str; 2] = [
+    include_str!("script/newer.js"),
+    include_str!("script/live.js"),
+];
+
+/// What a page shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind<'a> {
+    /// Recordings, counted together.
+    Recording,
+    /// What changed from one recording to another.
+    Comparison,
+    /// A guest that is being recorded, or why it isn't any more.
+    Live(Option<&'a str>),
+}
+
 /// The page that shows `profile` under `title`, with the counts of the same ticks of each of its recordings, and its waits, as far as there are any. Where the resolver has the guest's
 /// files, the functions with the most ticks are shown with their code, and their lines as far as `texts` has them.
 pub fn page(
@@ -54,9 +71,31 @@ pub fn page(
     title: &str,
     texts: &SourceTexts,
 ) -> String {
+    page_of_kind(profile, seen, title, texts, Kind::Recording)
+}
+
+/// The page of a guest that is being recorded, as [`page`]. It loads itself again once a second, from where it came from, and shows the newer
+/// data; until a page has an `end`, which says why there will be none.
+pub fn live_page(
+    profile: &Profile,
+    seen: (Counts, Waits),
+    title: &str,
+    texts: &SourceTexts,
+    end: Option<&str>,
+) -> String {
+    page_of_kind(profile, vec![seen], title, texts, Kind::Live(end))
+}
+
+fn page_of_kind(
+    profile: &Profile,
+    seen: Vec<(Counts, Waits)>,
+    title: &str,
+    texts: &SourceTexts,
+    kind: Kind<'_>,
+) -> String {
     let (counts, waits): (Vec<_>, Vec<_>) = seen.into_iter().unzip();
     let data = data::json(profile, counts, &waits, texts, false);
-    assemble(profile, &data, title, false)
+    assemble(profile, &data, title, kind)
 }
 
 /// The page that compares `after` with `before`, with the `counts` of the ticks of each.
@@ -72,16 +111,29 @@ pub fn comparison_page(
     };
     both.share_code();
     let data = data::json(&both, counts, &[], &SourceTexts::default(), true);
-    assemble(&both, &data, title, true)
+    assemble(&both, &data, title, Kind::Comparison)
 }
 
-fn assemble(profile: &Profile, data: &str, title: &str, is_comparison: bool) -> String {
-    let script = joined("\n\"use strict\";\n", &SCRIPTS);
+fn assemble(profile: &Profile, data: &str, title: &str, kind: Kind<'_>) -> String {
+    let mut script = joined("\n\"use strict\";\n", &SCRIPTS);
+    let mut open_body = Markup::default();
+    match kind {
+        Kind::Live(end) => {
+            script.join(&joined("", &LIVE_SCRIPTS));
+            open_body
+                .add("<body data-live=\"")
+                .text(end.unwrap_or_default());
+            open_body.add("\">\n");
+        }
+        Kind::Recording | Kind::Comparison => {
+            open_body.add("<body>\n");
+        }
+    }
     let style = joined("\n", &STYLES);
     let mut page = Markup::default();
     page.add("<!DOCTYPE html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n")
         .add("<meta http-equiv=Content-Security-Policy content=\"")
-        .text(policy(&style, &script))
+        .text(policy(&style, &script, kind))
         .add(
             "\">\n<meta name=viewport content=\"width=device-width, initial-scale=1\">\n\
              <meta name=color-scheme content=\"light dark\">\n<title>",
@@ -89,8 +141,9 @@ fn assemble(profile: &Profile, data: &str, title: &str, is_comparison: bool) -> 
         .text(title)
         .add("</title>\n<style>")
         .join(&style)
-        .add("</style>\n</head>\n<body>\n")
-        .join(&body(profile, title, is_comparison))
+        .add("</style>\n</head>\n")
+        .join(&open_body)
+        .join(&body(profile, title, kind))
         .add("<script type=\"application/json\" id=data>")
         .data(data)
         .add("</script>\n<script>")
@@ -109,16 +162,20 @@ fn joined(begin: &'static str, files: &[&'static str]) -> Markup {
     all
 }
 
-/// What the page may do (Content Security Policy Level 3): it loads nothing, has this style and runs this script and no other, and the script can't make
-/// markup or code of text (Trusted Types).
-fn policy(style: &Markup, script: &Markup) -> String {
+/// What the page may do (Content Security Policy Level 3): it loads nothing, or if it is live from its own server alone, has this style and runs this script
+/// and no other, and the script can't make markup or code of text (Trusted Types).
+fn policy(style: &Markup, script: &Markup, kind: Kind<'_>) -> String {
     let hash = |markup: &Markup| {
         let mut text = String::from("sha256-");
         pack::write_base64(&Sha256::digest(markup.as_str()), &mut text);
         text
     };
+    let connections = match kind {
+        Kind::Live(_) => "connect-src 'self'; ",
+        Kind::Recording | Kind::Comparison => "",
+    };
     format!(
-        "default-src 'none'; style-src '{}'; script-src '{}'; base-uri 'none'; form-action 'none'; \
+        "default-src 'none'; {connections}style-src '{}'; script-src '{}'; base-uri 'none'; form-action 'none'; \
          require-trusted-types-for 'script'; trusted-types 'none'",
         hash(style),
         hash(script)
@@ -155,7 +212,7 @@ fn watched<W: Watcher + Default>(
 }
 
 /// The part of the page that needs no script.
-fn body(profile: &Profile, title: &str, is_comparison: bool) -> Markup {
+fn body(profile: &Profile, title: &str, kind: Kind<'_>) -> Markup {
     let mut body = Markup::default();
     body.add("<header><h1>")
         .text(title)
@@ -168,11 +225,11 @@ fn body(profile: &Profile, title: &str, is_comparison: bool) -> Markup {
         )
         .add(VIEWS)
         .add("<section id=about aria-label=\"About the recording\">\n")
-        .join(&warnings(profile, is_comparison))
+        .join(&warnings(profile, kind))
         .add("<div class=columns><div><h2>Recording</h2>\n")
         .join(&properties::info(profile))
         .add("</div>\n<div><h2>Ticks</h2>\n");
-    if is_comparison {
+    if kind == Kind::Comparison {
         for (side, recording) in ["before", "after"].into_iter().zip(profile.recordings()) {
             body.add("<h3>").add(side).add("</h3>\n");
             body.join(&properties::account(&recording.contents.account));
@@ -185,9 +242,9 @@ fn body(profile: &Profile, title: &str, is_comparison: bool) -> Markup {
 }
 
 /// The accounts of the ticks, which come first on the page, and warnings.
-fn warnings(profile: &Profile, is_comparison: bool) -> Markup {
+fn warnings(profile: &Profile, kind: Kind<'_>) -> Markup {
     let mut out = Markup::default();
-    if is_comparison {
+    if kind == Kind::Comparison {
         for (side, one) in ["before", "after"].into_iter().zip(profile.recordings()) {
             let account = one.contents.account;
             out.add("<p>").text(format_args!("{side}: {account}"));
@@ -196,14 +253,14 @@ fn warnings(profile: &Profile, is_comparison: bool) -> Markup {
     } else {
         out.add("<p>").text(profile.account()).add("</p>\n");
     }
-    for warning in texts_of_warnings(profile, is_comparison) {
+    for warning in texts_of_warnings(profile, kind) {
         out.add("<p class=warning>").text(warning).add("</p>\n");
     }
     out
 }
 
 /// The warnings. They have names of files and processes.
-fn texts_of_warnings(profile: &Profile, is_comparison: bool) -> Vec<String> {
+fn texts_of_warnings(profile: &Profile, kind: Kind<'_>) -> Vec<String> {
     let Account {
         ticks,
         samples,
@@ -213,7 +270,7 @@ fn texts_of_warnings(profile: &Profile, is_comparison: bool) -> Vec<String> {
         ..
     } = profile.account();
     let mut warnings = Vec::new();
-    if is_comparison {
+    if kind == Kind::Comparison {
         for (side, one) in ["before", "after"].into_iter().zip(profile.recordings()) {
             let misleading = loss_of_one(one);
             warnings.extend(misleading.map(|text| format!("{side}: {text}")));
@@ -235,7 +292,8 @@ fn texts_of_warnings(profile: &Profile, is_comparison: bool) -> Vec<String> {
             warnings.push(format!("{file}{restarts}."));
         }
     }
-    let incompleteness = profile.incompleteness();
+    // What is being recorded isn't cut off.
+    let incompleteness = (profile.incompleteness()).filter(|_| kind != Kind::Live(None));
     warnings.extend(incompleteness.map(|text| format!("{text}.")));
     if !profile.selection.time.is_all() {
         warnings.push(
@@ -276,5 +334,24 @@ mod tests {
             "{page}"
         );
         assert_eq!(page.matches("<script").count(), 2);
+    }
+
+    #[test]
+    fn only_live_pages_load_anything_and_from_their_server_alone() {
+        let profile = Profile::default();
+        let live = |end| {
+            let texts = SourceTexts::default();
+            live_page(&profile, Default::default(), "A guest", &texts, end)
+        };
+        let seen = vec![Default::default()];
+        let usual = page(&profile, seen, "A guest", &SourceTexts::default());
+        for word in ["connect-src", "XMLHttpRequest", "data-live"] {
+            assert!(live(None).contains(word) && !usual.contains(word), "{word}");
+        }
+        assert!(live(None).contains("; connect-src &#39;self&#39;; "));
+        assert!(live(None).contains("<body data-live=\"\">"));
+        let ended = live(Some("\"><script>"));
+        assert!(ended.contains("<body data-live=\"&#34;&#62;&#60;script&#62;\">"));
+        assert!(ended.contains("cut off") && !live(None).contains("cut off"));
     }
 }

@@ -4,7 +4,7 @@ import vm from 'node:vm'
 
 const folder = new URL('../../src/html/script/', import.meta.url)
 // In the order in which page.rs has them.
-const PURE = ['data.js', 'state.js', 'transforms.js', 'sums.js', 'change.js', 'tree.js', 'waits.js']
+const PURE = ['data.js', 'state.js', 'transforms.js', 'sums.js', 'change.js', 'tree.js', 'waits.js', 'newer.js']
 export const MODES = ['user', 'kernel', 'interrupt', 'idle']
 
 // Numbers as the module `pack` writes them.
@@ -90,6 +90,13 @@ export function dataOf (samples, waits = [], looks = []) {
   }
 }
 
+const SUM_UP = 'transformStacks(); sums = sumUp(); waited = hasWaits ? sumWaits() : null;'
+
+// Has a script read newer data, as a live page does, and returns what that says.
+export function readNewer (script, data) {
+  return script(`{ const isFine = readNewer(${JSON.stringify(JSON.stringify(data))}); ${SUM_UP} isFine }`)
+}
+
 // The script with this data, and with the address `hash`. Returns what evaluates an expression in it.
 export function load (data, hash = '') {
   const elements = { data: { textContent: JSON.stringify(data) } }
@@ -97,6 +104,6 @@ export function load (data, hash = '') {
     document: { getElementById: id => elements[id] }, location: { hash }, URLSearchParams, atob
   })
   const files = PURE.map(name => fs.readFileSync(new URL(name, folder), 'utf8'))
-  vm.runInContext(`"use strict";\n${files.join('\n')}\nlet sums = null; transformStacks(); sums = sumUp(); const waited = hasWaits ? sumWaits() : null;`, context)
+  vm.runInContext(`"use strict";\n${files.join('\n')}\nlet sums = null; let waited = null;\n${SUM_UP}`, context)
   return expression => vm.runInContext(expression, context)
 }

@@ -143,6 +143,9 @@ async function sandwich () {
 // The changes from one recording to another: both totals, the functions, a process and a time, and how frames are coloured.
 async function compare () {
   const answer = { total: await text('#total'), command: await text('#command') }
+  answer.lanes = await page.evaluate(() => lanes.boxes.slice(0, 2).map(({ name, row }) =>
+    [name, row.bins.reduce((sum, parts) => sum + (parts ?? []).slice(0, MODES.length).reduce((sum, ticks) => sum + ticks, 0), 0)]))
+  answer.lengths = await page.$$eval('#names .recording .share', lengths => lengths.map(length => length.textContent))
   answer.functions = await table('function')
   answer.titles = await page.$$eval('#table tbody tr', rows => rows.map(row => row.cells[1].title))
   await view('flame')

@@ -1,7 +1,7 @@
 // Tests of the page's script without a browser: transforms, filters and totals.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { MODES, dataOf, load } from './loaded.mjs'
+import { MODES, dataOf, load, readNewer } from './loaded.mjs'
 
 const hashOf = words => `#${new URLSearchParams(words)}`
 
@@ -116,6 +116,34 @@ test('Waits, looks of a time, and processes that only wait', () => {
 test('Totals, by function each tick counts once', () => {
   const rows = JSON.parse(load(dataOf(STACKS))('JSON.stringify(sumFunctions(sums.stacks, fn => fn).map(({ key, own, total }) => [functions.name[key], own, total]))'))
   assert.deepEqual(rows.sort(), [['copy', 0, 3], ['enter', 3, 3], ['eval', 3, 7], ['main', 0, 10], ['parse', 0, 2], ['read', 4, 7]])
+})
+
+// Of the same guest some time later: there are more processes, modules and functions, and the older ones have other numbers.
+const LATER = [
+  { stack: 'start@boot busiest@[kernel]', pid: 3, mode: 'kernel', bin: 0, vcpu: 1, ticks: 90 },
+  ...TICKS, { stack: 'main@app read@libc copy@[kernel]', pid: 7, mode: 'kernel', bin: 5, vcpu: 2, ticks: 4 }
+]
+
+for (const words of [{}, { transform: 'module:libc' }, { transform: 'merge:read|libc|u' }, { only: 'copy|[kernel]|k' }, { pid: '7' }, { not: 'module:app', idle: '1' }]) {
+  test(`Newer data, ${JSON.stringify(words)}: the sums are theirs, and what there was keeps its numbers`, () => {
+    const [script, other] = [load(dataOf(TICKS, WAITS, LOOKS), hashOf(words)), load(dataOf(LATER, WAITS, LOOKS), hashOf(words))]
+    const numbers = 'JSON.stringify([functions.name, modules.name, processes.pid, threads.tid, [...moduleFunctions]])'
+    const before = JSON.parse(script(numbers))
+    assert.equal(readNewer(script, dataOf(LATER, WAITS, LOOKS)), true)
+    JSON.parse(script(numbers)).forEach((now, table) => assert.deepEqual(now.slice(0, before[table].length), before[table]))
+    assert.deepEqual(shown(script), shown(other))
+    for (const sum of ['sums.total', 'waited.total', 'JSON.stringify(sums.mode)', 'JSON.stringify(vcpus)', 'data.bins']) assert.equal(script(sum), other(sum), sum)
+    const byProcess = 'JSON.stringify(sums.process.sorted().map(row => [processName(row.key), row.ticks]).sort())'
+    assert.equal(script(byProcess), other(byProcess))
+    assert.equal(script('callTree(sums).ticks'), other('callTree(sums).ticks'))
+  })
+}
+
+test('Newer data, names that come and go forever are noticed', () => {
+  const script = load(dataOf(TICKS))
+  const names = turn => dataOf(Array.from({ length: 300 }, (_, index) => ({ stack: `f${turn}-${index}@app` })))
+  const said = Array.from({ length: 12 }, (_, turn) => readNewer(script, names(turn)))
+  assert.deepEqual([said[0], said.at(-1)], [true, false])
 })
 
 test('Totals, by mode', () => {

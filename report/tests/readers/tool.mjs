@@ -1,7 +1,7 @@
 // The page as a tool: its window, the call tree, the timeline, chips, and what is found. Each task returns what the page then shows.
 import { address, choose, clear, drag, page, shown, state, table, text, until, untilState, view, violations } from './browser.mjs'
 
-const SIZES = [[360, 740], [1280, 800], [1440, 900], [3840, 2160]]
+export const SIZES = [[360, 740], [1280, 800], [1440, 900], [3840, 2160]]
 
 // What is seen at first at several sizes, light and dark, and with idle ticks, which the address remembers.
 export async function first () {

@@ -58,5 +58,6 @@ mod targets;
 mod tools;
 mod top;
 mod tutorial;
+mod view;
 mod vsock;
 mod witness;

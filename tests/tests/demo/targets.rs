@@ -31,6 +31,8 @@ impl Other {
             .args(words)
             .arg(process::id().to_string())
             .env_remove("KVMPROF_SOCKET")
+            // No browser is found.
+            .env("PATH", self.folder.path())
             .current_dir(self.folder.path())
             .stdin(Stdio::null());
         command
@@ -77,7 +79,7 @@ impl Other {
     }
 }
 
-/// A guest can be attached to only once. It goes on at the end.
+/// A guest can be attached to only once. It goes on at the end, and its recording is opened as a page.
 #[test]
 fn commands_share_an_attachment() {
     on_kvm(|| {
@@ -85,10 +87,14 @@ fn commands_share_an_attachment() {
         let ran = run_command(&mut other.command(&["status"]));
         assert_eq!(ran.status, 2, "{ran:?}");
         assert!(ran.stderr.contains("Nobody samples the guest"), "{ran:?}");
-        let first = other.spawn(&["record"]);
+        let first = other.spawn(&["record", "--open"]);
         let said = run_command(&mut other.command(&["status"])).quiet();
         assert!(said.contains("recording, to a client"), "{said}");
-        other.check(&interrupt(first));
+        let ran = interrupt(first);
+        other.check(&ran);
+        assert!(ran.stderr.contains("xdg-open"), "{ran:?}");
+        let page = fs::read_to_string(other.folder.path().join("out.html")).unwrap();
+        assert!(page.contains("id=data>"), "{ran:?}");
         other.goes_on();
         other.machine.stop();
     });

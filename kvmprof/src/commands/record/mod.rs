@@ -26,8 +26,9 @@ use super::recordings::{NO_OUTPUT, Naming, check_output, is_standard, write_page
 use progress::summary;
 
 pub use help::with_groups;
+pub use progress::Progress;
 use running::NAME_A_FILE;
-pub use running::RecordingOptions;
+pub use running::{Copier, CopyEnd, RecordingOptions};
 pub use started::{Ended, Outcome, Started};
 
 /// The heading of the options that apply only to a guest that is started.

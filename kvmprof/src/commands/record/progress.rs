@@ -43,8 +43,15 @@ impl Progress {
         if let Some(bar) = &bar {
             bar.set_message(Counts::default().text());
         }
+        let mut progress = Self::unseen();
+        progress.bar = bar;
+        progress
+    }
+
+    /// Counts without a line on the terminal.
+    pub fn unseen() -> Self {
         Self {
-            bar,
+            bar: None,
             reader: Some(Reader::default()),
             counts: Counts::default(),
         }

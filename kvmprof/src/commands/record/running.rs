@@ -114,34 +114,50 @@ impl RecordingOptions {
 }
 
 /// Copies a recorder's stream.
-struct Copier<'a> {
-    recorder: &'a RemoteDevice,
+pub struct Copier<'a> {
+    /// The recorder, which was started.
+    pub recorder: &'a RemoteDevice,
     /// The destination, for errors.
-    path: &'a Path,
-    limit: Option<u64>,
-    progress: &'a mut Progress,
+    pub path: &'a Path,
+    /// Maximum length of the copy, in bytes.
+    pub limit: Option<u64>,
+    /// Counts what comes.
+    pub progress: &'a mut Progress,
+}
+
+/// Why a copy has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyEnd {
+    /// The recorder has ended: the guest has, or a client has stopped it.
+    Recorder,
+    /// It is as long as it may be.
+    Limit,
 }
 
 impl Copier<'_> {
     /// Copies the recording to `file`, which replaces an older one after the first ticks.
-    fn copy_to_file(&mut self, file: NewFile) -> anyhow::Result<()> {
+    fn copy_to_file(&mut self, file: NewFile) -> anyhow::Result<CopyEnd> {
         let mut file = PipeWriter(file);
-        self.copy_to(&mut file, |file| file.0.keep())?;
+        let end = self.copy_to(&mut file, |file| file.0.keep())?;
         if !self.progress.has_ticks() && file.0.would_replace() {
             bail!(
                 "No tick came in this time: {} keeps the older recording",
                 self.path.display()
             );
         }
-        file.0.keep().with_context(|| writing(self.path))
+        file.0.keep().with_context(|| writing(self.path))?;
+        Ok(end)
     }
 
-    /// Writes the whole stream to the recording's end. Calls `with_ticks` after the first ticks.
-    fn copy_to<W: Write + ?Sized>(
+    /// Writes the whole stream to the recording's end. Calls `with_ticks` after the first ticks, and whatever comes after them.
+    ///
+    /// # Errors
+    /// The connection has ended, or writing failed.
+    pub fn copy_to<W: Write + ?Sized>(
         &mut self,
         output: &mut W,
         mut with_ticks: impl FnMut(&mut W) -> io::Result<()>,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<CopyEnd> {
         let mut limited = self.limit.map(LimitedRecording::new);
         loop {
             let mut bytes = self.recorder.read(MAX_DATA).with_context(|| {
@@ -151,7 +167,7 @@ impl Copier<'_> {
                 )
             })?;
             if bytes.is_empty() {
-                return Ok(());
+                return Ok(CopyEnd::Recorder);
             }
             let mut goes_on = true;
             if let Some(limited) = &mut limited {
@@ -167,7 +183,7 @@ impl Copier<'_> {
             written.with_context(|| writing(self.path))?;
             if !goes_on {
                 log::warn!("The recording has reached --record-limit, and ends here");
-                return Ok(());
+                return Ok(CopyEnd::Limit);
             }
         }
     }

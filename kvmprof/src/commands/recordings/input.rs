@@ -190,6 +190,25 @@ impl InputArguments {
         Ok((profile, watchers))
     }
 
+    /// Sums up what the recording at `path` has while it is being written, and passes the selected ticks to a watcher. `progress` interrupts that.
+    /// Nothing is said, and that nothing is selected yet is no error.
+    ///
+    /// # Errors
+    /// As [`Self::open`] otherwise.
+    pub fn read_unfinished<W: Watcher + Default>(
+        &self,
+        path: &Path,
+        progress: &Progress,
+    ) -> anyhow::Result<(Profile, W)> {
+        let mut watcher = W::default();
+        let sources = self.sources(progress);
+        let mut profile = self
+            .read_silently(path, &sources, progress, &mut watcher)?
+            .profile;
+        profile.file = path.display().to_string();
+        Ok((profile, watcher))
+    }
+
     fn read(
         &self,
         path: &Path,
@@ -198,18 +217,29 @@ impl InputArguments {
         console: &mut Console<'_>,
         watcher: &mut dyn Watcher,
     ) -> anyhow::Result<Input> {
+        let input = self.read_silently(path, sources, progress, watcher)?;
+        if input.profile.contents.unread > 0 {
+            console.say("interrupted: the result has only what was read until then");
+        }
+        for note in input.profile.resolver.take_notes() {
+            console.say(note);
+        }
+        Ok(input)
+    }
+
+    fn read_silently(
+        &self,
+        path: &Path,
+        sources: &Sources,
+        progress: &Progress,
+        watcher: &mut dyn Watcher,
+    ) -> anyhow::Result<Input> {
         let selection = self.selection()?;
         let OpenRecording { recording, copy } = source::open(path, progress.interrupt())?;
         let resolver = Resolver::new(&recording.contents()?, sources)?;
         let (reading, naming) = (progress.of("Reading"), progress.of("Finding names"));
         let observers: [&dyn Observer; 2] = [&reading, &naming];
         let profile = Profile::read_observed(&recording, selection, resolver, observers, watcher)?;
-        if profile.contents.unread > 0 {
-            console.say("interrupted: the result has only what was read until then");
-        }
-        for note in profile.resolver.take_notes() {
-            console.say(note);
-        }
         Ok(Input {
             recording,
             profile,

@@ -51,6 +51,11 @@ enum FoundGuest {
 }
 
 impl TargetArgs {
+    /// The guest that an option of another name has named, if it has.
+    pub fn of_option(target: Option<String>, socket: SocketArgs) -> Self {
+        Self { target, socket }
+    }
+
     /// Whether an argument or an option names a guest; the environment doesn't count.
     pub fn is_named(&self) -> bool {
         self.target.is_some() || self.socket.named().is_some()

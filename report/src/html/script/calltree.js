@@ -12,6 +12,8 @@ class CallTree {
   closed = new Set();
   /** @type {Set<string>} */
   usual = new Set();
+  // Whether what is open stays so: of newer data of a live page.
+  isHeld = false;
   current = "";
   root = new Frame(null, "", -1, "");
   /** @type {Frame[]} */
@@ -39,8 +41,10 @@ class CallTree {
   /** @type {(root: Frame, isHit: Search) => void} */
   draw(root, isHit) {
     Object.assign(this, { root, isHit });
-    this.usual = new Set();
-    for (let frame = /** @type {Frame | null} */ (root); frame; frame = this.heaviest(frame)) this.usual.add(frame.path);
+    if (!this.isHeld) {
+      this.usual = new Set();
+      for (let frame = /** @type {Frame | null} */ (root); frame; frame = this.heaviest(frame)) this.usual.add(frame.path);
+    }
     this.list();
   }
 
@@ -72,7 +76,7 @@ class CallTree {
     if (!this.elements.has(this.current)) this.current = "";
     const current = this.elements.get(this.current);
     current?.setAttribute("tabindex", "0");
-    if (hadFocus) current?.focus();
+    if (hadFocus) current?.focus({ preventScroll: true });
     noteCrowd();
     this.mark(selection?.fn ?? -1);
   }

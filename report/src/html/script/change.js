@@ -17,12 +17,12 @@ const countOf = (count, root) => root.isOfWaits ? `${count} ${count === 1 ? "wai
 /** @type {(frame: Frame, root: Frame) => string} */
 const countText = (frame, root) => isComparison ? changeText(frame.sides) : `${countOf(frame.ticks, root)}, ${percent(frame.ticks, root.ticks)}`;
 
-// The class of the colour for a change of the total share: by 0.1, 1 and 5 % of all ticks; what is on one side only, besides.
+// The class of the colour for a change of the total share: by 0.1, 1 and 5 % of all ticks, paler if that may be chance; what is on one side only, besides.
 /** @type {(sides: Sides) => string} */
 function changeClass(sides) {
   const change = changeOf(sides);
   const step = [0.05, 0.01, 0.001].findIndex((limit) => Math.abs(change) >= limit);
-  const colour = step < 0 ? "same" : `${change > 0 ? "more" : "less"}${3 - step}`;
+  const colour = step < 0 ? "same" : `${change > 0 ? "more" : "less"}${3 - step}${mayBeChance(intervalOf(sides)) ? " chance" : ""}`;
   return sides[1] === 0 ? `${colour} gone` : sides[0] === 0 ? `${colour} new` : colour;
 }
 
@@ -101,6 +101,24 @@ function difference(worth, z) {
     high: change + Math.hypot(after.high - after.value, before.value - before.low) };
 }
 
+// The 95 % confidence interval of a change, taken alone. Without two blocks of time nothing is known of chance.
+/** @type {(sides: Sides) => { change: number, low: number, high: number }} */
+function intervalOf(sides) {
+  const known = worthOf(sides);
+  return known === null ? { change: changeOf(sides), low: -1, high: 1 } : difference(known.worth, quantile(known.freedom));
+}
+
+/** @type {(interval: { low: number, high: number }) => boolean} */
+const mayBeChance = ({ low, high }) => low <= 0 && high >= 0;
+/** @type {(interval: { low: number, high: number }) => string} */
+const changeInterval = ({ low, high }) => `${points(low)} to ${points(high)}`;
+
+/** @type {(sides: Sides) => string} */
+function chanceText(sides) {
+  const interval = intervalOf(sides);
+  return `95 % confidence of this change alone: ${changeInterval(interval)}${mayBeChance(interval) ? ", may be chance" : ""}`;
+}
+
 // The number from 0 to 40 up to which `isBelow` is true, which is true up to there only.
 /** @type {(isBelow: (at: number) => boolean) => number} */
 function bisect(isBelow) {
@@ -157,9 +175,7 @@ function compareRows(rows) {
     rows.forEach((row) => { row[name] = { change: 0, low: 0, high: 0, p: 1 }; });
     compared.forEach((row) => {
       const known = worthOf(row[sides]);
-      // Without two blocks of time nothing is known of chance.
-      if (known === null) row[name] = { change: changeOf(row[sides]), low: -1, high: 1, p: 1 };
-      else row[name] = { ...difference(known.worth, quantile(known.freedom)), p: probability(known.worth, known.freedom) };
+      row[name] = { ...intervalOf(row[sides]), p: known === null ? 1 : probability(known.worth, known.freedom) };
     });
     let least = 0;
     compared.sort((a, b) => a[name].p - b[name].p).forEach((row, rank) => {
@@ -176,9 +192,9 @@ function changeColumns(prefix, sidesOf, name) {
   const count = (side, text) => ({ name: `${prefix}${text}`, isNumber: true, value: (row) => shareOf(sidesOf(row), side),
     text: (row) => `${sidesOf(row)[side]} (${percent(sidesOf(row)[side], sums.sides[side])})` });
   /** @type {(row: any) => string} */
-  const interval = (row) => `${points(row[name].low)} to ${points(row[name].high)}`;
+  const interval = (row) => changeInterval(row[name]);
   /** @type {(row: any) => string} */
-  const title = (row) => `95 % confidence of this change alone: ${interval(row)}`;
+  const title = (row) => `95 % confidence of this change alone: ${changeInterval(row[name])}`;
   /** @type {(row: any) => string} */
   const chance = (row) => row[name].p < 0.05 ? `p ${row[name].p < 0.001 ? "< 0.001" : row[name].p.toFixed(3)}` : "may be chance";
   return [

@@ -1,6 +1,8 @@
 // The code of a function: its source lines and instructions with their ticks, where the page has them.
 
-const codes = new Map(data.code.map((code) => [code.function, code]));
+/** @type {Map<number, CodeData>} */
+let codes;
+derive(() => { codes = new Map(data.code.map((code) => [code.function, code])); });
 
 // The function whose code a frame is in: what is inlined has none of its own.
 /** @type {(selected: Selected) => number} */
@@ -11,8 +13,11 @@ function functionWithCode({ fn, frame, flames }) {
   return outer.fn;
 }
 
-// Draws the code of the function that the address names, else of the one with the most ticks in it.
-function drawCode() {
+let drawnCode = -1; // the function that was drawn last
+
+// Draws the code of the function that the address names, else of the one with the most ticks in it. Where it `wasShown` already, it stays where it was scrolled to.
+/** @param {boolean} wasShown */
+function drawCode(wasShown) {
   const fn = functionOfKey(state.about);
   const code = codes.get(fn ?? -1) ?? data.code[0];
   const name = functions.name[code.function];
@@ -21,15 +26,17 @@ function drawCode() {
     ...data.code.map((other) => make("option", { value: other.function, textContent: `${functions.name[other.function]} (${ticksOf(other.ticks)})` })));
   choose.value = String(code.function);
   const missing = fn !== undefined && fn !== code.function ? [make("p", { className: "warning", textContent: `The page has no code of ${functions.name[fn]}.` })] : [];
+  const kept = wasShown && code.function === drawnCode ? [...element("code").querySelectorAll(".scrolled")].map((box) => box.scrollTop) : [];
+  drawnCode = code.function;
   const lists = make("div", { className: "lists" });
   if (code.source) lists.append(codeList("Source", code.source.file, sourceRows(code.source), code));
   lists.append(codeList("Instructions", "", instructionRows(code), code));
   element("code").replaceChildren(make("p", {}, make("label", {}, "Function ", choose)), ...missing, make("p", { className: "note", textContent: note }), lists);
-  for (const box of lists.querySelectorAll(".scrolled")) {
+  lists.querySelectorAll(".scrolled").forEach((box, index) => {
     const rows = /** @type {HTMLElement[]} */ ([...box.querySelectorAll("tbody tr")]);
     const most = rows.reduce((most, row) => Number(row.dataset.ticks) > Number(most?.dataset.ticks ?? 0) ? row : most, /** @type {HTMLElement | null} */ (null));
-    if (most) box.scrollTop = most.offsetTop - box.clientHeight / 2;
-  }
+    if (most) box.scrollTop = kept[index] ?? most.offsetTop - box.clientHeight / 2;
+  });
 }
 
 /** @typedef {[place: string | number, ticks: number | string, ...texts: string[]][]} CodeRows */

@@ -4,6 +4,7 @@
 /**
  * @typedef {Record<string, string>} Words
  * @typedef {{ recording: number[], pid: (number | null)[], tid: (number | null)[], name: string[] }} ThreadColumns Null: all that aren't told apart.
+ * @typedef {ThreadColumns & { labels: Words[] }} Threads
  * @typedef {{ looks: string[], states: string[], timed: boolean, rows: string, rare: { waits: number, seen: number }, threads: ThreadColumns }} WaitData
  * @typedef {{ function: number, begin: string, ticks: number, offsets: number[], texts: string[], ticksAt: number[], places: number[], names: string[],
  *   source: { file: string, first: number, texts: string[], ticksAt: number[] } | null }} CodeData
@@ -158,13 +159,50 @@ function readMissed(text) {
 }
 
 /** @type {PageData} */
-const data = JSON.parse(element("data").textContent ?? "");
+let data = JSON.parse(element("data").textContent ?? "");
+
+// Each computes what follows from the data: at first, and again when a live page has newer ones.
+/** @type {(() => void)[]} */
+const derivations = [];
+/** @param {() => void} compute */
+function derive(compute) {
+  derivations.push(compute);
+  compute();
+}
+
+/** @type {Words} */
+const NO_LABELS = {};
+// The data's threads, each with its labels.
+/** @type {(of: PageData) => Threads} */
+const labelledThreads = (of) =>
+  ({ ...of.threads, labels: of.threads.pid.map((_, thread) => of.labels?.[of.labelled?.[thread] ?? -1] ?? NO_LABELS) });
+
+let { functions, modules, processes } = data;
+let threads = labelledThreads(data);
+// The numbers that the data's functions and threads have in these tables: newer data have others.
+/** @type {{ functions: number[], threads: number[] } | null} */
+let renumbered = null;
+
 // The stacks as they were recorded; transforms.js has those that are shown.
-const recorded = readNodes(data.nodes);
-const missed = readMissed(data.missed);
-const [cells, runs] = readCells(data.cells, missed, data.halted);
-const allTicks = cells.ticks.reduce((sum, ticks) => sum + ticks, 0);
-const { functions, modules, threads, processes } = data;
+/** @type {Calls} */
+let recorded;
+/** @type {MissedRow[]} */
+let missed;
+/** @type {Cells} */
+let cells;
+/** @type {Runs} */
+let runs;
+let allTicks = 0;
+derive(() => {
+  recorded = readNodes(data.nodes);
+  missed = readMissed(data.missed);
+  [cells, runs] = readCells(data.cells, missed, data.halted);
+  allTicks = cells.ticks.reduce((sum, ticks) => sum + ticks, 0);
+  if (!renumbered) return;
+  const { functions: ofFunctions, threads: ofThreads } = renumbered;
+  recorded.fn = recorded.fn.map((fn) => fn < 0 ? fn : ofFunctions[fn]);
+  runs.thread = runs.thread.map((thread) => ofThreads[thread]);
+});
 // What functions without a module are filtered by.
 const NO_MODULE = "[none]";
 
@@ -175,28 +213,31 @@ function pushRow(columns, row) {
 }
 
 // Behind its functions each module has one that stands for all of them, where it is collapsed.
-const moduleFunctions = (() => {
-  const first = functions.name.length;
+/** @type {Map<number, number>} */
+const moduleFunctions = new Map();
+derive(() => {
   const isOfKernel = new Map(functions.module.map((module, fn) => [module, functions.kernel[fn]]));
   modules.name.forEach((name, module) => {
+    if (moduleFunctions.has(module)) return;
+    moduleFunctions.set(module, functions.name.length);
     pushRow(functions, { name: name || NO_MODULE, module, kernel: isOfKernel.get(module) ?? 0, low: "", span: "", lines: "" });
   });
-  return { first, of: (/** @type {number} */ module) => first + module };
-})();
+});
 /** @type {(fn: number) => boolean} */
-const isOfModule = (fn) => fn >= moduleFunctions.first;
+const isOfModule = (fn) => moduleFunctions.get(functions.module[fn]) === fn;
 
 // The threads that are in looks at tasks, by their numbers there: those without ticks, and their processes, are added to the others.
-const waiters = (() => {
-  if (!data.waits) return [];
+/** @type {number[]} */
+let waiters = [];
+derive(() => {
+  if (!data.waits) return;
   const { recording, pid, tid, name } = data.waits.threads;
   /** @type {Map<string, number>} */
   const known = new Map(threads.pid.map((pid, thread) => /** @type {const} */ ([`${threads.recording[thread]}:${pid}:${threads.tid[thread]}`, thread])).reverse());
   const processKey = (/** @type {number} */ recording, /** @type {number | null} */ pid) => `${recording}:${pid}`;
   const knownProcesses = new Set(processes.pid.map((pid, process) => processKey(processes.recording[process], pid)));
   const mainNames = new Map(pid.map((_, index) => [`${recording[index]}:${tid[index]}`, name[index]]));
-  const noLabels = data.labels ? data.labels.push({}) - 1 : 0;
-  return pid.map((_, index) => {
+  waiters = pid.map((_, index) => {
     const process = processKey(recording[index], pid[index]);
     if (!knownProcesses.has(process)) {
       pushRow(processes, { recording: recording[index], pid: pid[index], name: mainNames.get(process) ?? name[index] });
@@ -204,14 +245,15 @@ const waiters = (() => {
     }
     const thread = `${process}:${tid[index]}`;
     if (!known.has(thread)) {
-      pushRow(threads, { recording: recording[index], pid: pid[index], tid: tid[index], name: name[index] });
-      data.labelled?.push(noLabels);
+      pushRow(threads, { recording: recording[index], pid: pid[index], tid: tid[index], name: name[index], labels: NO_LABELS });
       known.set(thread, threads.pid.length - 1);
     }
     return known.get(thread) ?? 0;
   });
-})();
-const vcpus = [...new Set([...runs.vcpu, ...missed.map((row) => row.vcpu)])].sort((a, b) => a - b);
+});
+/** @type {number[]} */
+let vcpus;
+derive(() => { vcpus = [...new Set([...runs.vcpu, ...missed.map((row) => row.vcpu)])].sort((a, b) => a - b); });
 
 // A process is known by its number in the list, -1 for all that aren't told apart: pids mean nothing in another recording. In a
 // comparison, processes of the same name are the first one of this name, and so are threads of the same names.
@@ -222,21 +264,33 @@ const firstOfName = (names) => {
   const first = new Map(names.map((name, index) => /** @type {const} */ ([name, index])).reverse());
   return names.map((name) => first.get(name) ?? 0);
 };
-const sameProcess = isComparison ? firstOfName(processes.name.map((name, process) => name || `pid ${processes.pid[process]}`)) : processes.name.map((_, process) => process);
-const processOf = (() => {
-  const numbers = new Map(processes.pid.map((pid, process) => [`${processes.recording[process]}:${pid}`, sameProcess[process]]));
-  return threads.pid.map((pid, thread) => numbers.get(`${threads.recording[thread]}:${pid}`) ?? OTHERS);
-})();
+/** @type {number[]} */
+let sameProcess;
+/** @type {number[]} */
+let processOf;
 // One thread may be in the list several times, with other labels of its process.
-const sameThread = firstOfName(threads.name.map((name, thread) => isComparison
-  ? JSON.stringify([processOf[thread], threads.tid[thread] === null, name || threads.tid[thread]])
-  : `${threads.recording[thread]}:${threads.pid[thread]}:${threads.tid[thread]}`));
+/** @type {number[]} */
+let sameThread;
+derive(() => {
+  sameProcess = isComparison ? firstOfName(processes.name.map((name, process) => name || `pid ${processes.pid[process]}`)) : processes.name.map((_, process) => process);
+  const numbers = new Map(processes.pid.map((pid, process) => [`${processes.recording[process]}:${pid}`, sameProcess[process]]));
+  processOf = threads.pid.map((pid, thread) => numbers.get(`${threads.recording[thread]}:${pid}`) ?? OTHERS);
+  sameThread = firstOfName(threads.name.map((name, thread) => isComparison
+    ? JSON.stringify([processOf[thread], threads.tid[thread] === null, name || threads.tid[thread]])
+    : `${threads.recording[thread]}:${threads.pid[thread]}:${threads.tid[thread]}`));
+});
 // The labels of processes, by their keys and as words.
-const labels = data.labels ?? [];
-const labelKeys = [...new Set(labels.flatMap(Object.keys))].sort();
+/** @type {string[]} */
+let labelKeys;
+/** @type {string[]} */
+let labelNames;
+derive(() => {
+  const labels = data.labels ?? [];
+  labelKeys = [...new Set(labels.flatMap(Object.keys))].sort();
+  labelNames = [...new Set(labels.flatMap((set) => Object.entries(set).map((label) => label.join("="))))].sort();
+});
 /** @type {(thread: number, key: string) => string} */
-const labelName = (thread, key) => `${key}=${labels[data.labelled?.[thread] ?? -1]?.[key] ?? "[none]"}`;
-const labelNames = [...new Set(labels.flatMap((set) => Object.entries(set).map((label) => label.join("="))))].sort();
+const labelName = (thread, key) => `${key}=${threads.labels[thread][key] ?? "[none]"}`;
 // The number of a recording, where there are several: as a part of names, and of what the address of the page says. Where two are compared names have
 // none, but one id may be that of another process in each.
 const isMerged = data.files.length > 1 && !isComparison;
@@ -264,11 +318,15 @@ const moduleName = (fn) => modules.name[functions.module[fn]] ?? "";
 const keyOf = (fn) => [functions.name[fn], moduleName(fn), functions.kernel[fn] ? "k" : "u"].join("|");
 /** @type {Map<string, number> | null} */
 let functionKeys = null;
+derive(() => { functionKeys = null; });
 // The function that is called so, if there is one. Most addresses of the page call none.
 /** @type {(key: string) => number | undefined} */
 function functionOfKey(key) {
-  // A module that is called as one of its functions comes after it.
-  functionKeys ??= new Map(functions.name.map((_, fn) => /** @type {const} */ ([keyOf(fn), fn])).reverse());
+  if (!functionKeys) {
+    const all = functions.name.map((_, fn) => fn).reverse();
+    // A module may be called as one of its functions, which is meant then.
+    functionKeys = new Map([...all.filter(isOfModule), ...all.filter((fn) => !isOfModule(fn))].map((fn) => [keyOf(fn), fn]));
+  }
   return functionKeys.get(key);
 }
 /** @type {(key: string) => string} */

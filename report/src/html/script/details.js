@@ -54,8 +54,8 @@ function countsOf({ frame, flames }) {
   if (isComparison) {
     const own = frame.calls.reduce(([before, after], { sides }) => [before - sides[0], after - sides[1]], frame.sides);
     /** @type {[string, string][]} */
-    const counts = [["ticks", countText(frame, flames.root)], ["self", changeText(own)]];
-    return isSelf ? counts : counts.slice(0, 1);
+    const counts = [["ticks", countText(frame, flames.root)], ["change", chanceText(frame.sides)], ["self", changeText(own)]];
+    return isSelf ? counts : counts.slice(0, 2);
   }
   const own = frame.calls.reduce((rest, called) => rest - called.ticks, frame.ticks);
   /** @type {(count: number) => string} */

@@ -14,7 +14,8 @@ const includeThread = (thread) => change({ pid: processId(processOf[thread]), ti
 
 const filterKinds = /** @type {FilterKind[]} */ (Object.keys(KINDS_OF_FILTERS));
 
-function setUpFilters() {
+// Lists what there is to choose from.
+function listChoices() {
   const listed = processes.pid.map((_, process) => process).filter((process) => sameProcess[process] === process);
   fill("pid", listed.map((process) => [processId(process), processName(process)]));
   fill("label", labelNames.map((label) => [label, label]));
@@ -24,6 +25,11 @@ function setUpFilters() {
   const isWithout = nodesWith(recorded, functionsWhere((_, fn) => moduleName(fn) === ""));
   const isAnyWithout = cells.node.some((node) => isWithout[node] === 1);
   fill("module", modules.name.filter((name) => name !== "" || isAnyWithout).map((name) => name || NO_MODULE).map((name) => [name, name]));
+  element("idling").hidden = !hasIdle;
+}
+
+function setUpFilters() {
+  listChoices();
   for (const kind of filterKinds) {
     element(kind).addEventListener("change", () => include(kind, element(kind).value));
   }
@@ -35,7 +41,6 @@ function setUpFilters() {
   });
   element("regex").addEventListener("change", () => change({ regex: element("regex").checked ? "1" : "", zoom: "" }));
   element("clear").addEventListener("click", clearFilters);
-  element("idling").hidden = !hasIdle;
   element("idle").addEventListener("change", () => change({ idle: element("idle").checked ? "1" : "", zoom: "" }));
   element("undo").addEventListener("click", undo);
   element("copycommand").addEventListener("click", () => copy(element("command").textContent ?? "", element("copycommand")));

@@ -8,8 +8,11 @@ const SHADES = 5; // of a mode's colour
 /** @type {(frame: Frame) => boolean} */
 const isInterrupt = (frame) => 2 * frame.modes[2] > frame.ticks;
 
-// The shade of each module: those with the most ticks, but for idle ones, differ from each other, and filters change none.
-const shades = (() => {
+// The shade of each module: those with the most ticks, but for idle ones, differ from each other, and neither filters nor newer data change any.
+/** @type {number[]} */
+const shades = [];
+const nextShades = [0, 0];
+derive(() => {
   const ticks = modules.name.map((name, module) => ({ module, ticks: 0 }));
   const ofNode = Int32Array.from(recorded.fn, (fn) => fn < 0 ? -1 : functions.module[fn]);
   for (let cell = 0; cell < cells.length; cell++) {
@@ -18,10 +21,8 @@ const shades = (() => {
   }
   ticks.sort((a, b) => b.ticks - a.ticks || a.module - b.module);
   const isOfKernel = new Set(functions.module.filter((_, fn) => functions.kernel[fn]));
-  const [found, next] = [new Int32Array(ticks.length), [0, 0]];
-  for (const { module } of ticks) found[module] = next[Number(isOfKernel.has(module))]++ % SHADES;
-  return found;
-})();
+  for (const { module } of ticks) shades[module] ??= nextShades[Number(isOfKernel.has(module))]++ % SHADES;
+});
 
 // The class of a frame's colour.
 /** @type {(frame: Frame) => string} */
@@ -41,7 +42,7 @@ function tipOf(frame, root) {
   const time = isOfChart ? `${shownTime(frame.from)} to ${shownTime(frame.to)}` : "";
   return [frame.name, time, countText(frame, root), isComparison || frame.fn < 0 || isOfChart ? "" : `self ${countOf(own, root)}`,
     frame.fn < 0 ? "" : [moduleName(frame.fn), frame.isInlined ? "inlined" : ""].filter(Boolean).join(", "),
-    isComparison ? "" : modesText(frame),
+    isComparison ? chanceText(frame.sides) : modesText(frame),
     frame.fn < 0 ? "" : functions.lines[frame.fn].split(", ")[0],
     frame.cut > 0 ? `callers of ${countOf(frame.cut, root)} missing` : ""];
 }

@@ -5,26 +5,30 @@ const LANES = 12; // of processes at first; of a process's threads
 const VCPU_LANES = 64;
 const PARTS = [...MODES, ...MISSED];
 
-// All ticks of each bin, by vCPU and together, whatever is selected: lanes are scaled by them.
-const wholes = (() => {
+// All ticks of each bin, by vCPU, by recording and together, whatever is selected: lanes are scaled by them.
+/** @type {{ all: Float64Array, byVcpu: Map<number, Float64Array>, byRecording: Float64Array[] }} */
+let wholes;
+derive(() => {
   const all = new Float64Array(data.bins);
   const byVcpu = new Map(vcpus.map((vcpu) => [vcpu, new Float64Array(data.bins)]));
-  /** @type {(bin: number, vcpu: number, ticks: number) => void} */
-  const add = (bin, vcpu, ticks) => {
+  const byRecording = data.lengths.map(() => new Float64Array(data.bins));
+  /** @type {(bin: number, vcpu: number, recording: number, ticks: number) => void} */
+  const add = (bin, vcpu, recording, ticks) => {
     all[bin] += ticks;
+    byRecording[recording][bin] += ticks;
     const own = byVcpu.get(vcpu);
     if (own) own[bin] += ticks;
   };
   for (let cell = 0; cell < cells.length; cell++) {
     const run = cells.run[cell];
-    add(runs.bin[run], runs.vcpu[run], cells.ticks[cell]);
+    add(runs.bin[run], runs.vcpu[run], threads.recording[runs.thread[run]], cells.ticks[cell]);
   }
-  for (const { bin, vcpu, parts } of missed) add(bin, vcpu, parts.reduce((sum, ticks) => sum + ticks, 0));
-  return { all, byVcpu };
-})();
+  for (const { bin, vcpu, recording, parts } of missed) add(bin, vcpu, recording, parts.reduce((sum, ticks) => sum + ticks, 0));
+  wholes = { all, byVcpu, byRecording };
+});
 
 /**
- * @typedef {"vcpu" | "process" | "thread"} LaneKind
+ * @typedef {"recording" | "vcpu" | "process" | "thread"} LaneKind
  * @typedef {{ kind: LaneKind, key: number, ticks: number, bins: (number[] | null)[], canOpen?: boolean, isOpen?: boolean }} LaneRow
  * @typedef {{ name: string, row: LaneRow, whole: Float64Array, box: Element }} Lane
  */
@@ -61,27 +65,30 @@ class LaneSums {
   }
 }
 
-// The lanes of what the filters but that of time select: vCPUs, then the busiest processes, each with its threads if it is open. Idle is no process.
+// What the first lanes are of: vCPUs, or the two recordings of a comparison.
+const FIRST = isComparison ? "recording" : "vcpu";
+
+// The lanes of what the filters but that of time select: vCPUs, or recordings, then the busiest processes, each with its threads if it is open. Idle is no process.
 /** @type {(most: number) => { rows: LaneRow[], vcpus: number, processes: number }} */
 function laneRows(most) {
-  const [byVcpu, byProcess, byThread] = [new LaneSums("vcpu"), new LaneSums("process"), new LaneSums("thread")];
+  const [byFirst, byProcess, byThread] = [new LaneSums(FIRST), new LaneSums("process"), new LaneSums("thread")];
   const opened = new Set(state.open);
-  vcpus.filter(isSelectedVcpu).forEach((vcpu) => byVcpu.row(vcpu));
+  (isComparison ? [0, 1] : vcpus.filter(isSelectedVcpu)).forEach((key) => byFirst.row(key));
   const threadsOf = new Map();
   eachRun(sums.all, (run, selected, ticks) => {
     const [bin, mode, thread] = [runs.bin[run], runs.mode[run], sameThread[runs.thread[run]]];
     const process = processOf[thread];
-    byVcpu.add(runs.vcpu[run], bin, mode, ticks);
+    byFirst.add(isComparison ? sideOf(run) : runs.vcpu[run], bin, mode, ticks);
     if (processes.pid[process] === 0) return;
     byProcess.add(process, bin, mode, ticks);
     if (!threadsOf.has(process)) threadsOf.set(process, new Set());
     threadsOf.get(process).add(thread);
     if (opened.has(processId(process))) byThread.add(thread, bin, mode, ticks);
   });
-  for (const { bin, vcpu, parts } of missed) {
-    if (isSelectedVcpu(vcpu)) parts.forEach((ticks, part) => byVcpu.add(vcpu, bin, MODES.length + part, ticks));
+  for (const { bin, vcpu, recording, parts } of missed) {
+    if (isSelectedVcpu(vcpu)) parts.forEach((ticks, part) => byFirst.add(isComparison ? recording : vcpu, bin, MODES.length + part, ticks));
   }
-  const allVcpus = [...byVcpu.rows.values()].sort((a, b) => a.key - b.key);
+  const allVcpus = [...byFirst.rows.values()].sort((a, b) => a.key - b.key);
   const [allProcesses, allThreads] = [byProcess.sorted(), byThread.sorted()];
   const rows = allVcpus.slice(0, VCPU_LANES);
   for (const row of allProcesses.slice(0, most)) {
@@ -93,18 +100,18 @@ function laneRows(most) {
 }
 
 /** @type {Record<LaneKind, (key: number) => string>} */
-const LANE_NAMES = { vcpu: (key) => `vCPU ${key}`, process: processName, thread: threadName };
+const LANE_NAMES = { recording: (key) => ["before", "after"][key], vcpu: (key) => `vCPU ${key}`, process: processName, thread: threadName };
 /** @type {(row: LaneRow) => Float64Array} */
-const wholeOf = (row) => row.kind === "vcpu" ? wholes.byVcpu.get(row.key) ?? wholes.all : wholes.all;
+const wholeOf = (row) => row.kind === "vcpu" ? wholes.byVcpu.get(row.key) ?? wholes.all : row.kind === "recording" ? wholes.byRecording[row.key] : wholes.all;
 /** @type {(row: LaneRow, bin: number) => number} */
 const ticksIn = (row, bin) => (row.bins[bin] ?? []).reduce((sum, ticks) => sum + ticks, 0);
 
-// The share that a full lane of a process or thread stands for: the largest one. vCPUs fill their lanes.
+// The share that a full lane of a process or thread stands for: the largest one. vCPUs and recordings fill their lanes.
 /** @type {(rows: LaneRow[]) => number} */
 function scaleOf(rows) {
   let scale = 0;
   for (const row of rows) {
-    if (row.kind === "vcpu") continue;
+    if (row.kind === FIRST) continue;
     row.bins.forEach((parts, bin) => { if (parts && wholes.all[bin] > 0) scale = Math.max(scale, ticksIn(row, bin) / wholes.all[bin]); });
   }
   return scale || 1;
@@ -124,7 +131,7 @@ function drawLane(row, scale) {
     if (!parts || whole[bin] === 0) return;
     let bottom = 100;
     parts.forEach((ticks, part) => {
-      const height = 100 * ticks / whole[bin] / (row.kind === "vcpu" ? 1 : scale);
+      const height = 100 * ticks / whole[bin] / (row.kind === FIRST ? 1 : scale);
       if (ticks > 0) paths[part] += `M${bin} ${(bottom - height).toFixed(1)}h1V${bottom.toFixed(1)}h-1z`;
       bottom -= height;
     });
@@ -142,6 +149,11 @@ function drawLane(row, scale) {
 // The name of a lane, which is a filter, with its share of the selected ticks; that of a process opens its threads.
 /** @type {(lane: Lane) => HTMLElement} */
 function laneName({ name, row }) {
+  if (row.kind === "recording") {
+    const { key } = row;
+    return make("div", { className: "recording", title: data.files[key] ?? "" }, make("span", { className: "fold" }), make("span", { className: "name", textContent: name }),
+      make("span", { className: "share", textContent: duration(data.lengths[key]) }));
+  }
   const ticks = sums[row.kind].rows.get(row.key)?.ticks ?? 0;
   const opener = row.canOpen ? make("button", { type: "button", className: "fold", textContent: row.isOpen ? "▾" : "▸", "aria-expanded": row.isOpen, "aria-label": `Threads of ${name}`,
     onclick: () => change({ open: row.isOpen ? state.open.filter((one) => one !== processId(row.key)) : [...state.open, processId(row.key)] }) }) : make("span", { className: "fold" });

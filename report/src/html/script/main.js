@@ -64,7 +64,7 @@ function setUpBar() {
   about.tabIndex = 0;
 }
 
-if (cells.length > 0) {
+function start() {
   document.body.classList.add("tool");
   element("bar").hidden = false;
   element("tool").hidden = false;
@@ -84,3 +84,16 @@ if (cells.length > 0) {
     drawViews();
   }).observe(element("pane"));
 }
+
+// Shows newer data.
+function refresh() {
+  setUpBar();
+  listChoices();
+  listTabs();
+  noteLimits();
+  views.tree.isHeld = true;
+  render();
+  views.tree.isHeld = false;
+}
+
+if (cells.length > 0) start();

@@ -1,9 +1,18 @@
 // What is selected and how it is shown. It stands in the address of the page, so that it can be kept and Back works.
 
-// Waits are there in recordings with looks at tasks.
-const TABLES = ["function", "module", "process", "thread", "vcpu", ...data.waits ? ["wait"] : []];
-// A chart has one time, a comparison two.
-const TABS = ["flame", "tree", ...isComparison ? [] : ["chart"], ...TABLES, ...data.code.length > 0 ? ["code"] : []];
+/** @type {string[]} */
+const TABLES = [];
+/** @type {string[]} */
+const TABS = [];
+/** @type {string[]} */
+const GROUPINGS = [];
+derive(() => {
+  // Waits are there in recordings with looks at tasks.
+  TABLES.splice(0, Infinity, "function", "module", "process", "thread", "vcpu", ...data.waits ? ["wait"] : []);
+  // A chart has one time, a comparison two.
+  TABS.splice(0, Infinity, "flame", "tree", ...isComparison ? [] : ["chart"], ...TABLES, ...data.code.length > 0 ? ["code"] : []);
+  GROUPINGS.splice(0, Infinity, "process", "thread", "merged", ...labelKeys.map((key) => `label ${key}`));
+});
 const DEFAULTS = {
   time: "", pid: "", tid: "", label: "", vcpu: "", mode: "", module: "", function: "", regex: "",
   // A comparison is of all ticks, as `kvmprof diff`.
@@ -13,7 +22,7 @@ const DEFAULTS = {
 };
 const NAMES = /** @type {(keyof typeof DEFAULTS)[]} */ (Object.keys(DEFAULTS));
 const CHOICES = {
-  tab: TABS, view: ["icicle", "flame"], group: ["process", "thread", "merged", ...labelKeys.map((key) => `label ${key}`)],
+  tab: TABS, view: ["icicle", "flame"], group: GROUPINGS,
   order: ["share", "time", "name"],
 };
 // Functions that stacks have to have, and may not have; what is left out, as KIND:VALUE; transforms, as KIND:VALUE, in their order; processes whose
@@ -100,7 +109,8 @@ const selectedLabels = () => [...data.selection.labels ?? [], ...state.label !==
 const leftOut = (kind) => state.not.filter((one) => one.startsWith(`${kind}:`)).map((one) => one.slice(kind.length + 1));
 
 // The modes that are selected.
-const hasIdle = cells.run.some((run) => runs.mode[run] === MODES.indexOf("idle"));
+let hasIdle = false;
+derive(() => { hasIdle = cells.run.some((run) => runs.mode[run] === MODES.indexOf("idle")); });
 function selectedModes() {
   const without = leftOut("mode");
   return MODES.filter((mode) => state.mode !== "" ? mode === state.mode

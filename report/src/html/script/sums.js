@@ -146,11 +146,13 @@ class Sums {
 const GROUPS = { process: (thread) => processOf[thread], thread: (thread) => sameThread[thread], merged: () => 0 };
 /** @type {Record<string, (key: number) => string>} */
 const GROUP_NAMES = { process: processName, thread: threadName };
-for (const key of labelKeys) {
-  const first = firstOfName(threads.name.map((_, thread) => labelName(thread, key)));
-  GROUPS[`label ${key}`] = (thread) => first[thread];
-  GROUP_NAMES[`label ${key}`] = (thread) => labelName(thread, key);
-}
+derive(() => {
+  for (const key of labelKeys) {
+    const first = firstOfName(threads.name.map((_, thread) => labelName(thread, key)));
+    GROUPS[`label ${key}`] = (thread) => first[thread];
+    GROUP_NAMES[`label ${key}`] = (thread) => labelName(thread, key);
+  }
+});
 
 // The selected ticks: their number, by process, thread, vCPU, and by group and node.
 /** @returns {AllSums} */

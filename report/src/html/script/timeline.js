@@ -149,15 +149,15 @@ function markRange(begin, end) {
 /** @type {(scale: number, shown: Record<LaneKind, number>, found: { vcpus: number, processes: number }) => string} */
 function scaleText(scale, shown, found) {
   /** @type {[number, number, string, string][]} */
-  const counts = [[shown.vcpu, found.vcpus, "first", "vCPUs"], [shown.process, found.processes, "busiest", "processes"]];
+  const counts = [[shown[FIRST], found.vcpus, "first", "vCPUs"], [shown.process, found.processes, "busiest", "processes"]];
   const more = counts.filter(([some, all]) => some < all).map(([some, all, which, kind]) => ` The ${which} ${some} of ${all} ${kind}.`);
-  return `A full lane of a vCPU is all of its ticks, that of a process or thread ${percent(scale, 1)} of all vCPUs' ticks.${more.join("")}`;
+  return `A full lane of a ${isComparison ? "recording" : "vCPU"} is all of its ticks, that of a process or thread ${percent(scale, 1)} of all ${isComparison ? "" : "vCPUs' "}ticks.${more.join("")}`;
 }
 
 function drawTimeline() {
   const found = laneRows(lanes.most);
   const scale = scaleOf(found.rows);
-  const shown = { vcpu: 0, process: 0, thread: 0 };
+  const shown = { recording: 0, vcpu: 0, process: 0, thread: 0 };
   found.rows.forEach(({ kind }) => { shown[kind]++; });
   element("scale").textContent = scaleText(scale, shown, found);
   lanes.boxes = found.rows.map((row) => drawLane(row, scale));
@@ -170,7 +170,7 @@ function drawTimeline() {
       drawTimeline();
     } }));
   }
-  element("names").querySelectorAll("button")[active]?.focus();
+  element("names").querySelectorAll("button")[active]?.focus({ preventScroll: true });
   element("lanesbox").replaceChildren(...lanes.boxes.map((lane) => lane.box));
   drawSpan();
   // What it said may have been of another selection.

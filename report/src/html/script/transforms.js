@@ -132,7 +132,7 @@ const TRANSFORMS = {
         made.keep(node);
         return;
       }
-      const [caller, fn] = [made.caller(node), moduleFunctions.of(module)];
+      const [caller, fn] = [made.caller(node), moduleFunctions.get(module) ?? -1];
       if (caller > 0 && made.fn[caller] === fn) made.to[node] = caller;
       else made.add(node, caller, fn, made.flagsOf(node) & 1);
       made.passed[node] = 0;
@@ -169,6 +169,7 @@ function transformed(tree, wanted) {
 let [nodes, shownAs] = transformed(recorded, []);
 let cutAt = new Int32Array(nodes.length);
 let isTransformedBy = "";
+derive(() => { isTransformedBy = ""; });
 
 function transformStacks() {
   const wanted = JSON.stringify(state.transform);

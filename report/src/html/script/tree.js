@@ -27,7 +27,7 @@ class Frame {
     /** @type {number} */
     this.depth = parent ? parent.depth + 1 : 0;
     this.ticks = 0;
-    this.sides = isComparison ? [0, 0] : NO_SIDES;
+    this.sides = isComparison ? newSides() : NO_SIDES;
     this.modes = [0, 0, 0, 0];
     this.first = Infinity;
     this.cut = 0;

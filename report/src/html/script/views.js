@@ -20,11 +20,10 @@ function setUpViews() {
   views.callers = new Flames(element("callers"), "Callers", showFrame, about);
   views.callees = new Flames(element("callees"), "Callees", showFrame, about);
   views.callees.isUpright = true;
-  if (hasWaits) setUpWaits();
+  setUpWaits();
   views.tree = new CallTree(element("tree"), showFrame);
   views.chart = new StackChart(element("chart"), showFrame);
-  element("tabs").append(...TABS.map((name, index) => make("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "pane",
-    "aria-keyshortcuts": index + 1, textContent: TAB_NAMES[name], onclick: () => change({ tab: name }) })));
+  listTabs();
   // Arrow keys move between tabs, as in all lists of tabs.
   element("tabs").addEventListener("keydown", (event) => {
     const step = event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : 0;
@@ -33,7 +32,6 @@ function setUpViews() {
     change({ tab: next });
     element(`tab-${next}`).focus();
   });
-  element("group").append(...labelKeys.map((key) => make("option", { value: `label ${key}`, textContent: `label ${key}` })));
   for (const name of SELECTS) {
     element(name).addEventListener("change", () => change({ [name]: element(name).value, zoom: "" }));
   }
@@ -52,6 +50,17 @@ function setUpViews() {
     else return;
     if (event.key === "Enter") event.preventDefault();
   });
+}
+
+// Lists the views, and what graphs can be grouped by.
+function listTabs() {
+  if (element("tabs").childElementCount !== TABS.length) {
+    element("tabs").replaceChildren(...TABS.map((name, index) => make("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "pane",
+      "aria-keyshortcuts": index + 1, textContent: TAB_NAMES[name], onclick: () => change({ tab: name }) })));
+  }
+  for (const value of GROUPINGS) {
+    if (!element("group").querySelector(`[value="${CSS.escape(value)}"]`)) element("group").append(make("option", { value, textContent: value }));
+  }
 }
 
 function toggleDetails() {
@@ -113,7 +122,7 @@ function drawViews() {
   else if (tab === "flame") drawGraph(isHit);
   else if (tab === "tree") drawTree(isHit);
   else if (tab === "chart") views.chart.draw(isHit);
-  else if (tab === "code") drawCode();
+  else if (tab === "code") drawCode(!isNew);
   else drawTables();
   if (tab === "function" && !isEmpty) drawSandwich(isHit);
   if (tab === "wait" && !isEmpty) drawWaits(isHit);

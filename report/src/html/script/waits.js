@@ -38,10 +38,18 @@ function readLooks(text) {
   return { count, bins };
 }
 
-const hasWaits = data.waits !== undefined;
-const waits = data.waits ? readWaits(data.waits) : [];
-const looks = data.waits ? data.waits.looks.map(readLooks) : [];
-const isTimed = data.waits?.timed === true;
+let hasWaits = false;
+/** @type {Wait[]} */
+let waits = [];
+/** @type {ReturnType<typeof readLooks>[]} */
+let looks = [];
+let isTimed = false;
+derive(() => {
+  hasWaits = data.waits !== undefined;
+  waits = data.waits ? readWaits(data.waits) : [];
+  looks = data.waits ? data.waits.looks.map(readLooks) : [];
+  isTimed = data.waits?.timed === true;
+});
 /** @type {(state: number) => string} */
 const stateName = (state) => data.waits?.states[state] ?? "";
 

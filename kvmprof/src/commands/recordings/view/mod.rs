@@ -1,5 +1,6 @@
 //! `kvmprof view`.
 
+mod live;
 mod response;
 mod server;
 
@@ -9,7 +10,7 @@ use std::thread;
 
 use anyhow::Context;
 use clap::Args;
-use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, SocketArgs, usage};
 use kvmprof_cli::interrupt::Interrupt;
 use kvmprof_report::export::{Events, Source, write_on_demand};
 use kvmprof_report::symbol_server::SymbolServer;
@@ -19,26 +20,38 @@ use super::html::{SourceArguments, page_of};
 use super::input::Input;
 use super::{InputArguments, NO_OUTPUT};
 use crate::commands::browser;
+use crate::commands::record_limit::parse_limit;
 use response::Document;
 use server::Server;
 
 /// The address of the Firefox Profiler, which runs in the browser and loads the profile that the rest of the address names.
 const FIREFOX_PROFILER: &str = "https://profiler.firefox.com";
 
-/// Show a recording in the browser
+/// Show a recording, or a guest that runs, in the browser
 ///
-/// Serves the page of kvmprof html at an address of this host's loopback interface, and opens it. Ctrl-C ends the command.
+/// Serves the page of kvmprof html at an address of this host's loopback interface, and opens it. Ctrl-C ends the command. With --live the page
+/// shows what a guest does from now on, anew each second; its recording is a temporary file.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The address has a random part: other users of this host can't guess it, and the browser gets it by a file that \
     only this user can read.\n\n\
-    Exit status: 0; 1 when the recording cannot be read or has nothing that the options select, or the port is taken; 2 for wrong options.\n\n\
-    Examples:\n  kvmprof view out.kvmprof\n  kvmprof view out.kvmprof --firefox --no-open --port 3000"
+    Exit status: 0; 1 when the recording cannot be read or has nothing that the options select, there is no such guest, or the port is \
+    taken; 2 for wrong options.\n\n\
+    Examples:\n  kvmprof view out.kvmprof\n  kvmprof view --live guest\n  kvmprof view out.kvmprof --firefox --no-open --port 3000"
 )]
 pub struct ViewArguments {
     /// The recordings, which are counted together; - is standard input
     #[arg(value_name = "FILE", default_value = "out.kvmprof")]
     files: Vec<PathBuf>,
+    /// Show a guest that runs: its name, the pid of its VMM (see kvmprof list), or the path of a socket, with a slash in it. If not given, the
+    /// only one that runs
+    #[arg(long, value_name = "TARGET", num_args = 0..=1, conflicts_with_all = ["files", "firefox"])]
+    live: Option<Option<String>>,
+    #[command(flatten)]
+    socket: SocketArgs,
+    /// How long the recording of --live may become, such as 1G (1M at least) [default: 256M]: nothing newer is shown then
+    #[arg(long, value_name = "SIZE", value_parser = parse_limit, requires = "live")]
+    record_limit: Option<u64>,
     /// Show it in the Firefox Profiler (profiler.firefox.com), which loads it from this host and keeps it in the browser
     #[arg(long)]
     firefox: bool,
@@ -57,7 +70,14 @@ pub struct ViewArguments {
 impl Command for ViewArguments {
     /// Reads the recording and serves it until Ctrl-C.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        if self.live.is_none() && self.socket.named().is_some() {
+            return Err(usage("--socket names a guest that runs: give --live, too"));
+        }
         let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
+        if let Some(target) = &self.live {
+            self.show_live(target.clone(), &interrupt, console)?;
+            return Ok(ExitStatus::SUCCESS);
+        }
         if !self.firefox {
             let page = page_of(&self.input, &self.sources, &self.files, console)?;
             let server = Server::bind(self.port, Document::page(page.into_bytes()), None)?;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -43,8 +43,13 @@ pub struct Server {
     shared: Arc<Shared>,
 }
 
+/// The document of a server, which can be replaced while it is served.
+pub struct ServedDocument(Arc<Shared>);
+
 struct Shared {
-    document: Document,
+    document: Mutex<Arc<Document>>,
+    /// Whether a client that knows the path has asked for anything since this was last looked at.
+    was_asked: AtomicBool,
     /// The folder of all paths, which can't be guessed.
     folder: String,
     questions: Option<Sender<Option<Question>>>,
@@ -80,7 +85,8 @@ impl Server {
         let folder = format!("/{}/", secret()?);
         let names = ["127.0.0.1", "localhost"].map(|name| format!("{name}:{port}"));
         let shared = Shared {
-            document,
+            document: Mutex::new(Arc::new(document)),
+            was_asked: AtomicBool::new(false),
             folder,
             questions,
             names: names.into(),
@@ -95,7 +101,12 @@ impl Server {
 
     /// The document's address.
     pub fn address(&self) -> String {
-        self.shared.address() + self.shared.document.file
+        self.shared.address() + self.shared.document().file
+    }
+
+    /// The document.
+    pub fn document(&self) -> ServedDocument {
+        ServedDocument(Arc::clone(&self.shared))
     }
 
     /// The symbol server's address.
@@ -128,6 +139,18 @@ impl Server {
     }
 }
 
+impl ServedDocument {
+    /// Serves `document` from now on, which has the same path. Answers that are being sent go on with the one before.
+    pub fn replace(&self, document: Document) {
+        *self.0.lock_document() = Arc::new(document);
+    }
+
+    /// Whether it was asked for since the last call.
+    pub fn was_asked_for(&self) -> bool {
+        self.0.was_asked.swap(false, Ordering::Relaxed)
+    }
+}
+
 /// Answers a connection's request in a thread of its own.
 fn serve(stream: TcpStream, shared: &Arc<Shared>) {
     let thread = thread::Builder::new().name("connection".into());
@@ -146,26 +169,36 @@ fn answer(mut stream: TcpStream, stranger: UnknownClient) -> io::Result<()> {
     let mut request = Request::read(&mut UntilDeadline(&stream, deadline));
     let shared = Arc::clone(&stranger.shared);
     let is_known = |request: &Request| request.path.starts_with(&shared.folder);
-    let path = format!("{}{}", shared.folder, shared.document.file);
+    let document = shared.document();
+    let path = format!("{}{}", shared.folder, document.file);
     if !request.as_ref().is_ok_and(is_known) {
-        let response = Response::to(&request, &shared.document, &path, &shared.names);
+        let response = Response::to(&request, &document, &path, &shared.names);
         return response.write(&mut stream);
     }
     drop(stranger);
     let Some(_known) = KnownClient::of(&shared) else {
         return Response::error("503 Service Unavailable").write(&mut stream);
     };
+    shared.was_asked.store(true, Ordering::Relaxed);
     stream.set_read_timeout(Some(IDLE_TIMEOUT))?;
     if let Ok(request) = &mut request
         && let Some(response) = shared.ask(request, &mut stream)
     {
         return response.write(&mut stream);
     }
-    let response = Response::to(&request, &shared.document, &path, &shared.names);
+    let response = Response::to(&request, &document, &path, &shared.names);
     response.write(&mut stream)
 }
 
 impl Shared {
+    fn lock_document(&self) -> MutexGuard<'_, Arc<Document>> {
+        self.document.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn document(&self) -> Arc<Document> {
+        Arc::clone(&self.lock_document())
+    }
+
     fn strangers(&self) -> MutexGuard<'_, UnknownClients> {
         self.strangers
             .lock()
@@ -183,7 +216,7 @@ impl Shared {
         let questions = self.questions.as_ref()?;
         let path = request.path.strip_prefix(&self.folder)?;
         let asked = symbol_server::Request::of_path(path)?;
-        let site = self.document.site;
+        let site = self.document().site;
         if !self.names.contains(&request.host) {
             return None;
         }
