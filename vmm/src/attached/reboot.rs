@@ -57,7 +57,7 @@ impl WatchedVcpu {
             let has_started = has_started(vcpu.mp_state()?);
             let (regs, sregs) = vcpu.registers()?;
             Ok(match has_started {
-                true => VcpuLook::Registers(select_registers(&regs, &sregs)),
+                true => VcpuLook::Registers(Box::new(select_registers(&regs, &sregs))),
                 false => VcpuLook::NotStarted,
             })
         });
@@ -74,9 +74,9 @@ impl WatchedVcpu {
 }
 
 /// What a look at a vCPU gives.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum VcpuLook {
-    Registers(Registers),
+    Registers(Box<Registers>),
     /// The guest hasn't started it yet.
     NotStarted,
     /// It runs a nested guest, or can't be stopped now, as while the thread that samples it looks at it.
@@ -296,23 +296,23 @@ mod tests {
     fn a_kernel_has_gone_only_if_no_vcpu_could_run_it() {
         use VcpuLook::{NotStarted, Unknown};
         let at = |rip| {
-            VcpuLook::Registers(Registers {
+            VcpuLook::Registers(Box::new(Registers {
                 rip,
                 ..Registers::default()
-            })
+            }))
         };
         let [kernel, firmware] = [at(1), at(2)];
         for (looks, expected) in [
             (&[][..], None),
-            (&[NotStarted, Unknown], None),
-            (&[firmware, NotStarted], Some(false)),
-            (&[firmware, firmware], Some(false)),
-            (&[Unknown, firmware], None),
-            (&[firmware, Unknown], None),
-            (&[firmware, kernel], Some(true)),
-            (&[Unknown, kernel], Some(true)),
+            (&[&NotStarted, &Unknown], None),
+            (&[&firmware, &NotStarted], Some(false)),
+            (&[&firmware, &firmware], Some(false)),
+            (&[&Unknown, &firmware], None),
+            (&[&firmware, &Unknown], None),
+            (&[&firmware, &kernel], Some(true)),
+            (&[&Unknown, &kernel], Some(true)),
         ] {
-            let run = is_kernel_run(looks.iter().copied(), |registers| registers.rip == 1);
+            let run = is_kernel_run(looks.iter().copied().cloned(), |it| it.rip == 1);
             assert_eq!(run, expected, "{looks:?}");
         }
     }
