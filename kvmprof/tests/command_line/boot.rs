@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{FAILURE, ProgramResult, USAGE, boots, kvmprof, recordings};
+use super::{FAILURE, ProgramResult, USAGE, boots, kvmprof, names, recordings};
 
 /// A folder with a folder of three boots before a change, and one of three after it: `slow_init` takes twice as long.
 struct Boots(TempDir);
@@ -122,13 +122,6 @@ fn each_phase_of_each_boot_has_its_flame_graph() {
     let ran = boots.run(&["before", "--flamegraphs", "pictures"]);
     ran.assert_success();
     let pictures = boots.0.path().join("pictures");
-    let names = || {
-        let entries = fs::read_dir(&pictures).unwrap();
-        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<String> = names.collect();
-        names.sort();
-        names
-    };
     let phases = [
         "early-setup",
         "handover-to-init",
@@ -139,7 +132,7 @@ fn each_phase_of_each_boot_has_its_flame_graph() {
     let expected: Vec<String> = (1..=3)
         .flat_map(|number| phases.map(|phase| format!("boot-{number}-{phase}.svg")))
         .collect();
-    assert_eq!(names(), expected);
+    assert_eq!(names(&pictures), expected);
     let picture = |name: &str| fs::read_to_string(pictures.join(name)).unwrap();
     let setup = picture("boot-1-early-setup.svg");
     assert!(

@@ -11,9 +11,9 @@ use tempfile::TempDir;
 
 use super::bombs::{deep_samples, many_addresses, recording, unpacks_to_much};
 use super::cgroup::Cgroup;
-use super::kvmprof;
 use super::not_run::not_run;
 use super::recordings::Written;
+use super::{kvmprof, names};
 
 /// What these recordings need, in bytes: small ones unpack to at most 8 MiB and 128 times their size, and what is kept of them is bounded by that.
 const ENOUGH: u64 = 1 << 30;
@@ -67,15 +67,6 @@ fn run(group: &Cgroup, words: &[&str], folder: &Path) -> Output {
     // SAFETY: it only opens a file and writes to it, with a number on the stack.
     unsafe { command.pre_exec(move || fs::write(&group, "0")) };
     command.output().unwrap()
-}
-
-fn names(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).unwrap();
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
 }
 
 #[test]
