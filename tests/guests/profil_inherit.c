@@ -167,19 +167,6 @@ static int another_at_once(void)
 	return sum(counts, COUNTS) == before ? 0 : 5;
 }
 
-static int off_and_another(void)
-{
-	long before;
-
-	if (kvmprof_aix_profil(counts, COUNTS * sizeof *counts, code_start(), 0) != 0)
-		return 1;
-	before = sum(counts, COUNTS);
-	if (kvmprof_aix_profil(other, sizeof other, code_start(), 0x4000) != 0)
-		return 2;
-	until(other, OWN);
-	return sum(counts, COUNTS) == before ? 0 : 3;
-}
-
 static void aix(void)
 {
 	memset(counts, 0, COUNTS * sizeof *counts);
@@ -187,59 +174,7 @@ static void aix(void)
 	kvmprof_aix_profil(counts, COUNTS * sizeof *counts, code_start(), 0x4000);
 	until(counts, 2);
 	all_are("another buffer of AIX while it is on", fork, another_at_once);
-	all_are("another buffer of AIX once it is off", fork, off_and_another);
 	kvmprof_aix_profil(counts, COUNTS * sizeof *counts, code_start(), 0);
-}
-
-/* A child that a parent waits for calls for itself. */
-static void vforks(void)
-{
-	turn_on();
-	pid_t child = vfork();
-	if (child == 0) {
-		turn_off();
-		long before = sum(counts, COUNTS);
-		work_on();
-		_exit(sum(counts, COUNTS) != before);
-	}
-	int status = status_of(child);
-	check("off in a child of vfork(2)", status == 0, "%#x", status);
-	until(counts, sum(counts, COUNTS) + OWN);
-	check("and on in the parent", 1, "it isn't");
-	turn_off();
-}
-
-/* Where the program of before had its buffers this one has its own. */
-static int executed(void)
-{
-	if (pcsample(NULL, 0) != 0)
-		return 1;
-	work_on();
-	for (int i = 0; i < COUNTS; i++)
-		if (((volatile unsigned short *)other)[i])
-			return 2;
-	for (int i = 0; i < SAMPLES; i++)
-		if (((volatile uintptr_t *)samples)[i])
-			return 3;
-	return 0;
-}
-
-static int execute(void)
-{
-	execl("/proc/self/exe", "profil_inherit", "executed", NULL);
-	return 9;
-}
-
-static void execs(void)
-{
-	struct result result = { 0 };
-
-	memset(samples, 0, sizeof samples);
-	pcsample(samples, SAMPLES);
-	while (!((volatile uintptr_t *)samples)[1])
-		turn(&result);
-	all_are("executed between two ticks", fork, execute);
-	pcsample(NULL, 0);
 }
 
 /* A process whose parent has ended says what it comes to. */
@@ -337,17 +272,13 @@ static void calls_of_the_parent(void)
 	check("and goes on", still == CHILDREN, "%d", still);
 }
 
-int main(int count, char **words)
+int main(void)
 {
 	start();
-	if (count == 2 && strcmp(words[1], "executed") == 0)
-		return executed();
 	counts = new_pages(NULL, COUNTS * sizeof *counts);
 	frees();
 	samples_of_children();
 	aix();
-	vforks();
-	execs();
 	orphans("orphans of init's");
 	if (prctl(PR_SET_CHILD_SUBREAPER, 1))
 		stop("prctl");

@@ -4,7 +4,6 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, PipeReader, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -337,21 +336,6 @@ impl Guest {
     /// If kvmprof has ended.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
-    }
-
-    /// Ends `client` with more than one Ctrl-C, while kvmprof doesn't answer.
-    ///
-    /// # Panics
-    /// If it continues, or ends in another way.
-    pub fn interrupt_unanswered(&self, client: &mut Child) {
-        self.signal(Signal::STOP);
-        let pid = Pid::from_child(client);
-        let ended = until("the program ends", || {
-            kill_process(pid, Signal::INT).unwrap();
-            client.try_wait().unwrap()
-        });
-        assert_eq!(ended.signal(), Some(Signal::INT.as_raw()));
-        self.signal(Signal::CONT);
     }
 
     /// Whether kvmprof has ended.

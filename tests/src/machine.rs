@@ -7,7 +7,6 @@ use std::sync::{Arc, Once};
 use kvmprof_client::Connection;
 use kvmprof_demo_guest::{Image, Truth};
 use kvmprof_machine::connector::{PortConnector, SocketConnector};
-use kvmprof_machine::disk::DiskOptions;
 use kvmprof_machine::output_names::OutputNames;
 use kvmprof_machine::virtio::GuestAccess;
 use kvmprof_machine::{KernelSource, MachineConfig, MemoryOptions};
@@ -23,7 +22,7 @@ use kvmprof_test_guest::{
     attack_results_area, counters, counters_area, disk_results_area, network_results_area,
     port_results_area,
 };
-use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, VmEnd, sockets_of_devices, sockets_to_make};
+use kvmprof_vmm::vm::{Vm, VmConfig, VmEnd, sockets_of_devices, sockets_to_make};
 use tempfile::TempDir;
 use vm_memory::{Bytes, GuestAddress};
 
@@ -172,41 +171,11 @@ impl Machine {
         })
     }
 
-    /// Starts the guest, not held, with these disks.
+    /// Starts the guest, not held, with what `adapt` changes of its configuration.
     ///
     /// # Panics
     /// If it can't be started.
-    pub fn start_with_disks(boot: Boot, vcpus: u16, disks: Vec<DiskOptions>) -> Self {
-        Self::launch(boot, vcpus, Clock::default(), |config| VmConfig {
-            disks,
-            ..config
-        })
-    }
-
-    /// Starts the guest, not held, with these network devices.
-    ///
-    /// # Panics
-    /// If it can't be started.
-    pub fn start_with_networks(boot: Boot, clock: Clock, networks: &[&str]) -> Self {
-        let networks = networks.iter().map(|network| network.parse().unwrap());
-        let networks = networks.collect();
-        Self::launch(boot, 1, clock, |config| VmConfig { networks, ..config })
-    }
-
-    /// Starts the guest, not held, with this socket device; a reset restarts it.
-    ///
-    /// # Panics
-    /// If it can't be started.
-    pub fn start_with_vsock(boot: Boot, vsock: &str) -> Self {
-        let vsock = Some(vsock.parse().unwrap());
-        Self::launch(boot, 1, Clock::default(), |config| VmConfig {
-            vsock,
-            on_reset: OnReset::Restart,
-            ..config
-        })
-    }
-
-    fn launch(
+    pub fn launch(
         boot: Boot,
         vcpus: u16,
         clock: Clock,

@@ -8,8 +8,8 @@ use kvmprof_abi::prf::{
 use kvmprof_abi::wire::{MAX_DATA, device};
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
 
-use crate::errno_of;
 use crate::status::status_of;
+use crate::{errno_of, until};
 
 /// An open minor of prf.
 pub struct Prf {
@@ -176,5 +176,14 @@ impl Prf {
     #[track_caller]
     pub fn counts(&self) -> Counts {
         Counts::decode(&self.device.read(MAX_DATA).unwrap())
+    }
+
+    /// Waits until it has counted this many further ticks, of all kinds.
+    pub fn until_counted(&self, more: u64) -> Counts {
+        let before = self.counts().sum();
+        until("prf has counted", || {
+            let counts = self.counts();
+            (counts.sum() >= before + more).then_some(counts)
+        })
     }
 }

@@ -84,41 +84,27 @@ pub fn lab_file(name: &str) -> PathBuf {
     Path::new(LAB_FOLDER).join(name)
 }
 
-/// The checks of the pages in Python.
-const PAGE_CHECKS: &str = "page_checks.py";
-
-/// The independent clients in Python, and the checks of the pages, which import the clients.
-pub const EXAMPLES: [&str; 3] = ["pcs_client.py", "prf_client.py", PAGE_CHECKS];
-
-/// The folder of the clients in Python.
-fn examples() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest/abi/examples")
-}
+/// The independent clients in Python.
+pub const EXAMPLES: [&str; 2] = ["pcs_client.py", "prf_client.py"];
 
 /// The path of one of `EXAMPLES`.
 pub fn example_path(name: &str) -> PathBuf {
     if in_lab() {
         return lab_file(name);
     }
-    let folder = match name {
-        PAGE_CHECKS => Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/demo"),
-        _ => examples(),
-    };
-    folder.join(name)
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest/abi/examples");
+    examples.join(name)
 }
 
 /// A command for the Python that runs the examples.
 pub fn python() -> Command {
     let mut command = Command::new("python3");
-    // Python must leave no files beside the sources.
-    command.env("PYTHONDONTWRITEBYTECODE", "1");
-    command.env("PYTHONPATH", examples());
     if in_lab() {
         command = Command::new(lab_file("python3"));
-        command
-            .env("PYTHONHOME", "/usr")
-            .env("PYTHONDONTWRITEBYTECODE", "1");
+        command.env("PYTHONHOME", "/usr");
     }
+    // Python must leave no files beside the sources.
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
     command
 }
 

@@ -56,15 +56,14 @@ class ProtocolError(Exception):
 class Connection:
     """A connection, after its hello. Requests may be sent before earlier ones are answered."""
 
-    def __init__(self, path, hello=True):
+    def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.connect(path)
         self.received = bytearray()
         self.replies = {}  # tag: (kind, errno, body)
         self.sent = {}  # tag: kind
         self.last_tag = 0
-        if hello:
-            self.hello()
+        self.hello()
 
     def hello(self, lowest=VERSION, highest=VERSION):
         """Agrees on a version; keeps the server's facts."""

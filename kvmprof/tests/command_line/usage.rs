@@ -21,6 +21,7 @@ run --kernel x --clock sundial => thread or kernel
 run --kernel x --console printer => stdio, hvc, none or file:PATH
 run --kernel x --guest-access status => none, pcs, prf, profil, pmc or all
 run --kernel x --jitter --clock kernel => --jitter needs --clock thread
+attach 1 --capture kernel --jitter --socket /nowhere => --capture ptrace
 run --kernel x --pid-at zz => 'zz'
 run --kernel x --wait => --wait without --socket
 run --kernel x --hz 0 --record y => A recording needs a clock

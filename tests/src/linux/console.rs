@@ -11,12 +11,6 @@ pub struct Console {
 /// A task as the guest's own kernel lists it (`/proc/PID/stat`, proc_pid_stat(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its name.
-    pub comm: String,
-    /// Its parent.
-    pub parent: i32,
-    /// Its process group.
-    pub group: i32,
     /// Its time in user mode, in hundredths of a second.
     pub user: u64,
     /// Its time in the kernel, in hundredths of a second.
@@ -154,12 +148,9 @@ impl Accounts {
 /// A line of `accounts` about a task. The name is in parentheses, and may itself contain some.
 fn process(line: &str) -> Option<(i32, Process)> {
     let (pid, rest) = line.split_once(" (")?;
-    let (comm, rest) = rest.rsplit_once(") ")?;
+    let (_, rest) = rest.rsplit_once(") ")?;
     let mut fields = rest.split(' ');
     let process = Process {
-        comm: comm.to_owned(),
-        parent: fields.next()?.parse().ok()?,
-        group: fields.next()?.parse().ok()?,
         user: fields.next()?.parse().ok()?,
         kernel: fields.next()?.parse().ok()?,
     };

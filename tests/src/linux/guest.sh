@@ -14,7 +14,7 @@ accounts() {
         # The task may have ended meanwhile.
         { read -r line <"$process/stat"; } 2>/dev/null || continue
         set -- ${line##*) }
-        [ "$2" = 2 ] || echo "task ${line%%)*}) $2 $3 ${12} ${13}"
+        [ "$2" = 2 ] || echo "task ${line%%)*}) ${12} ${13}"
     done
     echo "last pid $(cut -d ' ' -f 5 /proc/loadavg)"
     echo "accounts end"

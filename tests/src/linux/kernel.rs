@@ -66,7 +66,7 @@ pub fn unexpected_gaps(gaps: &[String]) -> Vec<&String> {
     gaps.iter().filter(|gap| !is_expected(gap)).collect()
 }
 
-/// The kernel without BTF, ORC, and names of variables: [the image](undescribed_image) of one that is packed by zstd, [the ELF file](undescribed)
+/// The kernel without BTF, ORC, and names of variables: the image of one that is packed by zstd, [the ELF file](undescribed)
 /// of another one.
 pub fn undescribed_kernel(kernel: &Kernel) -> Vec<u8> {
     if kernel.version.starts_with("6.12.") {
@@ -80,7 +80,7 @@ pub fn undescribed_kernel(kernel: &Kernel) -> Vec<u8> {
 ///
 /// # Panics
 /// If it has none of these, or isn't packed by zstd.
-pub fn undescribed_image(kernel: &Kernel) -> Vec<u8> {
+fn undescribed_image(kernel: &Kernel) -> Vec<u8> {
     /// Where the header has the number of setup sectors, and where in what follows them the payload is, and how long
     /// (`Documentation/arch/x86/boot.rst`).
     const SETUP_SECTORS: usize = 0x1f1;

@@ -20,8 +20,8 @@ mod undescribed;
 pub use boots::lab_command;
 pub use console::{Accounts, Console, Process};
 pub use kernel::{
-    debian, kernel_knowledge, undescribed, undescribed_image, undescribed_kernel,
-    undescribed_without_mounts, unexpected_gaps, unpacked, without_pvh,
+    debian, kernel_knowledge, undescribed, undescribed_kernel, undescribed_without_mounts,
+    unexpected_gaps, unpacked, without_pvh,
 };
 pub use microvm::Product;
 pub use once::{once, turn};

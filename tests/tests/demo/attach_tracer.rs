@@ -13,7 +13,8 @@ use kvmprof_tests::{
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::sandbox::{Fields, threads};
+use super::jail::child_named;
+use super::sandbox::{Fields, contained_threads, threads};
 use super::sandbox_taken_over::has_landlock;
 
 const NO_OPTIONS: [&str; 0] = [];
@@ -33,25 +34,14 @@ fn attached_with(vmm: &Guest, capture: &str, recording: &Path, options: &[&str])
     let words = words.iter().chain(options).chain(&["--record"]);
     let options = words.map(Path::new).chain([recording]);
     let attached = Guest::attach(vmm.pid(), Some(Boot::Demo), options);
-    until("all threads have their filters", || {
-        let mut all = threads(attached.pid()).into_values();
-        all.all(|fields| fields["Seccomp"] == "2").then_some(())
-    });
+    contained_threads(attached.pid(), &[]);
     attached.until_sampled(10);
     attached
 }
 
 /// The tracer of process `pid`, if that has one.
 pub(super) fn tracer(pid: u32) -> Option<u32> {
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
-    let children = children
-        .split_whitespace()
-        .map(|child| child.parse().unwrap());
-    let mut tracers = children.filter(|child| {
-        let name = fs::read_to_string(format!("/proc/{child}/comm"));
-        name.is_ok_and(|name| name.trim_end() == "kvmprof-tracer")
-    });
-    tracers.next()
+    child_named(pid, "kvmprof-tracer")
 }
 
 fn number(fields: &Fields, name: &str) -> u64 {

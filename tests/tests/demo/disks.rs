@@ -3,10 +3,12 @@
 
 use std::path::Path;
 
+use kvmprof_machine::disk::DiskOptions;
 use kvmprof_test_guest::{DISK_BLOCK, DiskResults, block_of_write};
 use kvmprof_tests::{
-    Boot, DiskImage, Guest, Machine, disk_content, make_qcow2, make_raw, on_kvm, until,
+    Boot, Clock, DiskImage, Guest, Machine, disk_content, make_qcow2, make_raw, on_kvm, until,
 };
+use kvmprof_vmm::vm::VmConfig;
 use rustix::process::Signal;
 
 const BYTES: u64 = 1 << 20;
@@ -21,6 +23,13 @@ fn images(folder: &Path) -> [DiskImage; 2] {
         make_raw(folder, "disk.img", BYTES),
         make_qcow2(folder, "disk.qcow2", BYTES, None),
     ]
+}
+
+fn start(vcpus: u16, disk: DiskOptions) -> Machine {
+    Machine::launch(BOOT, vcpus, Clock::default(), |config| VmConfig {
+        disks: vec![disk],
+        ..config
+    })
 }
 
 fn check_steps(results: &DiskResults) {
@@ -51,7 +60,7 @@ fn a_guest_uses_every_request_and_survives_its_own_attacks() {
         for image in images(folder.path()) {
             for vcpus in [1, 2] {
                 let disk = image.parsed(",serial=the first disk");
-                let machine = Machine::start_with_disks(BOOT, vcpus, vec![disk]);
+                let machine = start(vcpus, disk);
                 let results = machine.until_disk_is_tried();
                 check_steps(&results);
                 assert_eq!(results.sectors, BYTES / 512);
@@ -89,7 +98,7 @@ fn a_readonly_disk_stays_as_it_is() {
         for image in images(folder.path()) {
             let before = std::fs::read(&image.path).unwrap();
             let disk = image.parsed(",readonly");
-            let machine = Machine::start_with_disks(BOOT, 1, vec![disk]);
+            let machine = start(1, disk);
             let results = machine.until_disk_is_tried();
             // Flush, discard and zeroing aren't offered, and each write is refused.
             assert_eq!(results.features & (1 << 9 | 1 << 13 | 1 << 14), 0);

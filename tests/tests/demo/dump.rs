@@ -189,7 +189,7 @@ impl Begun {
             until("its file is made", || {
                 (!is_empty(&folder) || child.try_wait().unwrap().is_some()).then_some(())
             });
-            let tracer = find_tracer(child.id());
+            let tracer = tracer(child.id()).and_then(|it| Pid::from_raw(it.cast_signed()));
             let tracer = tracer.filter(|it| kill_process(*it, Signal::STOP).is_ok());
             sleep(Duration::from_millis(100));
             if let Some(tracer) = tracer
@@ -205,14 +205,6 @@ impl Begun {
             None
         })
     }
-
-    fn until_empty(&self) {
-        until("the file is gone", || is_empty(&self.folder).then_some(()));
-    }
-}
-
-fn find_tracer(pid: u32) -> Option<Pid> {
-    Pid::from_raw(tracer(pid)?.cast_signed())
 }
 
 #[test]
@@ -224,7 +216,7 @@ fn a_dump_that_is_killed_leaves_no_file() {
             kill_process(Pid::from_child(&begun.child), signal).unwrap();
             assert!(!begun.child.wait().unwrap().success());
             kill_process(begun.tracer, Signal::CONT).unwrap();
-            begun.until_empty();
+            until("the file is gone", || is_empty(&begun.folder).then_some(()));
         }
         // The guest goes on.
         until("its vCPUs aren't traced", || {

@@ -59,7 +59,7 @@ fn a_hostile_guest_is_ended_like_any_other() {
 
 /// A tick never falls into an unfinished exit: every value that the guest reads is right.
 #[test]
-fn ticks_leave_exits_alone() {
+fn no_tick_falls_into_an_unfinished_exit() {
     on_kvm(|| {
         const TICKS: u64 = 500;
         for (workload, rounds) in [

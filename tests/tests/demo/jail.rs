@@ -95,6 +95,11 @@ pub(super) fn name(pid: u32) -> String {
     name.unwrap_or_default().trim().to_owned()
 }
 
+/// The child of this process with this name.
+pub(super) fn child_named(pid: u32, named: &str) -> Option<u32> {
+    children(pid).into_iter().find(|pid| name(*pid) == named)
+}
+
 /// A jail with a guest.
 pub(super) struct Jail {
     pub outside: Child,
@@ -358,24 +363,36 @@ fn missing_features_of_the_host_are_reported() {
 }
 
 #[test]
-fn only_root_makes_jails() {
+fn only_root_makes_jails_and_becomes_another_user() {
     on_kvm(|| {
         let place = Place::new();
         let program = place.file("kvmprof");
         fs::copy(kvmprof(), &program).unwrap();
-        let mut command = Command::new(&program);
-        as_nobody_with(&mut command, &[]);
-        command.args(["jail", "--uid", "1", "--gid", "1", "--root", "/tmp/a", "--"]);
-        command.args(["run", "--kernel", "/tmp/a"]);
-        run_command(&mut command).assert_refused(FAILURE, &["needs root"]);
+        let guest = "run --kernel /nowhere";
+        for (words, said) in [
+            (
+                format!("jail --uid 1 --gid 1 --root /tmp/a -- {guest}"),
+                &["needs root"][..],
+            ),
+            (format!("{guest} --user 1:1"), &["--user", "only root"]),
+        ] {
+            let mut command = Command::new(&program);
+            as_nobody_with(&mut command, &[]);
+            command.args(words.split(' '));
+            run_command(&mut command).assert_refused(FAILURE, said);
+        }
     });
 }
 
-/// The error of the guest's kvmprof, and its status, come out of the jail.
+/// The error of the guest's kvmprof, and its status, come out of the jail; those of a folder are reported before there is a jail.
 #[test]
-fn errors_inside_are_reported_outside() {
+fn errors_of_guests_are_reported() {
     on_kvm(|| {
         let place = Place::new();
+        let nothing = ["--share", "/tmp=a", "--virtiofsd", "/nowhere/at-all"];
+        for options in [&["--share", "/nowhere=a"][..], &nothing] {
+            place.is_refused(&[], options, FAILURE, &["/nowhere", "No such file"]);
+        }
         let socket = place.file("jail/socket");
         let wrong = ["--socket", path(&socket), "--disk", "/dev/null"];
         place.is_refused(&[], &wrong, FAILURE, &["/dev/null"]);

@@ -11,7 +11,7 @@ use kvmprof_recording::status::Status;
 use kvmprof_tests::{NOBODY, not_run, on_kvm, read_status, recorded, run_command, until};
 use rustix::process::Signal;
 
-use super::jail::{Jail, Place, children, mounts, name, path, signal};
+use super::jail::{Jail, Place, child_named, children, mounts, name, path, signal};
 use super::sandbox::until_sampled;
 
 const FAILURE: i32 = 1;
@@ -27,9 +27,8 @@ fn status(socket: &Path) -> Status {
 
 /// The server of a folder, a child of the process that starts it, which is the jail's outside.
 fn daemons(jail: &Jail) -> Vec<u32> {
-    let helpers = children(jail.outside.id()).into_iter();
-    let mut helpers = helpers.filter(|pid| name(*pid) == "kvmprof-share");
-    children(helpers.next().expect("what starts virtiofsd"))
+    let helper = child_named(jail.outside.id(), "kvmprof-share");
+    children(helper.expect("what starts virtiofsd"))
 }
 
 /// virtiofsd is outside; the jail has neither the folder nor the program, and none of their files is left.
@@ -71,18 +70,6 @@ fn folders_are_served_from_outside() {
                 daemons.iter().all(is_over).then_some(())
             });
             assert_eq!(mounts(), before);
-        }
-    });
-}
-
-/// Errors of a folder are reported before there is a jail.
-#[test]
-fn unservable_folders_are_reported() {
-    on_kvm(|| {
-        let place = Place::new();
-        let nothing = ["--share", "/tmp=a", "--virtiofsd", "/nowhere/at-all"];
-        for options in [&["--share", "/nowhere=a"][..], &nothing] {
-            place.is_refused(&[], options, FAILURE, &["/nowhere", "No such file"]);
         }
     });
 }

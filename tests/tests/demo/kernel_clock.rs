@@ -21,13 +21,9 @@ fn guest(options: &[&str]) -> Guest {
     Guest::start(Boot::Demo, always.iter().chain(options))
 }
 
-fn source(guest: &Guest) -> String {
-    guest.status().clock.source
-}
-
 fn until_source(guest: &Guest, expected: &str) {
     until("the clock is driven otherwise", || {
-        (source(guest) == expected).then_some(())
+        (guest.status().clock.source == expected).then_some(())
     });
 }
 

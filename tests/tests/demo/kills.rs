@@ -24,10 +24,10 @@ const KILLS: u32 = 20;
 const MOMENT: u64 = 400;
 
 /// Kills one process. Returns whether it was still running.
-pub type Kill = fn(&mut Victims) -> bool;
+type Kill = fn(&mut Victims) -> bool;
 
 /// The kinds of killed processes, in turn.
-pub const KINDS: [(&str, Kill); 6] = [
+const KINDS: [(&str, Kill); 6] = [
     ("run", |victims| victims.machine("run")),
     ("status", |victims| victims.client(&["status"], 10)),
     ("demo", |victims| victims.machine("demo")),
@@ -41,7 +41,7 @@ pub const KINDS: [(&str, Kill); 6] = [
 ];
 
 /// Processes that are killed.
-pub struct Victims {
+struct Victims {
     folder: TempDir,
     /// A guest that continues, whose clients are killed.
     guest: Guest,
@@ -86,7 +86,7 @@ fn check_recording(path: &Path) {
 
 impl Victims {
     /// With a guest that continues.
-    pub fn new(seed: u64) -> Self {
+    fn new(seed: u64) -> Self {
         Self {
             folder: tempfile::tempdir().unwrap(),
             guest: Guest::start(Boot::Demo, ["--cpus", "2", "--hz", "1000"]),
@@ -95,13 +95,13 @@ impl Victims {
     }
 
     /// Kills a process of the kind after `number` others. Returns whether it hadn't ended by itself.
-    pub fn kill(&mut self, number: usize) -> bool {
+    fn kill(&mut self, number: usize) -> bool {
         let (_, kill) = KINDS[number % KINDS.len()];
         kill(self)
     }
 
     /// The other guest ends without errors or messages.
-    pub fn end(mut self) {
+    fn end(mut self) {
         self.guest.signal(Signal::TERM);
         self.guest.wait().quiet();
     }

@@ -68,11 +68,6 @@ fn read(memory: &AttachedMemory, address: u64, bytes: u64) -> Option<Vec<u8>> {
     Some(buffer)
 }
 
-fn read_object(memory: &AttachedMemory, name: &'static str) -> Vec<u8> {
-    let area = IMAGE.area(name).unwrap();
-    read(memory, area.start, area.end - area.start).unwrap()
-}
-
 /// Two guests of one process are distinguished, and each one has its own memory.
 #[test]
 fn guests_of_one_process_are_distinguished() {
@@ -90,7 +85,9 @@ fn guests_of_one_process_are_distinguished() {
             check_threads(guest);
             let memory = AttachedMemory::open(guest, Arc::clone(&kernel)).unwrap();
             for name in CONSTANTS {
-                assert_eq!(read_object(&memory, name), machine.object(name), "{name}");
+                let area = IMAGE.area(name).unwrap();
+                let found = read(&memory, area.start, area.end - area.start);
+                assert_eq!(found, Some(machine.object(name)), "{name}");
             }
             // Only this guest's memory contains this.
             let mark = u64::try_from(vcpus).unwrap().to_le_bytes();

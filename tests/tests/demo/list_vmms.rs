@@ -4,7 +4,7 @@ use std::io::{self, Read, Write, pipe};
 use std::ptr;
 use std::sync::Arc;
 
-use kvm_bindings::{KVM_X86_DEFAULT_VM, kvm_userspace_memory_region};
+use kvm_bindings::kvm_userspace_memory_region;
 use kvm_ioctls::{Kvm, VmFd};
 use kvmprof_attach::{AttachedMemory, HostKernel, Machine, Obstacle, find_machines};
 use kvmprof_introspection::PhysicalMemory;
@@ -69,13 +69,6 @@ impl Vmm {
         let [machine] = machines.try_into().unwrap();
         machine
     }
-
-    /// Checks that its guest is listed with this obstacle, and that attach prints these words.
-    fn is_not_attached_to(&self, obstacle: &Obstacle, words: &[&str]) {
-        assert_eq!(self.found().obstacle.as_ref(), Some(obstacle));
-        let pid = self.pid().to_string();
-        run(["attach", &pid, "--socket", "/nowhere"]).assert_refused(1, words);
-    }
 }
 
 impl Drop for Vmm {
@@ -92,11 +85,6 @@ fn check(result: impl Into<i64>) -> io::Result<()> {
     }
 }
 
-/// A guest of this kind, without memory.
-fn guest(kind: u32) -> io::Result<VmFd> {
-    Ok(Kvm::new()?.create_vm_with_type(kind.into())?)
-}
-
 /// An ordinary guest, with a page of memory.
 fn usual_guest() -> io::Result<VmFd> {
     guest_with(MEMORY.0.as_ptr() as u64)
@@ -104,7 +92,7 @@ fn usual_guest() -> io::Result<VmFd> {
 
 /// One with the page of memory at this address.
 fn guest_with(address: u64) -> io::Result<VmFd> {
-    let guest = guest(KVM_X86_DEFAULT_VM)?;
+    let guest = Kvm::new()?.create_vm()?;
     let region = kvm_userspace_memory_region {
         slot: 0,
         flags: 0,
@@ -145,8 +133,11 @@ fn an_encrypted_guest_is_refused() {
             }
             Ok(guest)
         });
-        vmm.unwrap()
-            .is_not_attached_to(&Obstacle::Encrypted, &["its memory is encrypted"]);
+        let vmm = vmm.unwrap();
+        assert_eq!(vmm.found().obstacle, Some(Obstacle::Encrypted));
+        let pid = vmm.pid().to_string();
+        let ran = run(["attach", &pid, "--socket", "/nowhere"]);
+        ran.assert_refused(1, &["its memory is encrypted"]);
     });
 }
 

@@ -19,7 +19,6 @@ mod folders;
 mod host_stacks;
 mod hostile;
 mod hostile_queues;
-mod interrupted;
 mod jail;
 mod jail_devices;
 mod kernel_clock;

@@ -8,6 +8,7 @@ use std::thread;
 use kvmprof_recording::status::NetworkStatus;
 use kvmprof_test_guest::{NetworkResults, Outcome};
 use kvmprof_tests::{Boot, Clock, Machine, on_kvm, until};
+use kvmprof_vmm::vm::VmConfig;
 use tempfile::TempDir;
 
 const BOOT: Boot = Boot::Test("workload=network");
@@ -38,7 +39,10 @@ impl PeerSocket {
     fn start(&self, boot: Boot) -> Machine {
         let path = self.folder.path().join("network");
         let network = format!("socket={},mac=02:00:00:00:00:2a", path.display());
-        Machine::start_with_networks(boot, Clock::default(), &[&network])
+        Machine::launch(boot, 1, Clock::default(), |config| VmConfig {
+            networks: vec![network.parse().unwrap()],
+            ..config
+        })
     }
 }
 

@@ -6,30 +6,18 @@ use std::fs;
 
 use kvmprof_tests::Capability::{Bpf, Perfmon};
 use kvmprof_tests::{
-    Boot, Guest, as_root_with, kvmprof, on_kvm_of_lab, recorded, run, run_command,
+    Boot, Guest, as_root_with, kvmprof, on_kvm_of_lab, recorded, run, run_command, write_kernel,
 };
 
 use crate::clock::check_sleep;
 
-fn assert_is_stock() {
-    let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap();
-    assert_eq!(paranoid, "3\n", "this isn't a stock Debian");
-}
-
-/// Guests that write a warning fail their tests.
+/// A halted guest of root sleeps: a guest that writes a warning fails the test.
 #[test]
-fn a_halted_guest_of_root_sleeps() {
+fn root_has_perf_events_and_the_capability_that_others_need_is_named() {
     on_kvm_of_lab(|| {
-        assert_is_stock();
-        let halted_ticks = check_sleep("thread");
-        assert_eq!(halted_ticks, "all at the next wake-up");
-    });
-}
-
-#[test]
-fn root_has_the_events_of_kvm_and_is_refused_no_counter() {
-    on_kvm_of_lab(|| {
-        assert_is_stock();
+        let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap();
+        assert_eq!(paranoid, "3\n", "this isn't a stock Debian");
+        assert_eq!(check_sleep("thread"), "all at the next wake-up");
         let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
         let socket = guest.socket();
         let list = ["pmc", "list", "--socket"].map(OsStr::new);
@@ -46,17 +34,10 @@ fn root_has_the_events_of_kvm_and_is_refused_no_counter() {
             assert!(!samples.is_empty(), "{event}: {:?}", contents.account);
         }
         guest.stop();
-    });
-}
 
-/// The message doesn't suggest a capability that is already there.
-#[test]
-fn the_capability_that_this_kernel_needs_is_named() {
-    on_kvm_of_lab(|| {
-        assert_is_stock();
+        // The message doesn't suggest a capability that is already there.
         let folder = tempfile::tempdir().unwrap();
-        let kernel = folder.path().join("kernel");
-        fs::write(&kernel, Boot::Demo.image().elf()).unwrap();
+        let kernel = write_kernel(Boot::Demo, folder.path());
         let mut command = std::process::Command::new(kvmprof());
         as_root_with(&mut command, &[Perfmon, Bpf]);
         command

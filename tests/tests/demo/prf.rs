@@ -1,33 +1,21 @@
 //! prf with a running guest, over its socket. devices/tests has each sentence of the page.
 
 use kvmprof_abi::errno::Errno;
+use kvmprof_abi::pcs::PCS_SETHZ;
 use kvmprof_abi::prf::ALL_VCPUS;
 use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
 use kvmprof_demo_guest::{Mode, Row, rows, symbol};
 use kvmprof_profiling::clock::ClockSource;
 use kvmprof_tests::{
-    Accounts, Boot, Clock, Counts, CpuPressure, Guest, Machine, Prf, PrfAccount, Sampled,
-    assert_share, errno_of, is_kernel_clock_for_demo, on_kvm, run, sampling_rate, share, until,
+    Accounts, Boot, Clock, CpuPressure, Guest, Machine, Prf, PrfAccount, Sampled, assert_share,
+    errno_of, is_kernel_clock_for_demo, on_kvm, run, sampling_rate, share, until,
 };
 
 /// Any valid table.
 const ANY: [u64; 3] = [0, 0x20_0000, 0x30_0000];
 /// The demo guest's kernel has some KiB.
 const MAX_SYMBOLS: usize = 1 << 20;
-
-fn guest(options: &[&str]) -> Guest {
-    Guest::start(Boot::Demo, options)
-}
-
-/// Waits until `prf` has counted this many further ticks, of all kinds.
-fn until_counted(prf: &Prf, more: u64) -> Counts {
-    let before = prf.counts().sum();
-    until("prf has counted", || {
-        let counts = prf.counts();
-        (counts.sum() >= before + more).then_some(counts)
-    })
-}
 
 /// The kernel's functions in kallsyms, once the image has been read.
 fn kallsyms(connection: &Connection) -> Vec<(u64, String)> {
@@ -54,7 +42,7 @@ fn kallsyms(connection: &Connection) -> Vec<(u64, String)> {
 #[test]
 fn the_guests_symbols_are_known() {
     on_kvm(|| {
-        let guest = guest(&["--hz", "0"]);
+        let guest = Guest::start(Boot::Demo, ["--hz", "0"]);
         let connection = guest.connect();
         let symbols = kallsyms(&connection);
         assert!(symbols.is_sorted_by_key(|(address, _)| *address));
@@ -101,7 +89,7 @@ fn check_counters(clock: Clock) {
     let pressure = CpuPressure::begin();
     let before = machine.truth();
     prf.set(1);
-    until_counted(&prf, 1000);
+    prf.until_counted(1000);
     let after = machine.truth();
     prf.set(0);
     let cycles = after.cycles_since(&before);
@@ -151,7 +139,10 @@ fn a_halted_guest_is_idle() {
         let prf = Prf::open(&connection, ALL_VCPUS).unwrap();
         prf.load(&ANY);
         prf.set(1);
-        let counts = until_counted(&prf, 200);
+        let pcs = guest.open();
+        assert_eq!(pcs.refused(PCS_SETHZ, 1000), Errno::EBUSY);
+        pcs.device.close().unwrap();
+        let counts = prf.until_counted(200);
         assert!(counts.idle > counts.sum() / 2, "{counts:?}");
         prf.set(0);
         let ledger = PrfAccount::of(&connection, ALL_VCPUS).unwrap().ledger;
@@ -179,7 +170,7 @@ fn the_maximum_is_an_option() {
     }
     on_kvm(|| {
         for addresses in ["3", "65536"] {
-            let guest = guest(&["--prf-addresses", addresses]);
+            let guest = Guest::start(Boot::Demo, ["--prf-addresses", addresses]);
             let prf = Prf::open(&guest.connect(), 0).unwrap();
             assert_eq!(prf.max().to_string(), addresses);
             drop(prf);

@@ -23,15 +23,6 @@ fn path(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Waits until `minor` has counted this many further ticks, of all kinds.
-fn until_counted(guest: &Guest, minor: u16, more: u64) {
-    let prf = Prf::open(&guest.connect(), minor).unwrap();
-    let before = prf.counts().sum();
-    until("prf has counted", || {
-        (prf.counts().sum() >= before + more).then_some(())
-    });
-}
-
 /// The rows of a report of one interval, which must have the documented form.
 #[track_caller]
 fn rows(report: &str) -> Vec<(String, f64)> {
@@ -65,7 +56,8 @@ fn the_kernels_functions_are_printed_with_user_and_idle() {
         let log = guest.folder().join("log");
         assert_eq!(tool(&guest, "prfld", &[]), "");
         assert_eq!(tool(&guest, "prfsnap", &[path(&log)]), "");
-        until_counted(&guest, ALL_VCPUS, 400);
+        let prf = Prf::open(&guest.connect(), ALL_VCPUS).unwrap();
+        prf.until_counted(400);
         tool(&guest, "prfsnap", &[path(&log)]);
 
         let all = rows(&tool(&guest, "prfpr", &[path(&log), "0"]));

@@ -62,25 +62,6 @@ fn python_records_what_the_guest_did() {
     });
 }
 
-/// Errors of the protocol affect no other client.
-#[test]
-fn python_gets_every_error_of_the_pages() {
-    on_kvm_with_python(|| {
-        let mut guest = guest();
-        for (checks, last) in [
-            ("check", "ok: a second open of pcs: EBUSY"),
-            ("check-prf", "ok: too many addresses: ENOSPC"),
-            ("malformed", "ok: the other client at last: ok"),
-        ] {
-            let said = example("page_checks.py", &guest, &[checks]);
-            assert!(said.contains(last), "{said}");
-        }
-        // It has said that clients have broken the protocol.
-        guest.signal(rustix::process::Signal::TERM);
-        assert_eq!(guest.wait().status, 0);
-    });
-}
-
 #[test]
 fn python_sees_the_kernels_functions_by_prf() {
     on_kvm_with_python(|| {

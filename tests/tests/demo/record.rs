@@ -6,8 +6,6 @@ use std::path::Path;
 use std::process::Command;
 
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::pcs::PROF_ALL;
-use kvmprof_abi::prf::ALL_VCPUS;
 use kvmprof_abi::recorder::{MAX_RECORDINGS, REC_START, REC_STOP, STACK_KERNEL, STACK_USER};
 use kvmprof_abi::wire::device;
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
@@ -15,9 +13,8 @@ use kvmprof_demo_guest::{Mode, function_at, rows};
 use kvmprof_recording::Sample;
 use kvmprof_report::profile::{Profile, Symbols};
 use kvmprof_tests::{
-    Boot, Clock, CpuPressure, Guest, Machine, Prf, Ran, Sampled, assert_rows, counts_of_rows,
-    errno_of, kvmprof, on_kvm, recorded, run, run_command, sampling_rate, status_of, until,
-    until_recorded,
+    Boot, Clock, CpuPressure, Guest, Machine, Ran, Sampled, assert_rows, counts_of_rows, errno_of,
+    kvmprof, on_kvm, recorded, run, run_command, sampling_rate, until, until_recorded,
 };
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::Value;
@@ -61,33 +58,6 @@ fn check_functions(samples: &[Sample], symbols: &Symbols) {
         }
     }
     assert!(named * 10 > samples.len() * 9, "{named} named");
-}
-
-/// Beside consumers that start and end, the recorder has every tick from the first to the last.
-#[test]
-fn a_recorder_runs_beside_pcs_and_prf() {
-    on_kvm(|| {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("recording");
-        let machine = Machine::recorded(Boot::Demo, 2, Clock::jittered(1000), &path);
-        let connection = machine.connect();
-        let more = |ticks| until_recorded(&connection, ticks + 200).ticks;
-        let ticks = more(0);
-        let pcs = machine.open();
-        pcs.ioctl(PROF_ALL, 0);
-        let prf = Prf::open(&connection, ALL_VCPUS).unwrap();
-        prf.load(&[0, 0x20_0000, 0x30_0000]);
-        prf.set(1);
-        let ticks = more(ticks);
-        prf.set(0);
-        pcs.device.close().unwrap();
-        let ticks = more(ticks);
-        assert!(status_of(&connection).clock.ledger.ticks >= ticks);
-        machine.stop();
-        let (_, contents) = recorded(&path);
-        assert_eq!(contents.closed, Some(contents.account));
-        assert!(contents.account.ticks >= ticks);
-    });
 }
 
 /// Not even by many connections. A finished one counts until it is closed: the client may not have read it yet.

@@ -1,6 +1,7 @@
 //! `kvmprof record`: selected processes, progress on a terminal, and ways to end it.
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -248,18 +249,39 @@ fn a_recording_is_written_to_a_pipe() {
     });
 }
 
-/// The first Ctrl-C ends a recording, and a later one the program, even while the guest's kvmprof doesn't answer.
+/// Ends `client` with more than one Ctrl-C, while the guest's kvmprof doesn't answer it.
+fn interrupt_unanswered(guest: &Guest, mut client: Child) {
+    guest.signal(Signal::STOP);
+    // Two within a short time count as one.
+    let ended = until("a signal ends the client", || {
+        kvmprof_tests::signal(&client, Signal::INT);
+        client.try_wait().unwrap()
+    });
+    assert_eq!(ended.signal(), Some(Signal::INT.as_raw()));
+    guest.signal(Signal::CONT);
+    until("the clock stops", || {
+        (!guest.status().clock.running).then_some(())
+    });
+}
+
+/// The first Ctrl-C requests an end in order, which waits for an answer; the second one ends the program.
 #[test]
-fn a_second_interrupt_ends_the_program() {
+fn a_second_interrupt_ends_a_client_that_gets_no_answer() {
     on_kvm(|| {
         let guest = guest();
         let path = guest.folder().join("ended");
-        let mut child = record(&guest, &path);
+        let recorder = record(&guest, &path);
         guest.until_recorded(100);
-        guest.interrupt_unanswered(&mut child);
+        interrupt_unanswered(&guest, recorder);
         // The data until then is a truncated recording.
         let contents = Recording::open(&path).unwrap().read(|_, _| {}).unwrap();
         assert!(contents.account.samples > 0 && contents.closed.is_none());
+
+        let getpc = guest.spawn_command(&["getpc", "--all", "--output", "/dev/null"]);
+        until("the clock runs", || {
+            guest.status().clock.running.then_some(())
+        });
+        interrupt_unanswered(&guest, getpc);
         guest.stop();
     });
 }

@@ -16,6 +16,8 @@ use kvmprof_tests::{
 use rustix::process::{Pid, Signal, test_kill_process};
 use tempfile::TempDir;
 
+use super::jail::children;
+
 /// A folder with a guest's kernel.
 struct KernelFolder {
     folder: TempDir,
@@ -237,9 +239,7 @@ fn a_guest_ends_with_the_command_and_the_recording_is_whole() {
         for is_killed in [false, true] {
             let place = KernelFolder::of(Boot::Demo);
             let mut command = place.start();
-            let pid = command.id();
-            let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-            let guest = Pid::from_raw(children.unwrap().trim().parse().unwrap()).unwrap();
+            let guest = Pid::from_raw(children(command.id())[0].cast_signed()).unwrap();
             if is_killed {
                 command.kill().unwrap();
                 command.wait().unwrap();

@@ -95,12 +95,13 @@ impl Place {
 /// The fields of a `status` of proc(5).
 pub(super) type Fields = BTreeMap<String, String>;
 
-/// Those of all threads, by their names, once each has its filter.
-fn contained_threads(pid: u32) -> BTreeMap<String, Fields> {
+/// Those of all threads, by their names, once there are `named` ones and each has its filter.
+pub(super) fn contained_threads(pid: u32, named: &[&str]) -> BTreeMap<String, Fields> {
     let has_filter = |fields: &Fields| fields.get("Seccomp").is_some_and(|mode| mode == "2");
     until("all threads have their filters", || {
         let threads = threads(pid);
-        threads.values().all(has_filter).then_some(threads)
+        let is_complete = named.iter().all(|name| threads.contains_key(*name));
+        (is_complete && threads.values().all(has_filter)).then_some(threads)
     })
 }
 
@@ -157,10 +158,7 @@ fn a_guest_is_contained_without_being_asked() {
             let folder = place.0.path().to_str().unwrap();
             let sysroot = ["--sysroot", folder];
             let child = place.start(if has_sysroot { &sysroot } else { &[] });
-            let threads = contained_threads(child.id());
-            for name in ALL {
-                assert!(threads.contains_key(name), "{name}: {threads:?}");
-            }
+            let threads = contained_threads(child.id(), &ALL);
             for (name, fields) in &threads {
                 assert_eq!(fields["NoNewPrivs"], "1", "{name}");
                 let kept = may_keep(name, has_sysroot);
@@ -232,7 +230,7 @@ fn another_user_has_no_rights_of_root() {
             let place = Place::new();
             let child = place.start(&["--user", user, "--sandbox", sandbox]);
             let threads = match sandbox {
-                "on" => contained_threads(child.id()),
+                "on" => contained_threads(child.id(), &ALL),
                 _ => until("all threads are the user's", || {
                     let threads = threads(child.id());
                     let is_users = |fields: &Fields| fields["Uid"].starts_with("65534");
@@ -293,21 +291,6 @@ fn impossible_users_are_reported() {
     });
 }
 
-/// Only root can become another user.
-#[test]
-fn only_root_becomes_another_user() {
-    on_kvm(|| {
-        let folder = tempfile::tempdir_in("/tmp").unwrap();
-        chown(folder.path(), Some(NOBODY), Some(NOBODY)).unwrap();
-        let program = folder.path().join("kvmprof");
-        fs::copy(kvmprof(), &program).unwrap();
-        let mut command = Command::new(&program);
-        as_nobody_with(&mut command, &[]);
-        command.args(["run", "--kernel", "/nowhere", "--user", "1:1"]);
-        run_command(&mut command).assert_refused(FAILURE, &["--user", "only root"]);
-    });
-}
-
 /// The system calls of signal handlers are only in the filters of the threads `events` and `forced end`.
 #[test]
 fn no_other_threads_take_the_signals_that_end_the_guest() {
@@ -324,10 +307,7 @@ fn no_other_threads_take_the_signals_that_end_the_guest() {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        until("files are read", || {
-            threads(guest.id()).contains_key("binaries").then_some(())
-        });
-        for (name, fields) in contained_threads(guest.id()) {
+        for (name, fields) in contained_threads(guest.id(), &["binaries"]) {
             let blocked = u64::from_str_radix(&fields["SigBlk"], 16).unwrap() & SIGNALS;
             let takes_them = ["events", "forced end"].contains(&name.as_str());
             let expected = if takes_them { 0 } else { SIGNALS };
@@ -380,7 +360,7 @@ fn nothing_is_inherited_and_nothing_is_left_for_others() {
             .args(run.get_args());
         let guest = place.started(shell.stdout(Stdio::null()));
         let pid = guest.id();
-        contained_threads(pid);
+        contained_threads(pid, &[]);
         for descriptor in fs::read_dir(format!("/proc/{pid}/fd")).unwrap() {
             // One that was closed meanwhile has none.
             let target = fs::read_link(descriptor.unwrap().path());
@@ -416,7 +396,7 @@ fn files_become_no_longer_than_options_say() {
             let mut command = place.command(options);
             let guest = place.started(command.stderr(Stdio::null()));
             if !options.contains(&"off") {
-                contained_threads(guest.id());
+                contained_threads(guest.id(), &[]);
             }
             let (now, most) = limit(guest.id(), "Max file size");
             assert_eq!((&now, &most), (&longest, &longest), "{options:?}");
@@ -455,11 +435,11 @@ fn its_own_user_traces_it_unless_that_is_said() {
     on_kvm(|| {
         let place = Place::new();
         let guest = guest_of_nobody(&place, &[]);
-        contained_threads(guest.id());
+        contained_threads(guest.id(), &[]);
         assert!(is_readable_by_nobody(guest.id()));
         end(guest);
         let guest = guest_of_nobody(&place, &["--no-trace"]);
-        contained_threads(guest.id());
+        contained_threads(guest.id(), &[]);
         assert!(!is_readable_by_nobody(guest.id()));
         until_sampled(&place.file("socket"));
         place.end(guest);

@@ -18,8 +18,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::jail::{Place, children, name};
-use super::sandbox::{Fields, threads};
+use super::jail::{Place, child_named};
+use super::sandbox::{contained_threads, threads};
 use super::sandbox_taken_over::{has_landlock, stop_all};
 
 /// A folder of outputs, with other files in it, in a folder below and in the folder above.
@@ -58,12 +58,7 @@ impl Tree {
         let recording = recording.to_str().unwrap();
         let outputs = ["--hz", "1000", "--vsock", &vsock, "--record", recording];
         let guest = Guest::start_with_memory(Boot::Demo, &memory, outputs);
-        until("all threads have their filters", || {
-            let all = threads(guest.pid());
-            let is_complete = THREADS.iter().all(|it| all.contains_key(*it));
-            let has_filter = |fields: &Fields| fields["Seccomp"] == "2";
-            (is_complete && all.values().all(has_filter)).then_some(())
-        });
+        contained_threads(guest.pid(), &THREADS);
         guest
     }
 
@@ -92,12 +87,6 @@ impl Tree {
 const THREADS: [&str; 6] = [
     "vcpu 0", "events", "recorder", "vsock", "entropy", "kvmprof",
 ];
-
-/// The helper of this name of the guest's kvmprof.
-fn helper(guest: &Guest, called: &str) -> u32 {
-    let mut all = children(guest.pid()).into_iter();
-    all.find(|pid| name(*pid) == called).unwrap()
-}
 
 /// A table: each thread, each place, and the outputs themselves by their paths.
 #[test]
@@ -185,7 +174,7 @@ fn outputs_are_in_order_although_the_helper_is_signalled_too() {
         let tree = Tree::new();
         fs::write(tree.output("recording"), MAGIC).unwrap();
         let mut guest = tree.start();
-        let names = helper(&guest, "kvmprof-names");
+        let names = child_named(guest.pid(), "kvmprof-names").unwrap();
         for signal in [Signal::HUP, Signal::INT, Signal::TERM] {
             kill_process(Pid::from_raw(names.cast_signed()).unwrap(), signal).unwrap();
         }
@@ -223,7 +212,8 @@ fn helpers_have_the_rights_that_their_files_need() {
         const REMOVAL: u64 = 1 << 3;
         let check = |guest: &Guest, names: u64, vsock: u64| {
             for (called, expected) in [("kvmprof-names", names), ("kvmprof-vsock", vsock)] {
-                let fields = &threads(helper(guest, called))[called];
+                let helper = child_named(guest.pid(), called).unwrap();
+                let fields = &threads(helper)[called];
                 assert_eq!(fields["NoNewPrivs"], "1", "{called}");
                 for set in ["CapPrm", "CapEff"] {
                     let has = u64::from_str_radix(&fields[set], 16).unwrap();

@@ -1,7 +1,7 @@
 //! A guest's kvmprof, one of whose threads does what it never does by itself, as if a guest had found a fault and taken the thread over.
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::sandbox::{Fields, threads};
+use super::sandbox::{Fields, contained_threads};
 use super::sandbox_folders::serve;
 
 /// Kinds of threads that a recorded guest has, with the main thread at the end: its end is visible after that of the others.
@@ -36,18 +36,13 @@ fn c_path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap()
 }
 
-/// A guest that is recorded into a folder, once these of its threads have their filters.
+/// A guest that is recorded into a folder, once its threads have their filters.
 fn start(sandbox: &str) -> (Guest, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let recording = folder.path().join("recording");
     let options = ["--sandbox", sandbox, "--record"].map(Path::new);
     let guest = Guest::start(Boot::Demo, options.into_iter().chain([recording.as_path()]));
-    until("the threads have their filters", || {
-        let all = threads(guest.pid());
-        let has_filter = |name: &str| all.get(name).is_some_and(|fields| fields["Seccomp"] == "2");
-        let mut wanted = THREADS.iter().chain([&FORCED_END]);
-        wanted.all(|name| has_filter(name)).then_some(())
-    });
+    contained_threads(guest.pid(), &THREADS);
     (guest, folder)
 }
 
@@ -68,42 +63,6 @@ pub(super) fn stop_all(pid: u32, all: &BTreeMap<String, Fields>) -> Vec<(&str, S
     names
         .map(|name| (name.as_str(), StoppedThread::stop(pid, name)))
         .collect()
-}
-
-/// Stops one thread after the other and has each open a file of the kernel about the host, and the secret one.
-fn open_both(guest: Guest, secret: &CStr) -> Vec<(&'static str, [Result<(), Errno>; 2])> {
-    let of_kernel = c"/proc/sys/vm/overcommit_memory";
-    let names = [FORCED_END].into_iter().chain(THREADS);
-    let stopped: Vec<_> = names
-        .map(|name| (name, StoppedThread::stop(guest.pid(), name)))
-        .collect();
-    let opened = stopped
-        .iter()
-        .map(|(name, thread)| (*name, [thread.open(of_kernel), thread.open(secret)]))
-        .collect();
-    // None of them is to continue from its place.
-    guest.signal(Signal::KILL);
-    drop(stopped);
-    opened
-}
-
-#[test]
-fn a_thread_opens_no_file_but_those_that_the_guest_needs() {
-    on_kvm(|| {
-        if !has_landlock() {
-            not_run("this host's kernel has no Landlock");
-            return;
-        }
-        let (_folder, secret) = secret();
-        let (guest, _recording) = start("on");
-        for (name, opened) in open_both(guest, &secret) {
-            let expected = match name {
-                FORCED_END => [Err(Errno::ACCESS); 2],
-                _ => [Ok(()), Err(Errno::ACCESS)],
-            };
-            assert_eq!(opened, expected, "{name}");
-        }
-    });
 }
 
 /// A kvmprof that is killed at the end.
@@ -142,28 +101,29 @@ fn start_with_early_threads(folder: &Path) -> KilledKvmprof {
     KilledKvmprof(command.spawn().unwrap())
 }
 
-/// Not only threads that are started after files are restricted: Landlock applies to a thread and its later children.
+/// Also of threads that are started before files are restricted: Landlock applies to a thread and its later children.
 #[test]
-fn no_thread_at_all_opens_a_file_that_the_guest_does_not_need() {
+fn a_thread_opens_no_file_but_those_that_the_guest_needs() {
     on_kvm(|| {
         if !has_landlock() {
             not_run("this host's kernel has no Landlock");
             return;
         }
-        const EARLY: [&str; 4] = ["console", "forced end", "panic guard", "share limits"];
+        const EARLY: [&str; 4] = ["console", FORCED_END, "panic guard", "share limits"];
+        let of_kernel = c"/proc/sys/vm/overcommit_memory";
         let (_secret, secret) = secret();
         let folder = tempfile::tempdir().unwrap();
         let guest = start_with_early_threads(folder.path());
         let pid = guest.0.id();
-        let all = until("the threads have their filters", || {
-            let all = threads(pid);
-            let is_complete = EARLY.iter().chain(&THREADS).all(|it| all.contains_key(*it));
-            let has_filter = |fields: &Fields| fields["Seccomp"] == "2";
-            (is_complete && all.values().all(has_filter)).then_some(all)
-        });
+        let all = contained_threads(pid, &[&EARLY[..], &THREADS].concat());
         let stopped = stop_all(pid, &all);
         for (name, thread) in &stopped {
             assert_eq!(thread.open(&secret), Err(Errno::ACCESS), "{name}");
+            if THREADS.contains(name) {
+                assert_eq!(thread.open(of_kernel), Ok(()), "{name}");
+            } else if *name == FORCED_END {
+                assert_eq!(thread.open(of_kernel), Err(Errno::ACCESS), "{name}");
+            }
         }
         // None of them is to continue from its place.
         kill_process(Pid::from_child(&guest.0), Signal::KILL).unwrap();
@@ -183,11 +143,7 @@ fn a_thread_that_makes_another_call_ends_kvmprof() {
 /// A guest with these options, once the thread that reads the guest's programs has its filter.
 fn start_reading(options: &[&Path]) -> Guest {
     let guest = Guest::start(Boot::Demo, options);
-    until("the thread has its filter", || {
-        let all = threads(guest.pid());
-        let fields = all.get("binaries")?;
-        (fields["Seccomp"] == "2").then_some(())
-    });
+    contained_threads(guest.pid(), &["binaries"]);
     guest
 }
 

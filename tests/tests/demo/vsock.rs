@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use kvmprof_abi::control::{CTL_PAUSE, CTL_RESET, CTL_RESUME};
 use kvmprof_abi::wire::device;
 use kvmprof_recording::status::VsockStatus;
-use kvmprof_tests::{Boot, Machine, on_kvm, until};
+use kvmprof_tests::{Boot, Clock, Machine, on_kvm, until};
+use kvmprof_vmm::vm::{OnReset, VmConfig};
 use tempfile::TempDir;
 
 /// The port of the host that the guest says hello to.
@@ -28,12 +29,17 @@ impl Bench {
         let path = folder.path().join("vsock");
         let hello = format!("{}_{HELLO}", path.display());
         let hello = UnixListener::bind(hello).unwrap();
-        let boot = Boot::Test("workload=vsock");
         let vsock = format!("9,socket={}", path.display());
+        let boot = Boot::Test("workload=vsock");
+        let machine = Machine::launch(boot, 1, Clock::default(), |config| VmConfig {
+            vsock: Some(vsock.parse().unwrap()),
+            on_reset: OnReset::Restart,
+            ..config
+        });
         Self {
             folder,
             hello,
-            machine: Machine::start_with_vsock(boot, &vsock),
+            machine,
         }
     }
 

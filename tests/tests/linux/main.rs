@@ -4,9 +4,7 @@
 mod agent;
 mod attach;
 mod boot;
-mod console;
 mod containers;
-mod control;
 mod debian;
 mod devices;
 mod disks;

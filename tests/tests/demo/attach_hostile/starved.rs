@@ -7,7 +7,8 @@ use kvmprof_tests::{kvmprof, never_bring, not_run, on_kvm, until};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::vmm::Vmm;
-use crate::jail::{children, name};
+use crate::attach_tracer::tracer;
+use crate::jail::name;
 
 /// Whether this host has userfaultfd.
 fn has_userfault() -> bool {
@@ -48,13 +49,9 @@ fn one_signal_ends_a_start_that_waits_for_memory() {
         attach.args(["attach", &vmm.pid().to_string(), "--socket"]);
         attach.arg(folder.path().join("socket"));
         let attach = attach.stderr(Stdio::piped()).spawn().unwrap();
-        let tracer = || {
-            let mut all = children(attach.id()).into_iter();
-            all.find(|pid| name(*pid) == "kvmprof-tracer")
-        };
-        let is_waiting = || accesses_memory(tracer()?).then_some(());
-        until("it waits for the thread's memory", is_waiting);
-        let tracer = tracer().unwrap();
+        let tracer = until("it waits for the thread's memory", || {
+            tracer(attach.id()).filter(|pid| accesses_memory(*pid))
+        });
         kill_process(Pid::from_child(&attach), Signal::INT).unwrap();
         let ended = attach.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&ended.stderr).into_owned();

@@ -16,7 +16,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
 use super::Soak;
 use super::cgroup::Cgroup;
-use crate::kills::{self, KINDS, Victims};
+use crate::kills;
 
 /// Threads that send signals at the same time: kvmprof has to handle 50,000 a second, and one thread alone sent 29,000. Whether these reach that
 /// depends on the host, which runs the vCPUs beside them: the soak prints the rate, and asserts none.
@@ -46,7 +46,7 @@ fn finish(soak: &Soak, pcs: Pcs) {
 }
 
 fn moment(soak: &mut Soak) -> Duration {
-    Duration::from_millis(soak.below(MOMENT))
+    Duration::from_millis(soak.random.below(MOMENT))
 }
 
 /// There is no reader until samples are lost; then all remaining data is read.
@@ -251,16 +251,6 @@ pub fn no_descriptors(soak: &mut Soak) -> Option<&'static str> {
     });
     pcs.read_available();
     finish(soak, pcs);
-    None
-}
-
-/// Other guests' VMMs and clients are killed beside this one.
-pub fn kills(soak: &mut Soak) -> Option<&'static str> {
-    let mut victims = Victims::new(soak.below(u64::MAX));
-    for number in 0..KINDS.len() {
-        victims.kill(number);
-    }
-    victims.end();
     None
 }
 

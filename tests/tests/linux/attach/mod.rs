@@ -7,7 +7,6 @@ mod often;
 mod perf;
 mod programs;
 mod slots;
-mod undescribed;
 mod vmms;
 
 use std::collections::BTreeSet;
@@ -16,9 +15,12 @@ use std::ops::Range;
 use kvmprof_recording::file::{Contents, Mapping, Recording, Unobserved};
 use kvmprof_recording::{Mode, Sample, StackEnd};
 use kvmprof_tests::linux::{
-    Finished, Scenario, debian, guest_init, guest_program, kernel_knowledge, once,
+    Finished, Scenario, debian, guest_builder, guest_program, kernel_knowledge, once,
+    unexpected_gaps,
 };
 use kvmprof_tests::{HostFrame, host_stacks, not_run, share, standard_error};
+
+use crate::named::{NamedSample, read};
 
 /// How scripts start QEMU's guests, and attach to guests.
 pub const COMMON: &str = include_str!("common.sh");
@@ -55,6 +57,13 @@ kvmprof_tests::in_each_kernel! {
     a_kernel_is_known_again_after_a_reboot
 }
 
+// A kernel that is moved by KASLR, of which all that is known is read out of its code in its memory. dd reads a module's disk in it.
+kvmprof_tests::in_each_kernel! {
+    of { in_an_undescribed_linux_6_12("6.12", false) }
+    a_moved_kernel_is_known_by_its_code
+    kernel_stacks_lead_through_modules
+}
+
 /// The guests with that series of kernels: all of them with one that only the profile `all` runs, for they take minutes.
 fn guests(series: &str, is_described: bool) -> &'static [Guest] {
     if series == "6.1" && is_described {
@@ -79,11 +88,16 @@ fn run(series: &str, is_described: bool) -> Run {
         let programs = [("one", &one), ("two", &two), ("sometimes", &sometimes)];
         let names = guests(series, is_described).iter().map(|(name, ..)| *name);
         let names: Vec<&str> = names.collect();
+        let kernel = debian(series);
+        let mut guest = guest_builder(include_str!("init.sh"), &programs);
+        if series == "6.12" && !is_described {
+            guest = guest.modules(&kernel, &["brd"]);
+        }
         Scenario::new()
             .memory(8192)
             .file("guests", names.join(" ").into_bytes())
-            .kernel_described_or_not("vmlinuz", &debian(series), is_described)
-            .file("guest.cpio", guest_init(include_str!("init.sh"), &programs))
+            .kernel_described_or_not("vmlinuz", &kernel, is_described)
+            .file("guest.cpio", guest.build().unwrap())
             .qemu()
             .run(&format!("{COMMON}\n{}", include_str!("driver.sh")))
     });
@@ -320,6 +334,30 @@ fn the_kernels_functions_are_those_of_its_file(run: &Run) {
         let [one, other] = [traced, copied].map(|(part, all)| share(part, all));
         let error = standard_error(one, traced.1) + standard_error(other, copied.1);
         assert!((one - other).abs() <= 4.0 * error + 0.05, "{one} {other}");
+    }
+}
+
+fn a_moved_kernel_is_known_by_its_code(run: &Run) {
+    for (_, name) in captures(run) {
+        let kernel = run.recording(&name).0.kernel.unwrap();
+        assert_ne!(kernel.slide, 0, "{name}: {kernel:?}");
+        assert_eq!(unexpected_gaps(&kernel.gaps), [] as [&String; 0], "{name}");
+    }
+}
+
+/// Stacks of dd, which reads a module's disk, are whole, and lead through that module.
+fn kernel_stacks_lead_through_modules(run: &Run) {
+    for (guest, name) in captures(run) {
+        let dd = run.finished.pid(guest, "dd");
+        let (_, seen) = read(&run.finished, &format!("{name}.kvmprof"));
+        let leads_through = |seen: &&NamedSample| {
+            let is_whole = seen.sample.stack.kernel_end == StackEnd::Complete;
+            let mut frames = seen.kernel.iter();
+            is_whole && seen.sample.pid == dd && frames.any(|frame| frame.module == "[brd]")
+        };
+        let through = seen.iter().filter(leads_through).count();
+        println!("{name}: {through} whole kernel stacks of dd lead through the module");
+        assert!(through >= 10, "{name}");
     }
 }
 

@@ -1,24 +1,39 @@
-//! The socket device and the clock, as Debian's own drivers see them: all in one guest.
+//! The console device, the socket device and the clock, as Debian's own drivers see them.
 
+mod clock;
+mod console;
+
+use kvmprof_lab::InitramfsBuilder;
 use kvmprof_recording::status::MachineStatus;
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, guest_program, once};
 
+/// The modules of the guest with sockets, and of those with consoles.
 const MODULES: [&str; 3] = ["virtio_mmio", "vmw_vsock_virtio_transport", "ptp_kvm"];
+const CONSOLE_MODULES: [&str; 2] = ["virtio_mmio", "virtio_console"];
 /// The link address of the program that connects sockets.
 const PROGRAM: u64 = 0x4000_0000;
 
+/// All guests, one after the other. The agent's tests use the console's ports on the other kernel.
 fn run() -> Finished {
     once("devices", || {
         let kernel = debian("6.12");
         let sockets = guest_program("sockets.c", PROGRAM, &[]);
         let guest = guest_builder(include_str!("init.sh"), &[("sockets", &sockets)]);
+        let guest = guest.modules(&kernel, &MODULES);
+        let [ports, terminal] = [include_str!("ports.sh"), include_str!("terminal.sh")]
+            .map(|script| InitramfsBuilder::new().init(script))
+            .map(|guest| guest.modules(&kernel, &CONSOLE_MODULES).build().unwrap());
         Scenario::new()
             .unpacked_kernel("vmlinuz", &kernel)
             .program_contents("sockets", &sockets.file)
-            .file(
-                "guest.cpio",
-                guest.modules(&kernel, &MODULES).build().unwrap(),
+            .program_contents(
+                "terminal",
+                &guest_program("terminal.c", 0x40_0000, &[]).file,
             )
+            .file("guest.cpio", guest.build().unwrap())
+            .file("demo.elf", kvmprof_demo_guest::ELF.to_vec())
+            .file("ports.cpio", ports)
+            .file("terminal.cpio", terminal)
             .run(include_str!("driver.sh"))
     })
 }

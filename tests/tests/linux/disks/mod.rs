@@ -21,7 +21,9 @@ struct Run {
     console: Console,
 }
 
+// Debian's whole system, which is of 6.1, has its root on a disk (`debian.rs`).
 kvmprof_tests::in_each_kernel! {
+    of { in_linux_6_12("6.12") }
     a_readonly_disk_is_as_it_was
     a_recording_has_the_drivers_functions
     the_guest_ends_without_errors

@@ -1,10 +1,19 @@
-//! Ends of guests, and guests that can't start.
+//! Control of guests, and their ends.
+
+mod control;
 
 use std::collections::BTreeSet;
 
+use kvmprof_recording::Mode;
 use kvmprof_tests::linux::{
-    Finished, Scenario, debian, guest_init, once, pcs_kind, undescribed_without_mounts,
+    Finished, Scenario, debian, guest_builder, guest_init, once, pcs_kind,
+    undescribed_without_mounts,
 };
+
+use crate::images::memtest;
+
+/// The drivers of the power button, and of the nodes of input devices.
+const BUTTON_MODULES: [&str; 2] = ["button", "evdev"];
 
 /// Statuses of `kvmprof run`.
 const SUCCESS: u8 = 0;
@@ -14,11 +23,16 @@ const GUEST_PANIC: u8 = 4;
 fn run() -> Finished {
     once("ends", || {
         let (old, new) = (debian("6.1"), debian("6.12"));
+        let control = guest_builder(include_str!("control_init.sh"), &[]);
+        let control = control.modules(&new, &BUTTON_MODULES);
         Scenario::new()
+            .unpacked_kernel("vmlinuz", &new)
+            .file("control.cpio", control.build().unwrap())
             .kernel("vmlinuz-6.1", &old)
             .kernel("vmlinuz-6.12", &new)
             .file("vmlinux-undescribed", undescribed_without_mounts(&new))
-            .file("guest.cpio", guest_init(include_str!("init.sh"), &[]))
+            .file("end.cpio", guest_init(include_str!("init.sh"), &[]))
+            .file("memtest", memtest())
             .run(include_str!("driver.sh"))
     })
 }
@@ -129,4 +143,24 @@ fn samples_are_taken_without_introspection() {
         assert_ne!(sample.kind, pcs_kind::KERNELI, "{sample:x?}");
     }
     assert!(stream.names.is_empty(), "{:?}", stream.names);
+}
+
+#[test]
+fn memtest_runs_and_is_sampled() {
+    let run = run();
+    assert_eq!(run.status("memtest"), 0, "{}", run.text("memtest.stderr"));
+    let (contents, samples) = run.recording("memtest.kvmprof");
+    assert!(contents.account.balances() && contents.kernel.is_none());
+    assert!(samples.len() >= 200, "{}", samples.len());
+    let is_plain = |mode, pid| mode == Mode::Kernel && pid == -1;
+    assert!(
+        samples
+            .iter()
+            .all(|(sample, _)| is_plain(sample.mode, sample.pid))
+    );
+    // It is at more than one place.
+    let mut places: Vec<u64> = samples.iter().map(|(sample, _)| sample.pc).collect();
+    places.sort_unstable();
+    places.dedup();
+    assert!(places.len() > 3, "{places:x?}");
 }

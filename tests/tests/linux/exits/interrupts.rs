@@ -103,7 +103,7 @@ fn by_kvmprof(document: &Value) -> Interrupts {
 }
 
 /// Checks that they are those of the tracer. Both count from one moment at which no vCPU runs to another, but kvmprof only once a thread has made an exit.
-pub fn check(run: &Finished) {
+pub fn interrupts_are_those_of_the_hosts_tracer(run: &Finished) {
     let document = run.json("both.json");
     let seen = by_kvmprof(&document);
     let known = by_tracer(&run.text("interrupts.trace"));

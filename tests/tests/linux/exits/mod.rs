@@ -13,6 +13,8 @@ use kvmprof_tests::linux::{Finished, Program, Scenario, debian, guest_init, gues
 use serde_json::Value;
 
 use super::attach::ONE;
+use interrupts::interrupts_are_those_of_the_hosts_tracer;
+use shared::vcpus_take_the_time_of_another_guest;
 
 /// Its path in Debian's package linux-perf.
 const PERF: &str = "/usr/bin/perf";
@@ -122,10 +124,6 @@ fn counts_are_those_of_perf(run: &Finished) {
     assert_eq!(document["lost"]["reasons"], 0);
     // Each is in an exit, since neither runs.
     assert!(number(&document, "unfinished") <= 2);
-}
-
-fn interrupts_are_those_of_the_hosts_tracer(run: &Finished) {
-    interrupts::check(run);
 }
 
 fn port_writes_are_those_that_the_guest_counts(run: &Finished) {
@@ -247,10 +245,6 @@ fn waited(run: &Finished, moment: &str) -> BTreeMap<u64, f64> {
     times
         .map(|(thread, [_, waited])| (thread, waited))
         .collect()
-}
-
-fn vcpus_take_the_time_of_another_guest(run: &Finished) {
-    shared::check(run);
 }
 
 /// It counts from a moment before one at which no vCPU runs, to another one.

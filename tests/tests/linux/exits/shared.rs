@@ -26,7 +26,7 @@ fn time(rows: &Value, is_wanted: impl Fn(&Value) -> bool) -> f64 {
     rows.map(|row| number(row, "time_ns") as f64).sum()
 }
 
-pub fn check(run: &Finished) {
+pub fn vcpus_take_the_time_of_another_guest(run: &Finished) {
     let [linux, demo] = ["shared", "sharing"].map(|guest| between(run, guest));
     let documents = ["shared", "sharing"].map(|guest| run.json(&format!("{guest}.json")));
     let [of_linux, of_demo] = documents

@@ -31,23 +31,6 @@ struct Run {
     brief: Program,
 }
 
-/// A guest with the agent in it that runs `init`, under the kvmprof that `driver` starts.
-fn boot(series: &str, init: &str, driver: &str, programs: &[(&str, &Program)]) -> Finished {
-    let kernel = debian(series);
-    let pcsd = kvmprof_lab::build_program_of("kvmprof-agent", "pcsd").unwrap();
-    let tools = kvmprof_lab::build_program("kvmprof-tools").unwrap();
-    let guest = guest_builder(init, programs)
-        .add(pcsd, "/bin/pcsd")
-        .add(tools, "/bin/kvmprof-tools")
-        .modules(&kernel, &MODULES)
-        .build()
-        .unwrap();
-    Scenario::new()
-        .unpacked_kernel("vmlinuz", &kernel)
-        .file("guest.cpio", guest)
-        .run(driver)
-}
-
 /// A guest with that series of kernels that profiles itself.
 fn run(series: &str) -> Run {
     let hog = guest_program("spin.c", HOG, &[]);
@@ -59,12 +42,17 @@ fn run(series: &str) -> Run {
         ("prf_cpus", &prf_cpus),
     ];
     let finished = once(&format!("guest-side-{series}"), || {
-        boot(
-            series,
-            include_str!("init.sh"),
-            include_str!("driver.sh"),
-            &programs,
-        )
+        let kernel = debian(series);
+        let pcsd = kvmprof_lab::build_program_of("kvmprof-agent", "pcsd").unwrap();
+        let tools = kvmprof_lab::build_program("kvmprof-tools").unwrap();
+        let guest = guest_builder(include_str!("init.sh"), &programs)
+            .add(pcsd, "/bin/pcsd")
+            .add(tools, "/bin/kvmprof-tools")
+            .modules(&kernel, &MODULES);
+        Scenario::new()
+            .unpacked_kernel("vmlinuz", &kernel)
+            .file("guest.cpio", guest.build().unwrap())
+            .run(include_str!("driver.sh"))
     });
     let console = finished.console("guest");
     println!("{}", console.text());
@@ -76,7 +64,9 @@ fn run(series: &str) -> Run {
     }
 }
 
+// The nodes are used in each kernel by the tests of the agent.
 kvmprof_tests::in_each_kernel! {
+    of { in_linux_6_12("6.12") }
     both_sides_see_the_same
     each_cpus_counts_are_within_those_of_all
     only_the_groups_processes_are_recorded
@@ -92,17 +82,6 @@ fn each_cpus_counts_are_within_those_of_all(run: &Run) {
     for within in ["each CPU within all", "all within each CPU"] {
         assert!(run.console.has(&format!("check {within}: ok")), "{within}");
     }
-}
-
-/// The guest opens allowed devices only.
-#[test]
-fn the_host_decides_what_the_guest_opens() {
-    check_access(&boot(
-        "6.12",
-        include_str!("access_init.sh"),
-        include_str!("access.sh"),
-        &[],
-    ));
 }
 
 /// The report of pcstat that the guest printed as `name`.
@@ -228,37 +207,4 @@ fn the_workloads_functions_are_named(run: &Run) {
     );
     assert!(zeroing > 3.0 && printing > 3.0, "{zeroing}, {printing}");
     assert!(run.console.has("profiling disabled"));
-}
-
-fn check_access(finished: &Finished) {
-    let opens = |access: &str, node: &str| {
-        let console = finished.console(access);
-        assert_eq!(finished.status(access), 0, "{}", console.text());
-        console.after(&format!("open {node}: ")) == "yes"
-    };
-    for (access, pcs, prf) in [
-        ("pcs", true, false),
-        ("prf", false, true),
-        ("all", true, true),
-    ] {
-        assert!(finished.console(access).has("pcsd serves"));
-        let seen = (
-            opens(access, "pcs"),
-            opens(access, "prf"),
-            opens(access, "prf0"),
-        );
-        assert_eq!(seen, (pcs, prf, prf), "{access}");
-    }
-    for refused in ["pcs", "prf"] {
-        let other = if refused == "pcs" { "prf" } else { "pcs" };
-        let console = finished.console(other);
-        let why = console.after(&format!("open {refused}: "));
-        assert!(why.contains("Permission denied"), "{why}");
-    }
-    let console = finished.console("none");
-    assert!(
-        !console.has("pcsd serves") && !opens("none", "pcs"),
-        "{}",
-        console.text()
-    );
 }

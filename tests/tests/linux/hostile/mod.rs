@@ -1,8 +1,6 @@
 //! A Linux guest whose driver does to its network, its sockets and its folder what no driver may do, while all that serves them is alive: passt, virtiofsd, and
 //! the processes by which kvmprof connects.
 
-mod clock;
-
 use kvmprof_lab::{GUEST_NETWORK, virtiofsd};
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, guest_program, once};
 
@@ -81,7 +79,7 @@ fn what_cannot_be_used_is_reported() {
 
 /// No process has ended but those that a broken connection ends, and the kernel's own drivers find all devices in order.
 #[test]
-fn what_serves_the_devices_is_there_for_the_next_driver() {
+fn devices_work_for_the_next_driver_after_the_attacks() {
     let run = run();
     let console = run.console("guest");
     let sum = run.text("file.sum");

@@ -5,6 +5,8 @@ mod files;
 mod others;
 mod running;
 
+pub use others::memtest;
+
 use std::fs;
 
 use kvmprof_introspection::{GuestKnowledge, notes};

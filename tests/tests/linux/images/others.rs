@@ -5,10 +5,6 @@ use std::fs;
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_lab::debian_package;
 use kvmprof_machine::{Image, ImageKind};
-use kvmprof_recording::Mode;
-use kvmprof_tests::linux::{Scenario, once};
-
-const MEMTEST: &str = "boot/memtest86+x64.bin";
 
 fn file(package: &'static str, path: &str) -> Vec<u8> {
     let path = debian_package(package).unwrap().join(path);
@@ -16,7 +12,7 @@ fn file(package: &'static str, path: &str) -> Vec<u8> {
 }
 
 #[test]
-fn what_starts_otherwise_is_named() {
+fn files_that_cannot_start_are_named_for_what_they_are() {
     for (package, path, what) in [
         (
             "user-mode-linux",
@@ -95,9 +91,14 @@ fn what_starts_otherwise_is_named() {
     }
 }
 
+/// Memtest86+, which the tests of running guests run.
+pub fn memtest() -> Vec<u8> {
+    file("memtest86+", "boot/memtest86+x64.bin")
+}
+
 #[test]
 fn memtest_is_a_kernel_of_which_nothing_is_known() {
-    let bytes = file("memtest86+", MEMTEST);
+    let bytes = memtest();
     let knowledge = GuestKnowledge::from_image(&bytes).unwrap();
     assert!(!knowledge.is_pending() && !knowledge.tells_processes());
     let image = Image::parse("kernel".to_owned(), bytes.into()).unwrap();
@@ -105,34 +106,4 @@ fn memtest_is_a_kernel_of_which_nothing_is_known() {
         (image.kind(), image.is_linux()),
         (ImageKind::BzImage, false)
     );
-}
-
-#[test]
-fn memtest_runs_and_is_sampled() {
-    let run = once("memtest", || {
-        Scenario::new()
-            .file("memtest", file("memtest86+", MEMTEST))
-            .run(
-                "start guest --kernel /lab/memtest --memory 64M --record \"$LAB_OUT/guest.kvmprof\"
-                gathered_before=$(count)
-                sampled 200
-                kill $machine
-                ended",
-            )
-    });
-    assert_eq!(run.status("guest"), 0, "{}", run.text("guest.stderr"));
-    let (contents, samples) = run.recording("guest.kvmprof");
-    assert!(contents.account.balances() && contents.kernel.is_none());
-    assert!(samples.len() >= 200, "{}", samples.len());
-    let is_plain = |mode, pid| mode == Mode::Kernel && pid == -1;
-    assert!(
-        samples
-            .iter()
-            .all(|(sample, _)| is_plain(sample.mode, sample.pid))
-    );
-    // It is at more than one place.
-    let mut places: Vec<u64> = samples.iter().map(|(sample, _)| sample.pc).collect();
-    places.sort_unstable();
-    places.dedup();
-    assert!(places.len() > 3, "{places:x?}");
 }

@@ -47,13 +47,10 @@ const GUESTS: [ExpectedGuest; 4] = [
     },
 ];
 
-/// The machine that has run the guest `name`: `tests/run` leaves out those that only the profile `all` checks.
-fn run(name: &str) -> Finished {
-    let guests = match name {
-        "pvh" | "image" => "pvh image",
-        _ => "elf shallow",
-    };
-    once(&format!("machines-{}", guests.replace(' ', "-")), || {
+/// The machine that has run all guests, and the one called `name`.
+fn run(name: &str) -> (Finished, &'static ExpectedGuest) {
+    let expected = GUESTS.iter().find(|guest| guest.name == name).unwrap();
+    let finished = once("machines", || {
         let kernel = debian("6.12");
         let init = guest_init(include_str!("init.sh"), &[("hog", &hog())]);
         Scenario::new()
@@ -64,9 +61,9 @@ fn run(name: &str) -> Finished {
             .file("vmlinux", unpacked(&kernel))
             .file("vmlinux-without-pvh", without_pvh(&kernel))
             .file("guest.cpio", init)
-            .file("guests", guests.into())
             .run(include_str!("driver.sh"))
-    })
+    });
+    (finished, expected)
 }
 
 /// A process that is busy all the time.
@@ -74,32 +71,13 @@ fn hog() -> Program {
     guest_program("spin.c", 0x1000_0000, &[])
 }
 
-/// Both checks as tests for each guest.
-macro_rules! tests {
-    ($($guest:ident)*) => {
-        $(mod $guest {
-            #[test]
-            fn machines_are_as_configured() {
-                let name = stringify!($guest);
-                super::check_machine(&super::run(name), super::expected(name));
-            }
-
-            #[test]
-            fn is_sampled() {
-                let name = stringify!($guest);
-                super::check_samples(&super::run(name), name);
-            }
-        })*
-    };
+kvmprof_tests::in_each_kernel! {
+    of { elf("elf") pvh("pvh") image("image") shallow("shallow") }
+    guests_have_the_configured_machine
+    samples_have_their_process
 }
 
-tests! { elf pvh image shallow }
-
-fn expected(name: &str) -> &'static ExpectedGuest {
-    GUESTS.iter().find(|guest| guest.name == name).unwrap()
-}
-
-fn check_machine(run: &Finished, expected: &ExpectedGuest) {
+fn guests_have_the_configured_machine((run, expected): &(Finished, &ExpectedGuest)) {
     let name = expected.name;
     assert_eq!(
         run.status(name),
@@ -124,8 +102,8 @@ fn check_machine(run: &Finished, expected: &ExpectedGuest) {
 }
 
 /// Samples in the busy process's code have its pid.
-fn check_samples(run: &Finished, name: &str) {
-    let text = hog().text;
+fn samples_have_their_process((run, expected): &(Finished, &ExpectedGuest)) {
+    let (name, text) = (expected.name, hog().text);
     let stream = run.stream(&format!("{name}.s"));
     stream.check_accounts();
     let pid = run.console(name).number("hog is ");
@@ -155,8 +133,9 @@ fn check_samples(run: &Finished, name: &str) {
 /// against it.
 #[test]
 fn page_tables_have_the_configured_depth() {
-    let levels = |name| run(name).console(name).number("levels ");
-    assert_eq!(run("image").text("host-levels").trim(), "5");
+    let (run, _) = run("image");
+    let levels = |name| run.console(name).number("levels ");
+    assert_eq!(run.text("host-levels").trim(), "5");
     assert_eq!(levels("image"), 5);
     assert_eq!(levels("elf"), 4);
     assert_eq!(levels("shallow"), 4, "no5lvl");

@@ -8,7 +8,7 @@ use super::{Run, debian, kernel_knowledge};
 const KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
 
 /// The decompressor, whose task is unknown; the kernel on its own; its first process.
-pub fn check_order(run: &Run) {
+pub fn boot_has_its_phases_in_order(run: &Run) {
     let stream = run.stream("boot");
     let first = stream.samples.first().expect("samples");
     assert_eq!(
@@ -50,7 +50,7 @@ pub fn check_order(run: &Run) {
 }
 
 /// No pid that the guest never used.
-pub fn check_pids(run: &Run) {
+pub fn boot_has_only_pids_that_were_given(run: &Run) {
     let stream = run.stream("boot");
     let listed = run.console.ps();
     let last = run.console.accounts("boot").last_pid;
@@ -80,7 +80,7 @@ pub fn check_pids(run: &Run) {
 }
 
 /// The kernel's program counters are in its functions, after subtracting the slide.
-pub fn check_symbols(run: &Run) {
+pub fn boot_is_in_the_kernels_functions(run: &Run) {
     let stream = run.stream("boot");
     let knowledge = kernel_knowledge(&debian(run.case.series));
     let symbols = knowledge.linux().unwrap().symbols();

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use kvmprof_tests::linux::pcs_kind;
+use kvmprof_tests::share;
 
-use super::{Run, share};
+use super::Run;
 
-pub fn check(run: &Run) {
+pub fn the_members_of_a_group_are_sampled(run: &Run) {
     let stream = run.stream("group");
     let group = run.console.number("group is ");
     assert_eq!(stream.calls.last().map(|call| call.data[0]), Some(group));

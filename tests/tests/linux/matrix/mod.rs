@@ -14,6 +14,17 @@ use kvmprof_tests::linux::{
 };
 use serde_json::Value;
 
+use boot::{
+    boot_has_its_phases_in_order, boot_has_only_pids_that_were_given,
+    boot_is_in_the_kernels_functions,
+};
+use group::the_members_of_a_group_are_sampled;
+use work::{
+    samples_in_each_program_are_of_its_process, samples_of_threads_are_of_one_process,
+    work_has_no_sample_of_a_sleeper, work_has_the_guests_idle_time, work_has_the_guests_shares,
+    work_has_the_processes_of_ps,
+};
+
 const DRIVER: &str = include_str!("driver.sh");
 const INIT: &str = include_str!("init.sh");
 
@@ -45,51 +56,51 @@ struct Run {
     brief: Program,
 }
 
-impl Run {
-    fn of(case: Case) -> Self {
-        let kernel = debian(case.series);
-        let hog_one = guest_program("spin.c", HOG_ONE, &[]);
-        let hog_two = guest_program("spin.c", HOG_TWO, &[]);
-        let brief = guest_program("brief.c", BRIEF, &[]);
-        let sections = [
-            format!("-Wl,--section-start=.spin_first={:#x}", FIRST_THREAD.start),
-            format!(
-                "-Wl,--section-start=.spin_second={:#x}",
-                SECOND_THREAD.start
-            ),
-        ];
-        let threads = guest_program(
-            "threads.c",
-            THREADS,
-            &sections.each_ref().map(String::as_str),
-        );
-        let programs = [
-            ("hog_one", &hog_one),
-            ("hog_two", &hog_two),
-            ("brief", &brief),
-            ("threads", &threads),
-        ];
-        let script = format!(
-            "cpus={} cmdline='{}' options='{}'\n{DRIVER}",
-            case.cpus, case.command_line, case.options
-        );
-        let finished = once(&format!("matrix-{}", case.name), || {
-            Scenario::new()
-                .kernel("vmlinuz", &kernel)
-                .file("guest.cpio", guest_init(INIT, &programs))
-                .run(&script)
-        });
-        let console = finished.console("guest");
-        Self {
-            case,
-            finished,
-            console,
-            hog_one,
-            hog_two,
-            brief,
-        }
+fn run(case: Case) -> Run {
+    let kernel = debian(case.series);
+    let hog_one = guest_program("spin.c", HOG_ONE, &[]);
+    let hog_two = guest_program("spin.c", HOG_TWO, &[]);
+    let brief = guest_program("brief.c", BRIEF, &[]);
+    let sections = [
+        format!("-Wl,--section-start=.spin_first={:#x}", FIRST_THREAD.start),
+        format!(
+            "-Wl,--section-start=.spin_second={:#x}",
+            SECOND_THREAD.start
+        ),
+    ];
+    let threads = guest_program(
+        "threads.c",
+        THREADS,
+        &sections.each_ref().map(String::as_str),
+    );
+    let programs = [
+        ("hog_one", &hog_one),
+        ("hog_two", &hog_two),
+        ("brief", &brief),
+        ("threads", &threads),
+    ];
+    let script = format!(
+        "cpus={} cmdline='{}' options='{}'\n{DRIVER}",
+        case.cpus, case.command_line, case.options
+    );
+    let finished = once(&format!("matrix-{}", case.name), || {
+        Scenario::new()
+            .kernel("vmlinuz", &kernel)
+            .file("guest.cpio", guest_init(INIT, &programs))
+            .run(&script)
+    });
+    let console = finished.console("guest");
+    Run {
+        case,
+        finished,
+        console,
+        hog_one,
+        hog_two,
+        brief,
     }
+}
 
+impl Run {
     fn stream(&self, name: &str) -> Stream {
         let stream = self.finished.stream(&format!("guest.{name}"));
         stream.check_accounts();
@@ -131,7 +142,7 @@ impl Run {
 }
 
 /// It has powered itself off, and the last client saw the end of the machine.
-fn the_end(run: &Run) {
+fn the_machine_ends_without_errors(run: &Run) {
     assert_eq!(
         run.finished.status("guest"),
         0,
@@ -143,14 +154,14 @@ fn the_end(run: &Run) {
 }
 
 /// The accounts in the status at the end of each stream balance. After the guest's end there is no status.
-fn the_accounts(run: &Run) {
+fn accounts_balance(run: &Run) {
     for stream in ["boot", "work", "group"] {
         run.check_status(stream);
     }
 }
 
 /// The clock has the requested source, once processes run.
-fn the_clock(run: &Run) {
+fn the_clock_has_the_requested_source(run: &Run) {
     let working = run.finished.status_document("guest.work.working");
     let options: Vec<&str> = run.case.options.split(' ').collect();
     let asked = match options[..] {
@@ -158,15 +169,6 @@ fn the_clock(run: &Run) {
         _ => "thread",
     };
     assert_eq!(working.clock.source, asked);
-}
-
-/// The share of `part` in `whole`.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "shares need no more than 53 bits"
-)]
-fn share(part: u64, whole: u64) -> f64 {
-    part as f64 / whole.max(1) as f64
 }
 
 const LINUX_6_1_WITH_ONE_VCPU: Case = Case {
@@ -183,14 +185,6 @@ const LINUX_6_1_WITH_TWO_VCPUS_AND_KPTI: Case = Case {
     cpus: 2,
     command_line: "pti=on",
     options: "--jitter",
-};
-
-const LINUX_6_12_WITH_TWO_VCPUS: Case = Case {
-    name: "6.12-2",
-    series: "6.12",
-    cpus: 2,
-    command_line: "",
-    options: "",
 };
 
 /// The host kernel's records have neither the process group nor the guest's start: exits are used there.
@@ -210,61 +204,32 @@ const LINUX_6_12_WITH_ONE_VCPU_AND_KPTI: Case = Case {
     options: "--jitter",
 };
 
-/// Each check as a test for each guest, which is booted once.
-macro_rules! tests {
-    ($($name:ident: $check:path;)*) => {
-        $(mod $name {
-            use super::*;
-
-            #[test]
-            fn in_linux_6_1_with_one_vcpu() {
-                $check(&Run::of(LINUX_6_1_WITH_ONE_VCPU));
-            }
-
-            #[test]
-            fn in_linux_6_1_with_two_vcpus_and_kpti() {
-                $check(&Run::of(LINUX_6_1_WITH_TWO_VCPUS_AND_KPTI));
-            }
-
-            #[test]
-            fn in_linux_6_12_with_one_vcpu_and_kpti() {
-                $check(&Run::of(LINUX_6_12_WITH_ONE_VCPU_AND_KPTI));
-            }
-
-            #[test]
-            fn in_linux_6_12_by_the_hosts_kernel() {
-                $check(&Run::of(LINUX_6_12_BY_THE_HOSTS_KERNEL));
-            }
-
-            #[test]
-            fn in_linux_6_12_with_two_vcpus() {
-                $check(&Run::of(LINUX_6_12_WITH_TWO_VCPUS));
-            }
-        })*
-    };
-}
-
-tests! {
-    a_group_whose_members_come_and_go: group::check;
-    accounts_balance: the_accounts;
-    boot_comes_in_its_order: boot::check_order;
-    boot_has_no_pid_that_was_never_given: boot::check_pids;
-    boot_lies_in_the_kernels_functions: boot::check_symbols;
-    the_clock_is_the_one_that_was_asked_for: the_clock;
-    the_machine_ends_well: the_end;
-    work_has_the_guests_idle_time: work::check_idle;
-    work_has_the_guests_shares: work::check_shares;
-    work_is_named_as_ps_does: work::check_ps;
-    work_of_the_first_program_is_its_own: work::check_first;
-    work_of_the_second_program_is_its_own: work::check_second;
-    work_of_threads_is_of_one_process: work::check_threads;
-    work_leaves_a_sleeper_out: work::check_sleeper;
+kvmprof_tests::in_each_kernel! {
+    of {
+        in_linux_6_1_with_one_vcpu(super::LINUX_6_1_WITH_ONE_VCPU)
+        in_linux_6_1_with_two_vcpus_and_kpti(super::LINUX_6_1_WITH_TWO_VCPUS_AND_KPTI)
+        in_linux_6_12_with_one_vcpu_and_kpti(super::LINUX_6_12_WITH_ONE_VCPU_AND_KPTI)
+        in_linux_6_12_by_the_hosts_kernel(super::LINUX_6_12_BY_THE_HOSTS_KERNEL)
+    }
+    accounts_balance
+    boot_has_its_phases_in_order
+    boot_has_only_pids_that_were_given
+    boot_is_in_the_kernels_functions
+    the_clock_has_the_requested_source
+    the_machine_ends_without_errors
+    the_members_of_a_group_are_sampled
+    work_has_the_guests_idle_time
+    work_has_the_guests_shares
+    work_has_the_processes_of_ps
+    work_has_no_sample_of_a_sleeper
+    samples_in_each_program_are_of_its_process
+    samples_of_threads_are_of_one_process
 }
 
 /// The host kernel's copies of stacks, taken while the guest ran on, lead to their outermost frames.
 #[test]
 fn recordings_by_the_hosts_kernel_have_whole_stacks() {
-    let run = Run::of(LINUX_6_12_BY_THE_HOSTS_KERNEL);
+    let run = run(LINUX_6_12_BY_THE_HOSTS_KERNEL);
     let (contents, samples) = run.finished.recording("stacks.kvmprof");
     assert_eq!(contents.info.clock, "kernel");
     let ends = |mode: Mode| {

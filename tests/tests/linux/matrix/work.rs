@@ -3,22 +3,19 @@
 use std::ops::Range;
 
 use kvmprof_tests::linux::{Program, Stream, pcs_kind};
-use kvmprof_tests::standard_error;
+use kvmprof_tests::{share, standard_error};
 
-use super::{FIRST_THREAD, Run, SECOND_THREAD, share};
+use super::{FIRST_THREAD, Run, SECOND_THREAD};
 
 const HZ: u64 = 80;
 
-pub fn check_first(run: &Run) {
+pub fn samples_in_each_program_are_of_its_process(run: &Run) {
     check_hog(run, "hog_one", "one is ", &run.hog_one);
-}
-
-pub fn check_second(run: &Run) {
     check_hog(run, "hog_two", "two is ", &run.hog_two);
 }
 
 /// A process that sleeps all the time.
-pub fn check_sleeper(run: &Run) {
+pub fn work_has_no_sample_of_a_sleeper(run: &Run) {
     let stream = run.stream("work");
     let idle = run.console.number("idle is ");
     let samples = stream.samples.iter();
@@ -65,7 +62,7 @@ fn check_hog(run: &Run, name: &str, said: &str, program: &Program) {
 const MARGIN: f64 = 0.05;
 
 /// Each busy process's share of the time of all of them equals the guest kernel's.
-pub fn check_shares(run: &Run) {
+pub fn work_has_the_guests_shares(run: &Run) {
     let stream = run.stream("work");
     let pids = ["one is ", "two is ", "threads are "].map(|said| run.console.number(said));
     let busy = run.console.accounts("busy");
@@ -87,7 +84,7 @@ pub fn check_shares(run: &Run) {
 }
 
 /// Both threads belong to one process; its id is the first one's.
-pub fn check_threads(run: &Run) {
+pub fn samples_of_threads_are_of_one_process(run: &Run) {
     let stream = run.stream("work");
     let pid = run.console.number("threads are ");
     let words = |thread: &str| run.console.after(&format!("{thread} thread: ")).to_owned();
@@ -109,7 +106,7 @@ pub fn check_threads(run: &Run) {
 }
 
 /// The guest's own list of its processes, and kvmprof's.
-pub fn check_ps(run: &Run) {
+pub fn work_has_the_processes_of_ps(run: &Run) {
     let stream = run.stream("work");
     let accounts = ["before", "after", "later"].map(|name| run.console.accounts(name));
     let listed = run.console.ps();
@@ -134,7 +131,7 @@ pub fn check_ps(run: &Run) {
 
 /// Idle time agrees with the guest kernel's. Its accounts were read shortly after the stream began and shortly before
 /// it ended, and outside of it: the result has to be between them.
-pub fn check_idle(run: &Run) {
+pub fn work_has_the_guests_idle_time(run: &Run) {
     let stream = run.stream("work");
     let [boot, before, after, later] =
         ["boot", "before", "after", "later"].map(|name| run.console.accounts(name));

@@ -16,7 +16,9 @@ const APART: f64 = 0.03;
 /// Minimum number of ticks for a share.
 const TICKS: u64 = 300;
 
+// Processes of 6.1 are profiled by the tests of profil.
 kvmprof_tests::in_each_kernel! {
+    of { in_linux_6_12("6.12") }
     a_missing_process_is_reported
     the_end_is_noticed_with_all_earlier_ticks
     an_exec_ends_counting

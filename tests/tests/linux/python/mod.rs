@@ -38,7 +38,7 @@ const PYTHON_3_9: Interpreter = Interpreter {
     has_qualified_names: false,
 };
 
-/// A guest with an interpreter, after its end.
+/// The guest with an interpreter, after its end.
 struct Run {
     interpreter: Interpreter,
     finished: Finished,
@@ -99,15 +99,43 @@ kvmprof_tests::in_each_kernel! {
 }
 
 fn run(interpreter: Interpreter) -> Run {
-    let Interpreter {
-        program, packages, ..
-    } = interpreter;
-    let finished = once(program, || {
+    let finished = once("python", || {
+        let mut scenario = Scenario::new().unpacked_kernel("vmlinuz", &debian("6.12"));
+        for each in [PYTHON_3_11, PYTHON_3_9] {
+            let name = format!("{}.cpio", each.program);
+            scenario = scenario.file(&name, each.guest());
+        }
+        scenario.run(include_str!("driver.sh"))
+    });
+    Run {
+        interpreter,
+        finished,
+    }
+}
+
+impl Run {
+    /// The name of one of the guest's files.
+    fn file(&self, end: &str) -> String {
+        format!("{}.{end}", self.interpreter.program)
+    }
+}
+
+impl Interpreter {
+    /// The name that it gives a function with this qualified name.
+    fn name<'n>(&self, qualified: &'n str) -> &'n str {
+        match qualified.rsplit_once('.') {
+            Some((_, name)) if !self.has_qualified_names => name,
+            _ => qualified,
+        }
+    }
+
+    /// A guest's user space with it.
+    fn guest(&self) -> Vec<u8> {
         let mut builder =
             guest_builder(include_str!("init.sh"), &[]).contents("/loom.py", 0o644, LOOM);
-        let [minimal, modules] = packages.map(|name| (interpreter.package)(name).unwrap());
+        let [minimal, modules] = self.packages.map(|name| (self.package)(name).unwrap());
         for (package, folder) in [(minimal, "bin"), (modules, "lib")] {
-            let place = format!("usr/{folder}/{program}");
+            let place = format!("usr/{folder}/{}", self.program);
             builder = builder.add(package.join(&place), &format!("/{place}"));
         }
         let package = |name| debian_package(name).unwrap();
@@ -130,30 +158,13 @@ fn run(interpreter: Interpreter) -> Run {
         }
         let loader = package("libc6").join("lib/x86_64-linux-gnu/ld-linux-x86-64.so.2");
         builder = builder.add(loader, "/lib64/ld-linux-x86-64.so.2");
-        Scenario::new()
-            .unpacked_kernel("vmlinuz", &debian("6.12"))
-            .file("guest.cpio", builder.build().unwrap())
-            .run(include_str!("driver.sh"))
-    });
-    Run {
-        interpreter,
-        finished,
-    }
-}
-
-impl Interpreter {
-    /// The name that it gives a function with this qualified name.
-    fn name<'n>(&self, qualified: &'n str) -> &'n str {
-        match qualified.rsplit_once('.') {
-            Some((_, name)) if !self.has_qualified_names => name,
-            _ => qualified,
-        }
+        builder.build().unwrap()
     }
 }
 
 /// The stacks of the program, outermost function first, without the process, with their numbers of samples.
 fn stacks(run: &Run) -> Vec<(Vec<String>, u64)> {
-    let profile = Profile::from_file(&run.finished.path("guest.kvmprof"), &[]).unwrap();
+    let profile = Profile::from_file(&run.finished.path(&run.file("kvmprof")), &[]).unwrap();
     let process = format!("{}-", run.interpreter.program);
     let folded = folded(&profile, &OutputBudget::new(u64::MAX)).unwrap();
     let stacks = folded.iter().filter_map(|line| {
@@ -189,7 +200,7 @@ fn functions_have_the_shares_that_the_program_counts(run: &Run) {
             *seen.entry(*name).or_default() += count;
         }
     }
-    let console = run.finished.console("guest");
+    let console = run.finished.console(run.interpreter.program);
     let text = console.text();
     let spent: BTreeMap<&str, u64> = text
         .lines()
@@ -249,7 +260,7 @@ fn functions_have_their_callers_and_lines(run: &Run) {
 
 /// From the first stack with a function of Python on: before, the program's files are being read.
 fn stacks_are_whole_once_the_files_have_been_read(run: &Run) {
-    let (contents, samples) = run.finished.recording("guest.kvmprof");
+    let (contents, samples) = run.finished.recording(&run.file("kvmprof"));
     let comm = format!("{}\0", run.interpreter.program);
     let is_python = |sample: &Sample| sample.comm.starts_with(comm.as_bytes());
     let has_functions = |frames: &[u64]| {
@@ -281,8 +292,7 @@ fn stacks_are_whole_once_the_files_have_been_read(run: &Run) {
 }
 
 fn native_frames_come_back(run: &Run) {
-    let report = |name: &str| std::fs::read_to_string(run.finished.path(name)).unwrap();
-    let (plain, native) = (report("report"), report("report.native"));
+    let [plain, native] = ["report", "native"].map(|end| run.finished.text(&run.file(end)));
     assert!(plain.contains("card (loom.py:14)"), "{plain}");
     assert!(
         native.contains("card (loom.py:14)") && native.contains(INTERPRETER),

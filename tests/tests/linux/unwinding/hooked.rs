@@ -106,7 +106,7 @@ fn replaced_return_addresses_of_the_kernel_lead_to_the_true_caller() {
 }
 
 #[test]
-fn so_they_do_in_an_older_kernel() {
+fn replaced_return_addresses_of_an_older_kernel_lead_to_the_true_caller() {
     check("older");
 }
 
@@ -116,6 +116,6 @@ fn replaced_return_addresses_of_programs_lead_to_the_true_caller() {
 }
 
 #[test]
-fn those_of_programs_do_in_an_older_kernel() {
+fn replaced_return_addresses_of_programs_in_an_older_kernel_lead_to_the_true_caller() {
     check_program("older");
 }

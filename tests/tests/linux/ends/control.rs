@@ -1,21 +1,6 @@
 //! Control of a Linux guest: its power button, pauses that its watchdog doesn't notice, and resets.
 
-use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, once};
-
-/// The drivers of the button and of input devices' nodes.
-const MODULES: [&str; 2] = ["button", "evdev"];
-
-/// All guests, one after the other.
-fn run() -> Finished {
-    once("control", || {
-        let kernel = debian("6.12");
-        let guest = guest_builder(include_str!("init.sh"), &[]).modules(&kernel, &MODULES);
-        Scenario::new()
-            .unpacked_kernel("vmlinuz", &kernel)
-            .file("guest.cpio", guest.build().unwrap())
-            .run(include_str!("driver.sh"))
-    })
-}
+use super::run;
 
 #[test]
 fn sigterm_has_a_guest_power_off_in_order() {

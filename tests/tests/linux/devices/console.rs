@@ -1,37 +1,12 @@
-//! The virtio console device, as Debian's own drivers see it.
+//! The console device: its ports, and the terminal.
 
-use kvmprof_lab::{InitramfsBuilder, Kernel};
-use kvmprof_tests::linux::{Finished, Scenario, debian, guest_program, once};
+use super::run;
 
 /// The reply to a hello without the host's clock and processors: header, version.
 const GREETED: &str = "20000000010000000180000000000000010001000100";
 /// The replies to an open: header with tag 2 and the errno, and the handle if it is 0.
 const OPENED: &str = "04000000020000000280000000000000";
 const BUSY: &str = "00000000020000000280000010000000";
-
-/// A guest's user space with the drivers' modules.
-fn init(kernel: &Kernel, script: &str) -> Vec<u8> {
-    let modules = ["virtio_mmio", "virtio_console"];
-    InitramfsBuilder::new()
-        .init(script)
-        .modules(kernel, &modules)
-        .build()
-        .unwrap()
-}
-
-/// All guests, one after the other. The agent's tests use the ports on the other kernel.
-fn run() -> Finished {
-    once("console", || {
-        let kernel = debian("6.12");
-        let terminal = guest_program("terminal.c", 0x40_0000, &[]);
-        Scenario::new()
-            .unpacked_kernel("vmlinuz", &kernel)
-            .file("ports.cpio", init(&kernel, include_str!("ports.sh")))
-            .file("terminal.cpio", init(&kernel, include_str!("terminal.sh")))
-            .file("terminal", terminal.file)
-            .run(include_str!("driver.sh"))
-    })
-}
 
 #[test]
 fn ports_are_connections() {

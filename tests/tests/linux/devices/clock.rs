@@ -2,7 +2,9 @@
 
 use kvmprof_recording::Sample;
 use kvmprof_recording::file::Contents;
-use kvmprof_tests::linux::{Finished, Scenario};
+use kvmprof_tests::linux::Finished;
+
+use super::run;
 
 /// A recording's time, in ns, and its rate, which is the default.
 const LENGTH: u64 = 5_000_000_000;
@@ -33,9 +35,7 @@ fn recorded(run: &Finished, name: &str) -> Recorded {
 
 #[test]
 fn steps_of_the_hosts_date_change_neither_ticks_nor_times() {
-    let run = Scenario::new()
-        .file("demo.elf", kvmprof_demo_guest::ELF.to_vec())
-        .run(include_str!("clock.sh"));
+    let run = run();
     let steps: u64 = run.text("steps").trim().parse().unwrap();
     assert!(steps >= 20, "{steps}");
     let all = ["quiet", "steps"].map(|name| recorded(&run, name));
