@@ -45,7 +45,8 @@ mod vcpu;
 pub use bundle::KernelBundle;
 pub use error::IntrospectionError;
 pub use firmware::Firmware;
-pub use image::btf::{Btf, Structures, join as join_btf};
+pub use image::btf::{Btf, join as join_btf};
+pub use image::types::{Missing, Structure, Types};
 pub use image::{MAX_UNPACKED, Symbols, notes, unpack as unpack_kernel, unpack_archive};
 pub use knowledge::GuestKnowledge;
 #[cfg(feature = "kvm-bindings")]

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use kvmprof_introspection::IntrospectionError;
+use kvmprof_introspection::{IntrospectionError, Missing};
 
 use crate::KernelMemoryError;
 
@@ -30,16 +30,11 @@ pub enum HostKernelError {
         "The host's kernel has no KVM: /sys/kernel/btf has no type of KVM (if KVM is a module, load kvm)"
     )]
     NoKvm,
-    /// The structure lacks a member that this version needs.
+    /// The kernel's types lack something that this version needs.
     #[error(
-        "The structure {structure} of the host's kernel has no member {member}: this version of kvmprof doesn't support this kernel"
+        "The types of the host's kernel don't have {0}: this version of kvmprof doesn't support this kernel"
     )]
-    MissingMember {
-        /// The structure.
-        structure: &'static str,
-        /// The member.
-        member: &'static str,
-    },
+    Missing(#[from] Missing),
     /// This process wasn't found by the offsets of the BTF.
     #[error("The memory of the host's kernel doesn't match its types in /sys/kernel/btf: {0}")]
     Implausible(&'static str),

@@ -1,6 +1,6 @@
 //! Offsets of members of the host kernel's structures, in bytes from the start of each structure, from the kernel's BTF.
 
-use kvmprof_introspection::{Btf, Structures};
+use kvmprof_introspection::{Missing, Types};
 
 use super::HostKernelError;
 
@@ -114,97 +114,65 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Finds the offsets in `btf`.
-    pub fn find(btf: &Btf<'_>) -> Result<Self, HostKernelError> {
-        if btf.size_of("kvm_vcpu").is_none() {
+    /// Finds the offsets in `types`.
+    pub fn find(types: &Types<'_>) -> Result<Self, HostKernelError> {
+        if types.size_of("kvm_vcpu").is_err() {
             return Err(HostKernelError::NoKvm);
         }
         Ok(Self {
-            task: TaskLayout::find(btf)?,
-            pids: PidTreeLayout::find(btf)?,
-            files: FilesLayout::find(btf)?,
-            kvm: KvmLayout::find(btf)?,
-            slot: SlotLayout::find(btf)?,
+            task: TaskLayout::find(types)?,
+            pids: PidTreeLayout::find(types)?,
+            files: FilesLayout::find(types)?,
+            kvm: KvmLayout::find(types)?,
+            slot: SlotLayout::find(types)?,
         })
     }
 }
 
-/// The structures with one name, and the name for errors.
-struct StructureCandidates<'b, 'a> {
-    name: &'static str,
-    structures: Structures<'b, 'a>,
-}
-
-impl<'b, 'a> StructureCandidates<'b, 'a> {
-    fn find(btf: &'b Btf<'a>, name: &'static str) -> Self {
-        Self {
-            name,
-            structures: btf.structures(name),
-        }
-    }
-
-    fn missing(&self, member: &'static str) -> HostKernelError {
-        HostKernelError::MissingMember {
-            structure: self.name,
-            member,
-        }
-    }
-
-    fn offset(&self, member: &'static str) -> Result<u64, HostKernelError> {
-        let offset = self.structures.offset_of(member);
-        offset.ok_or_else(|| self.missing(member))
-    }
-
-    fn within(&self, member: &'static str, inner: &'static str) -> Result<u64, HostKernelError> {
-        let offset = self.structures.offset_within(member, inner);
-        offset.ok_or_else(|| self.missing(member))
-    }
-
-    fn size(&self) -> Result<u64, HostKernelError> {
-        let size = self.structures.size();
-        size.filter(|size| *size <= MAX_STRUCTURE)
-            .ok_or_else(|| self.missing("(size)"))
-    }
+/// The size of `structure`, at most [`MAX_STRUCTURE`].
+fn size(types: &Types<'_>, structure: &'static str) -> Result<u64, Missing> {
+    let size = types.size_of(structure)?;
+    let is_sound = size <= MAX_STRUCTURE;
+    is_sound.then_some(size).ok_or(Missing::Size(structure))
 }
 
 impl TaskLayout {
-    fn find(btf: &Btf<'_>) -> Result<Self, HostKernelError> {
-        let task = StructureCandidates::find(btf, "task_struct");
-        let pid = StructureCandidates::find(btf, "pid");
-        let number = StructureCandidates::find(btf, "upid");
-        let process = btf.enumerator("pid_type", "PIDTYPE_TGID");
-        let process = u64::from(process.ok_or_else(|| pid.missing("(PIDTYPE_TGID)"))?);
-        let link_size = StructureCandidates::find(btf, "hlist_node").size()?;
-        let head_size = StructureCandidates::find(btf, "hlist_head").size()?;
+    fn find(types: &Types<'_>) -> Result<Self, Missing> {
+        let task = types.structures("task_struct");
+        let pid = types.structures("pid");
+        let number = types.structures("upid");
+        let process = types.enumerator("pid_type", "PIDTYPE_TGID");
+        let process = u64::from(process.ok_or(Missing::Member("pid_type", "PIDTYPE_TGID"))?);
+        let link_size = size(types, "hlist_node")?;
+        let head_size = size(types, "hlist_head")?;
         Ok(Self {
-            thread_pid: task.offset("thread_pid")?,
-            process_link: task.offset("pid_links")? + process * link_size,
-            files: task.offset("files")?,
-            mm: task.offset("mm")?,
-            level: pid.offset("level")?,
-            processes: pid.offset("tasks")? + process * head_size,
-            numbers: pid.offset("numbers")?,
-            number_size: number.size()?,
-            number: number.offset("nr")?,
-            namespace: number.offset("ns")?,
+            thread_pid: task.need("thread_pid")?,
+            process_link: task.need("pid_links")? + process * link_size,
+            files: task.need("files")?,
+            mm: task.need("mm")?,
+            level: pid.need("level")?,
+            processes: pid.need("tasks")? + process * head_size,
+            numbers: pid.need("numbers")?,
+            number_size: size(types, "upid")?,
+            number: number.need("nr")?,
+            namespace: number.need("ns")?,
         })
     }
 }
 
 impl PidTreeLayout {
-    fn find(btf: &Btf<'_>) -> Result<Self, HostKernelError> {
-        let namespace = StructureCandidates::find(btf, "pid_namespace");
-        let node = StructureCandidates::find(btf, "xa_node");
-        let slots = node.offset("slots")?;
+    fn find(types: &Types<'_>) -> Result<Self, Missing> {
+        let namespace = types.structures("pid_namespace");
+        let node = types.structures("xa_node");
+        let slots = node.need("slots")?;
         // The kernel's configuration sets the number of slots. The marks follow them.
-        let slot_count = node.offset("marks")?.saturating_sub(slots) / 8;
+        let slot_count = node.need("marks")?.saturating_sub(slots) / 8;
         if !slot_count.is_power_of_two() || slot_count > MAX_CHUNK {
-            return Err(node.missing("slots"));
+            return Err(Missing::Form("xa_node"));
         }
         Ok(Self {
-            root: namespace.within("idr", "idr_rt")?
-                + StructureCandidates::find(btf, "xarray").offset("xa_head")?,
-            shift: node.offset("shift")?,
+            root: namespace.need("idr.idr_rt")? + types.need("xarray", "xa_head")?,
+            shift: node.need("shift")?,
             slots,
             slot_count,
         })
@@ -212,62 +180,62 @@ impl PidTreeLayout {
 }
 
 impl FilesLayout {
-    fn find(btf: &Btf<'_>) -> Result<Self, HostKernelError> {
-        let table = StructureCandidates::find(btf, "fdtable");
+    fn find(types: &Types<'_>) -> Result<Self, Missing> {
+        let table = types.structures("fdtable");
         Ok(Self {
-            table: StructureCandidates::find(btf, "files_struct").offset("fdt")?,
-            max: table.offset("max_fds")?,
-            files: table.offset("fd")?,
-            private_data: StructureCandidates::find(btf, "file").offset("private_data")?,
+            table: types.need("files_struct", "fdt")?,
+            max: table.need("max_fds")?,
+            files: table.need("fd")?,
+            private_data: types.need("file", "private_data")?,
         })
     }
 }
 
 impl KvmLayout {
-    fn find(btf: &Btf<'_>) -> Result<Self, HostKernelError> {
-        let kvm = StructureCandidates::find(btf, "kvm");
-        let vcpu = StructureCandidates::find(btf, "kvm_vcpu");
+    fn find(types: &Types<'_>) -> Result<Self, Missing> {
+        let kvm = types.structures("kvm");
+        let vcpu = types.structures("kvm_vcpu");
         Ok(Self {
-            memslots: kvm.offset("memslots")?,
-            mm: kvm.offset("mm")?,
-            vm_type: kvm.structures.offset_within("arch", "vm_type"),
-            vcpu_count: kvm.structures.offset_of("online_vcpus"),
-            vcpu_kvm: vcpu.offset("kvm")?,
-            vcpu_pid: vcpu.offset("pid")?,
-            vcpu_id: vcpu.offset("vcpu_id")?,
+            memslots: kvm.need("memslots")?,
+            mm: kvm.need("mm")?,
+            vm_type: kvm.offset_of("arch.vm_type"),
+            vcpu_count: kvm.offset_of("online_vcpus"),
+            vcpu_kvm: vcpu.need("kvm")?,
+            vcpu_pid: vcpu.need("pid")?,
+            vcpu_id: vcpu.need("vcpu_id")?,
         })
     }
 }
 
 impl SlotLayout {
-    fn find(btf: &Btf<'_>) -> Result<Self, HostKernelError> {
-        let all = StructureCandidates::find(btf, "kvm_memslots");
-        let slot = StructureCandidates::find(btf, "kvm_memory_slot");
-        let order = if all.structures.offset_of("gfn_tree").is_some() {
-            let node = StructureCandidates::find(btf, "rb_node");
+    fn find(types: &Types<'_>) -> Result<Self, Missing> {
+        let all = types.structures("kvm_memslots");
+        let slot = types.structures("kvm_memory_slot");
+        let order = if all.offset_of("gfn_tree").is_some() {
+            let node = types.structures("rb_node");
             SlotOrder::Tree {
-                root: all.offset("gfn_tree")?,
-                node_index: all.offset("node_idx")?,
-                node: slot.offset("gfn_node")?,
-                node_size: node.size()?,
-                left: node.offset("rb_left")?,
-                right: node.offset("rb_right")?,
+                root: all.need("gfn_tree")?,
+                node_index: all.need("node_idx")?,
+                node: slot.need("gfn_node")?,
+                node_size: size(types, "rb_node")?,
+                left: node.need("rb_left")?,
+                right: node.need("rb_right")?,
             }
         } else {
             SlotOrder::Array {
-                used: all.offset("used_slots")?,
-                first: all.offset("memslots")?,
+                used: all.need("used_slots")?,
+                first: all.need("memslots")?,
             }
         };
         Ok(Self {
-            generation: all.offset("generation")?,
+            generation: all.need("generation")?,
             order,
-            size: slot.size()?,
-            base_gfn: slot.offset("base_gfn")?,
-            npages: slot.offset("npages")?,
-            userspace_addr: slot.offset("userspace_addr")?,
-            flags: slot.offset("flags")?,
-            id: slot.offset("id")?,
+            size: size(types, "kvm_memory_slot")?,
+            base_gfn: slot.need("base_gfn")?,
+            npages: slot.need("npages")?,
+            userspace_addr: slot.need("userspace_addr")?,
+            flags: slot.need("flags")?,
+            id: slot.need("id")?,
         })
     }
 }

@@ -13,7 +13,7 @@ use std::io;
 pub use error::HostKernelError;
 pub(crate) use layout::{Layout, SlotLayout, SlotOrder};
 
-use kvmprof_introspection::{Btf, join_btf};
+use kvmprof_introspection::{Btf, Types, join_btf};
 
 use crate::KernelMemory;
 use vcpu_layout::VcpuLayout;
@@ -60,7 +60,7 @@ impl HostKernel {
     pub fn open() -> Result<Self, HostKernelError> {
         let memory = KernelMemory::open()?;
         let types = types()?;
-        let types = Btf::parse(&types)?;
+        let types = Types::Btf(Btf::parse(&types)?);
         let mut kernel = Self {
             memory,
             layout: Layout::find(&types)?,

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use kvmprof_introspection::Btf;
+use kvmprof_introspection::{Btf, Types};
 
 use super::{HostKernelError, svm_types};
 
@@ -70,28 +70,29 @@ const LONG_SEGMENT: u8 = 1;
 
 impl State {
     /// The location of these registers on this host, if `types` are the types of its kernel.
-    fn of_host(types: &Btf<'_>) -> Option<Self> {
+    fn of_host(types: &Types<'_>) -> Option<Self> {
         let processor = processor(&fs::read_to_string("/proc/cpuinfo").ok()?)?;
         if processor != Processor::Svm {
             return Self::find(types, processor);
         }
         let types = svm_types().ok()?;
-        Self::find(&Btf::parse(&types).ok()?, processor)
+        Self::find(&Types::Btf(Btf::parse(&types).ok()?), processor)
     }
 
-    fn find(btf: &Btf<'_>, processor: Processor) -> Option<Self> {
+    fn find(types: &Types<'_>, processor: Processor) -> Option<Self> {
         match processor {
             Processor::Software => {
-                let segment = btf.structures("kvm_segment");
-                let code = btf.offset_of("vcpu_pvm", "seg")? + CS * segment.size()?;
+                let segment = types.structures("kvm_segment");
+                let code =
+                    types.offset_of("vcpu_pvm", "seg")? + CS * types.size_of("kvm_segment").ok()?;
                 Some(Self::Software {
-                    cpl: btf.offset_of("vcpu_pvm", "cpl")?,
+                    cpl: types.offset_of("vcpu_pvm", "cpl")?,
                     code: code + segment.offset_of("l")?,
                     base: code + segment.offset_of("base")?,
                 })
             }
             Processor::Svm => Some(Self::Svm {
-                vmcb: btf.offset_of("vcpu_svm", "vmcb")?,
+                vmcb: types.offset_of("vcpu_svm", "vmcb")?,
             }),
             Processor::Vmx => None,
         }
@@ -109,15 +110,12 @@ impl State {
 
 impl VcpuLayout {
     /// Finds the offsets in the kernel's BTF.
-    pub fn find(btf: &Btf<'_>) -> Result<Self, HostKernelError> {
-        let offset = |structure, member| {
-            btf.offset_of(structure, member)
-                .ok_or(HostKernelError::MissingMember { structure, member })
-        };
-        let arch = offset("kvm_vcpu", "arch")?;
-        let in_arch = |member| Ok::<_, HostKernelError>(arch + offset("kvm_vcpu_arch", member)?);
+    pub fn find(types: &Types<'_>) -> Result<Self, HostKernelError> {
+        let arch = types.need("kvm_vcpu", "arch")?;
+        let within = types.structures("kvm_vcpu_arch");
+        let in_arch = |member| within.need(member).map(|offset| arch + offset);
         Ok(Self {
-            kvm: offset("kvm_vcpu", "kvm")?,
+            kvm: types.need("kvm_vcpu", "kvm")?,
             registers: in_arch("regs")?,
             available: in_arch("regs_avail")?,
             cr3: in_arch("cr3")?,
@@ -130,7 +128,7 @@ impl VcpuLayout {
                 }),
                 _ => None,
             },
-            state: State::of_host(btf).unwrap_or(State::Unknown),
+            state: State::of_host(types).unwrap_or(State::Unknown),
         })
     }
 

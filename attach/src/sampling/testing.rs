@@ -3,7 +3,7 @@
 use std::os::fd::AsRawFd;
 
 use kvmprof_introspection::{
-    Btf, LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace,
+    Btf, LinearMap, ProcessPlaces, TaskPointer, Types, ValueAt, ValueKind, ValuePlace,
 };
 use vm_memory::GuestAddress;
 
@@ -81,7 +81,7 @@ pub(crate) fn places() -> ProcessPlaces {
 /// The kernel refuses one, or its layout isn't known.
 pub fn load_programs() -> Result<usize, SamplingError> {
     let types = types()?;
-    let types = Btf::parse(&types).map_err(HostKernelError::from)?;
+    let types = Types::Btf(Btf::parse(&types).map_err(HostKernelError::from)?);
     let mut layout = VcpuLayout::find(&types)?;
     let outputs = bpf::create_event_array().map_err(error::refused)?;
     let host_record = bpf::create_map(host::MAX_HOST_RECORD_BYTES).map_err(error::refused)?;
