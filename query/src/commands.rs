@@ -1,6 +1,6 @@
 //! The program's command line.
 
-use std::io::{BufWriter, IntoInnerError, Write};
+use std::io::{BufWriter, IntoInnerError};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 

@@ -6,10 +6,8 @@ use kvmprof_recording::file::{
     BinaryFunction, BinaryInfo, Block, KernelInfo, Kind, Mapping, ProcessMappings, RecordingInfo,
     SamplesEncoder, Segment, header,
 };
-use kvmprof_recording::{Mode, Sample, StackEnd, StackParts, Ticks, comm_of};
+use kvmprof_recording::{Mode, Sample, StackEnd, StackParts, StackSummary, Ticks, comm_of};
 use tempfile::TempDir;
-
-use crate::shared::recordings::stack_of;
 
 const SYMBOLS: &str = "\
 ffffffff81000000 T _text
@@ -118,6 +116,10 @@ impl SampleKind {
     fn sample(&self, time: u64) -> (Sample, Vec<u64>) {
         let frames = [self.kernel, self.user].concat();
         let (pid, tid, name) = self.thread;
+        let kernel_end = match self.kernel {
+            [] => StackEnd::Absent,
+            _ => StackEnd::Complete,
+        };
         let sample = Sample {
             time,
             pc: frames.first().copied().unwrap_or(0x7f00_1234_5678),
@@ -129,7 +131,13 @@ impl SampleKind {
             mode: self.mode,
             comm: comm_of(name),
             address_space: 0x1000 * u64::from(pid.unsigned_abs()),
-            stack: stack_of(self.kernel.len(), self.user.len(), self.user_end),
+            stack: StackSummary {
+                kernel: self.kernel.len().try_into().unwrap(),
+                user: self.user.len().try_into().unwrap(),
+                host: 0,
+                kernel_end,
+                user_end: self.user_end,
+            },
             ..Sample::default()
         };
         (sample, frames)
