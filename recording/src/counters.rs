@@ -1,6 +1,6 @@
 //! The counters of a running guest, which the host socket's device `pmc` returns.
 //!
-//! `guest/abi/WIRE.md` describes the JSON form. Later versions may add counters and members, which readers ignore.
+//! These types define its JSON form. Later versions may add counters and members, which readers ignore.
 
 use std::collections::BTreeMap;
 

@@ -198,16 +198,17 @@ thread::for_each_thread!(rights);
 fn the_page_says_what_each_thread_has() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/sandbox.md");
     let page = std::fs::read_to_string(page).unwrap();
+    let rows: Vec<String> = page
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
     for (thread, name, rights) in RIGHTS {
         let calls: BTreeSet<i64> = thread.allowed().map(|it| it.call).collect();
-        let mut cell = format!("`{name}`: {} calls", calls.len());
+        let mut row = format!(" {name} {}", calls.len());
         for right in *rights {
-            cell += &format!(", CAP_{right}");
+            row += &format!(", CAP_{right}");
         }
-        let is_it = |line: &&str| line.starts_with("| ") && line.contains(&cell);
-        let row = page.lines().find(is_it);
-        let behind = row.and_then(|row| row.split(&cell).nth(1));
-        let is_whole = behind.is_some_and(|behind| !behind.starts_with(", CAP_"));
-        assert!(is_whole, "no row of the page has {cell:?}");
+        let is_there = rows.iter().any(|it| it.ends_with(&row));
+        assert!(is_there, "no row of the page ends with {row:?}");
     }
 }

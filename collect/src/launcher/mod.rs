@@ -1,9 +1,7 @@
-//! The launcher: the process that has the rights to attach to guests of other VMMs, and starts a `kvmprof attach` for each, so that the collector, which speaks to the
-//! network, has none of them.
+//! The launcher: the process that has the rights to attach to guests of other VMMs, and starts a `kvmprof attach` for each (`docs/fleet.md`).
 //!
-//! Which guests these are, how many, at what rate and how they are sampled is in the launcher's own configuration. A collector connects to its socket and is
-//! told ([`message::LauncherMessage`]) which guests there are, each with the pipe that its recording comes by. It can't say anything, so that whoever has taken it over can only
-//! close pipes and connections: each makes the next attempt later.
+//! A collector connects to its socket and is told ([`message::LauncherMessage`]) which guests there are, each with the pipe that its recording comes by. It can't say
+//! anything, so that whoever has taken it over can only close pipes and connections: each makes the next attempt later.
 
 mod guests;
 mod listener;

@@ -203,24 +203,24 @@ mod tests {
         let together = (crate::host_socket::MAX_WAITING + own) >> 20;
         let own = [Endpoint::OWN_BYTES, ClientSink::OWN_BYTES].map(|bytes| bytes >> 20);
         for row in [
-            format!("| clients of the socket | {clients} |"),
-            format!("| recordings at once | {recordings} |"),
+            format!("- clients of the socket: {clients}."),
+            format!("- recordings at once: {recordings}."),
             format!(
-                "| bytes that wait for a client that records | {samples} MiB of samples, {all} MiB in all |"
+                "- bytes that wait for a client that records: {samples} MiB of samples, {all} MiB in all."
             ),
-            format!("| bytes that wait of all clients and recordings together | {together} MiB |"),
+            format!("- bytes that wait of all clients and recordings together: {together} MiB."),
             format!(
-                "| those for which there is room in any case | {} MiB of a client, {} MiB of a recording |",
+                "- those for which there is room in any case: {} MiB of a client, {} MiB of a recording.",
                 own[0], own[1]
             ),
             format!(
-                "| texts of `status`, `processes` and `process list` that are open, all together | {texts} MiB |"
+                "- texts of `status`, `processes` and `process list` that are open, all together: {texts} MiB."
             ),
-            format!("| documents of `pmc` that are being read, all together | {documents} MiB |"),
+            format!("- documents of `pmc` that are being read, all together: {documents} MiB."),
             format!(
-                "| requests of a client that are served before others have their turn | {turn} |"
+                "- requests of a client that are served before others have their turn: {turn}."
             ),
-            format!("| their time, the last one aside | {turn_time} ms |"),
+            format!("- their time, the last one aside: {turn_time} ms."),
         ] {
             assert!(limits.contains(&row), "{row} isn't in {limits}");
         }

@@ -1,8 +1,8 @@
 //! The status document of a running guest, which the host socket's device `status` returns: the machine, the clock, the
 //! consumers of its ticks, and all ledgers.
 //!
-//! `guest/abi/WIRE.md` describes the JSON form. Later versions may add members, which readers ignore; a missing member has
-//! its default value.
+//! These types define its JSON form. Later versions may add members, which readers ignore; a missing member has its
+//! default value.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -29,7 +29,7 @@ pub struct SelectionArguments {
     /// Only samples in these modes, separated by commas
     #[arg(long, value_name = "MODE", value_delimiter = ',', value_parser = mode())]
     pub mode: Vec<Mode>,
-    /// Only processes with this label, such as user=1000 or the begin of a container's id, container=4f1d; can be given more than once
+    /// Only processes with this label, such as user=1000 or the start of a container's id, container=4f1d; can be given more than once
     #[arg(long, value_name = "KEY=VALUE")]
     pub label: Vec<Label>,
     /// Only samples with a function on their stack whose name matches this regular expression

@@ -1,4 +1,4 @@
-// Makes the picture of the page that README.md and docs/recording.md show, docs/page.png.
+// Makes the picture of the page that README.md shows, docs/page.png.
 //
 //     picture.mjs PICTURE.png PAGE.html FOLDER FUNCTION
 //

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::dependencies::metadata;
 
-/// Each has its row in `docs/architecture.md`.
+/// `docs/architecture.md` names each.
 const PUBLISHED: [&str; 4] = [
     "kvmprof-abi",
     "kvmprof-introspection",

@@ -76,7 +76,7 @@ fn built_with(metadata: &Value, name: &str) -> BTreeSet<String> {
     found.iter().map(|id| names[id].clone()).collect()
 }
 
-/// The last column of the crates' table in docs/architecture.md.
+/// What crates must not be built with.
 #[test]
 fn crates_have_no_forbidden_dependencies() {
     let metadata = metadata();

@@ -58,7 +58,7 @@ pub enum RuleError {
     },
     /// A dollar sign is followed by something else.
     #[error(
-        "rule {rule}: {key} has a $ that isn't the begin of ${{GROUP}}: write $$ for a dollar sign"
+        "rule {rule}: {key} has a $ that isn't the start of ${{GROUP}}: write $$ for a dollar sign"
     )]
     Dollar {
         /// The rule.

@@ -157,7 +157,7 @@ fn wrong_rules_are_refused_with_what_to_do() {
         (rule("x", "", "5 $", &[]), "write $$ for a dollar sign"),
         (
             rule("x", "", "${a", &[]),
-            "name has a $ that isn't the begin of ${GROUP}",
+            "name has a $ that isn't the start of ${GROUP}",
         ),
         (
             rule("x", "", "y", &[("A", "b")]),

@@ -13,21 +13,28 @@ use kvmprof_abi::commands::of_device;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{Reply, ReplyFrame, Request, RequestFrame};
 
-/// The dumps of a page by name.
+/// The bytes of a field in a dump, two digits each.
+fn field(digits: &str) -> Vec<u8> {
+    assert!(digits.len().is_multiple_of(2), "{digits}");
+    let pairs = (0..digits.len()).step_by(2).map(|at| &digits[at..at + 2]);
+    pairs
+        .map(|pair| u8::from_str_radix(pair, 16).unwrap())
+        .collect()
+}
+
+/// The dumps of a page by name. A dump begins with its name, and goes on in lines that begin with blanks.
 pub fn dumps(page: &str) -> BTreeMap<&str, Vec<u8>> {
-    let mut all = BTreeMap::new();
-    let mut lines = page.lines();
-    while let Some(line) = lines.next() {
-        let Some(name) = line.strip_prefix("```hexdump ") else {
-            continue;
-        };
-        let bytes = lines
-            .by_ref()
-            .take_while(|line| *line != "```")
-            .flat_map(|line| line.split('#').next().unwrap().split_whitespace())
-            .map(|byte| u8::from_str_radix(byte, 16).unwrap())
-            .collect();
-        assert_eq!(all.insert(name, bytes), None, "{name} is there twice");
+    let mut all: BTreeMap<&str, Vec<u8>> = BTreeMap::new();
+    let blocks = page.split("```hexdump\n").skip(1);
+    let lines = blocks.flat_map(|block| block.split("```").next().unwrap().lines());
+    let mut name = "";
+    for line in lines {
+        let mut words = line.split('#').next().unwrap().split_whitespace();
+        if !line.starts_with(' ') {
+            name = words.next().unwrap();
+            assert_eq!(all.insert(name, Vec::new()), None, "{name} is there twice");
+        }
+        all.get_mut(name).unwrap().extend(words.flat_map(field));
     }
     all
 }
@@ -59,15 +66,15 @@ fn compare(page: &str, expected: &[(&str, Vec<u8>)]) {
     assert!(found.is_empty(), "nothing to compare with: {found:?}");
 }
 
-/// Checks that the page has a row for each command of the device, with the name in these marks, and for each of these errnos.
-fn says_numbers(page: &str, device: u16, mark: &str, errnos: &[Errno]) {
+/// Checks that the page has an item for each command of the device, and a line for each of these errnos.
+fn says_numbers(page: &str, device: u16, errnos: &[Errno]) {
     for command in of_device(device) {
         let (name, number) = (command.name, command.number);
-        says(page, &format!("| {mark}{name}{mark} | {number:#06x} |"));
+        says(page, &format!("- `{name}` {number:#06x}"));
     }
     for errno in errnos {
         let (name, _) = errno.describe().unwrap();
-        says(page, &format!("| {} | {name} |", errno.0));
+        says(page, &format!(" {} {name} ", errno.0));
     }
 }
 

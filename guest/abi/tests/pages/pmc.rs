@@ -1,7 +1,7 @@
 //! PMC.md.
 
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::pmc::{self, CounterId};
+use kvmprof_abi::pmc::{self, CounterId, CounterSource};
 use kvmprof_abi::wire;
 use kvmprof_abi::wire::device;
 
@@ -18,19 +18,26 @@ fn numbers_of_pmc() {
         Errno::EINVAL,
         Errno::EINPROGRESS,
     ];
-    says_numbers(PMC, device::PMC, "`", &[of_calls, of_counters].concat());
+    says_numbers(PMC, device::PMC, &[of_calls, of_counters].concat());
     let device = wire::device::PMC;
     says(PMC, &format!("(device {device}, minor 0)"));
     says(PMC, &format!("`{}`", pmc::NODE));
     says(PMC, &format!("{} bytes, little-endian", pmc::Call::SIZE));
-    says(PMC, &format!("returns {} |", pmc::COUNTERS));
-    for counter in CounterId::ALL {
-        let (number, name) = (counter.number(), counter.name());
-        let (source, what) = (counter.source().name(), counter.description());
-        says(PMC, &format!("| {number} | {name} | {source} | {what} |"));
+    says(PMC, &format!("(returns {})", pmc::COUNTERS));
+    for source in [
+        CounterSource::Kvmprof,
+        CounterSource::Kvm,
+        CounterSource::Processor,
+    ] {
+        let own = CounterId::ALL
+            .iter()
+            .filter(|counter| counter.source() == source);
+        let counters = own.map(|counter| format!("{} {}", counter.number(), counter.name()));
+        let counters = counters.collect::<Vec<_>>().join(", ");
+        says(PMC, &format!("- {}: {counters}", source.name()));
     }
     for function in pmc::Function::ALL {
-        says(PMC, &format!("| {} | `", function as u32));
+        says(PMC, &format!(" {} `", function as u32));
     }
 }
 

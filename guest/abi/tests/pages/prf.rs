@@ -11,13 +11,13 @@ const PRF: &str = include_str!("../../PRF.md");
 #[test]
 fn numbers_of_prf() {
     let errnos = [Errno::ENOSPC, Errno::E2BIG, Errno::EBUSY, Errno::EINVAL];
-    says_numbers(PRF, device::PRF, "`", &errnos);
+    says_numbers(PRF, device::PRF, &errnos);
     let (least, most) = (prf::MIN_ADDRESSES, prf::MAX_ADDRESSES);
     says(PRF, &format!("{least} to `PRF_GETMAX` addresses"));
     says(PRF, &format!("fewer than {least} addresses"));
     says(PRF, &format!("may have {most} addresses"));
     says(PRF, &format!("and {} bytes long", prf::WORD_SIZE));
-    says(PRF, &format!("| {} | `{}` |", prf::ALL_VCPUS, prf::NODE));
+    says(PRF, &format!("{}, `{}`", prf::ALL_VCPUS, prf::NODE));
     says(PRF, &format!("{} times a second", prf::RATE_HZ));
     assert_eq!((prf::STATUS_ON, prf::STATUS_LOADED), (1, 2));
     let (each, more) = (prf::read_size(1) - prf::read_size(0), prf::read_size(0));

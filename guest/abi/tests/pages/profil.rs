@@ -12,7 +12,7 @@ const PROFIL: &str = include_str!("../../PROFIL.md");
 #[test]
 fn numbers_of_profil() {
     let errnos = [Errno::ENXIO, Errno::EFAULT, Errno::EINVAL, Errno::ENOSPC];
-    says_numbers(PROFIL, device::PROFIL, "`", &errnos);
+    says_numbers(PROFIL, device::PROFIL, &errnos);
     let device = wire::device::PROFIL;
     says(PROFIL, &format!("(device {device}, minor 0)"));
     says(PROFIL, &format!("`{}`", profil::NODE));
@@ -35,7 +35,7 @@ fn numbers_of_profil() {
     }
     for state in State::ALL {
         let (number, what) = (state as u32, state.describe());
-        says(PROFIL, &format!("| {number} | {what} |"));
+        says(PROFIL, &format!("{number} {what}"));
     }
 }
 

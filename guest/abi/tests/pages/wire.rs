@@ -78,7 +78,7 @@ fn numbers_of_the_wire() {
         ("max_outstanding", wire::MAX_OUTSTANDING),
         ("max_handles", wire::MAX_HANDLES),
     ] {
-        says(WIRE, &format!("| `{name}` | {value} |"));
+        says(WIRE, &format!("{name} {value} "));
     }
     for (number, name) in [
         (wire::device::PCS, "pcs"),
@@ -89,7 +89,7 @@ fn numbers_of_the_wire() {
         (wire::device::CONTROL, "control"),
         (wire::device::PROCESS_LIST, "process list"),
     ] {
-        says(WIRE, &format!("| {number} | {name} |"));
+        says(WIRE, &format!("- {number} {name}: "));
     }
     for (kind, name) in [
         (Kind::Hello, "hello"),
@@ -101,7 +101,7 @@ fn numbers_of_the_wire() {
         (Kind::Cancel, "cancel"),
         (Kind::Close, "close"),
     ] {
-        says(WIRE, &format!("| {} | {name} |", kind as u16));
+        says(WIRE, &format!(" {} {name} ", kind as u16));
     }
     says(WIRE, &format!("up to {} bytes", wire::MAX_HELLO));
     let of_calls = [Errno::EINTR, Errno::ENXIO, Errno::EBADF, Errno::EAGAIN];
@@ -109,7 +109,7 @@ fn numbers_of_the_wire() {
     let of_limits = [Errno::EINVAL, Errno::EMFILE, Errno::ENOBUFS, Errno::ENOMEM];
     for errno in [of_calls, of_devices, of_limits].concat() {
         let (name, _) = errno.describe().unwrap();
-        says(WIRE, &format!("| {} | {name} |", errno.0));
+        says(WIRE, &format!(" {} {name} ", errno.0));
     }
 }
 
@@ -117,6 +117,6 @@ fn numbers_of_the_wire() {
 fn commands_of_control() {
     for command in of_device(device::CONTROL) {
         let (name, number) = (command.name, command.number);
-        says(WIRE, &format!("| {number:#06x} | `{name}` |"));
+        says(WIRE, &format!("- `{name}` {number:#06x}"));
     }
 }

@@ -1,9 +1,5 @@
-//! `kvmprof jail`: runs `kvmprof run` with namespaces, a root folder, a user and limits of its own, as Firecracker's
-//! jailer does.
-//!
-//! Files in the jail have the same paths as outside. The jail's root is an empty file system in memory, which vanishes
-//! with the jail. It contains one folder that the guest's kvmprof may write to, and the files that the options of `run`
-//! and `--bind` name.
+//! `kvmprof jail`: runs `kvmprof run` with namespaces, a root folder, a user and limits of its own (`docs/jail.md`), as
+//! Firecracker's jailer does.
 
 mod background;
 mod cgroup;
