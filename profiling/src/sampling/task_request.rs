@@ -135,7 +135,7 @@ mod tests {
     fn a_thread_does_not_wait_for_the_profiler() {
         let request = TaskRequest::default();
         request.ask(Box::default());
-        let held = request.lock();
+        let held = lock(&request.slot);
         assert!(!request.carry_out(|_| true));
         drop(held);
         assert!(request.carry_out(|_| false));
