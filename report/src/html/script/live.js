@@ -91,8 +91,7 @@ function heldFocus() {
   const box = active?.closest("[id]");
   return () => {
     if (!active || !box || active.isConnected) return;
-    /** @type {HTMLElement[]} */
-    const others = [...box.querySelectorAll(active.localName)];
+    const others = /** @type {HTMLElement[]} */ ([...box.querySelectorAll(active.localName)]);
     others.find((one) => one.textContent === active.textContent && one.ariaLabel === active.ariaLabel)?.focus({ preventScroll: true });
   };
 }
