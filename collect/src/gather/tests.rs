@@ -215,7 +215,7 @@ fn names_are_bounded_or_dropped() {
 #[test]
 fn endless_names_and_stacks_take_bounded_memory() {
     let mut gather = begun();
-    for number in 0..20_000 {
+    for number in 0..20_000_i32 {
         let pc = u64::from(number.unsigned_abs());
         let bytes = block_without_stack(1, number, &format!("n{number}"), pc);
         gather.feed(&bytes, at(5, 0)).unwrap();

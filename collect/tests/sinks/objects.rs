@@ -54,7 +54,7 @@ impl Store {
     }
 
     /// A sink of files of this length in seconds.
-    fn sink(&self, seconds: u32) -> SinkKind {
+    fn sink(&self, seconds: u64) -> SinkKind {
         SinkKind::Objects {
             bucket: self.bucket(),
             seconds,

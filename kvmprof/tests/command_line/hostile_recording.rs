@@ -113,11 +113,10 @@ fn add_samples(written: &mut Written) {
             lock: Some(lock),
             ..running
         };
-        let outside = |mode| Sample {
-            mode,
-            ipl: 0,
-            preemption: Preemption::On,
-            ..running
+        let outside = |mode| {
+            let mut sample = running;
+            (sample.mode, sample.ipl, sample.preemption) = (mode, 0, Preemption::On);
+            sample
         };
         let wait = [kernel(3), kernel(4), kernel(7)];
         written.samples_like(&outside(Mode::User), 7, (&[], &user));

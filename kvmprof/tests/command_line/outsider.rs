@@ -4,12 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kvmprof_recording::Mode;
+use kvmprof_recording::{Mode, Sample, StackEnd, comm_of};
 use serde_json::{Value, json};
 
 use super::compiled::Guest;
 use super::devtools::DevTools;
-use super::recordings::Written;
+use super::recordings::{Written, stack_of};
 use super::run;
 
 const KERNEL: u64 = 0xffff_ffff_8100_0010;
@@ -19,12 +19,34 @@ fn recording(guest: &Guest) -> PathBuf {
     let mut written = Written::with_symbols("ffffffff81000000 T copy\nffffffff81001000 T _end\n");
     let inner = guest.mapped(guest.address("outer") + 8);
     let main = guest.mapped(guest.address("main"));
-    let program = (77, b"work".as_slice());
+    let mut time = written.info.began_monotonic_ns;
     for (in_user, in_kernel) in [(600, 200), (500, 300), (700, 100)] {
-        written.samples(in_user, program, Mode::User, (&[], &[inner, main]));
-        written.samples(in_kernel, program, Mode::Kernel, (&[KERNEL], &[main]));
-        let others = 1000 - in_user - in_kernel;
-        written.samples(others, (88, b"other"), Mode::User, (&[], &[0x40_1000]));
+        for (ticks, pid, kernel, user) in [
+            (in_user, 77, &[][..], &[inner, main][..]),
+            (in_kernel, 77, &[KERNEL], &[main]),
+            (1000 - in_user - in_kernel, 88, &[], &[0x40_1000]),
+        ] {
+            let frames = [kernel, user].concat();
+            for _ in 0..ticks {
+                time += 1_000_000;
+                let sample = Sample {
+                    time,
+                    pc: frames[0],
+                    pid,
+                    tid: pid,
+                    comm: comm_of(if pid == 77 { "work" } else { "other" }),
+                    address_space: 0x9000,
+                    mode: if kernel.is_empty() {
+                        Mode::User
+                    } else {
+                        Mode::Kernel
+                    },
+                    stack: stack_of(kernel.len(), user.len(), StackEnd::Complete),
+                    ..Sample::default()
+                };
+                written.push(&sample.into(), &frames);
+            }
+        }
         written.end_block();
     }
     let functions = ["outer", "main"].map(|name| guest.function(name).clone());

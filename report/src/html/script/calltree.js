@@ -26,6 +26,7 @@ class CallTree {
 
   /** @param {HTMLElement} box @param {(frame: Frame, view: View) => void} select */
   constructor(box, select) {
+    this.box = box;
     this.select = select;
     const columns = isComparison ? ["before", "after", "change"] : ["total", "", "self", ""];
     this.columns = [...columns, "function", "module"];
@@ -72,7 +73,10 @@ class CallTree {
     this.isCrowded = rest.length > 0;
     this.elements = new Map();
     this.hits = frames.filter((frame) => frame.fn >= 0 && this.isHit?.(frame.name));
+    const top = this.box.scrollTop;
     this.body.replaceChildren(...frames.map((frame) => this.row(frame)));
+    // Browsers may scroll to keep a row in place that isn't there any more.
+    this.box.scrollTop = top;
     if (!this.elements.has(this.current)) this.current = "";
     const current = this.elements.get(this.current);
     current?.setAttribute("tabindex", "0");

@@ -66,12 +66,14 @@ function take(page) {
     return;
   }
   const [giveFocus, hadTip] = [heldFocus(), !element("tip").hidden];
+  const scrolled = ["timeline", "rows", "chart", "details"].map((id) => ({ box: element(id), top: element(id).scrollTop }));
   lanes.at.bin = Math.floor(lanes.at.bin * width / data.width);
   if (lanes.anchor !== null) lanes.anchor = Math.floor(lanes.anchor * width / data.width);
   // A chart has other bins now.
   if (selection?.flames instanceof ChartLane) selection = selection.fn < 0 ? null : { fn: selection.fn, frame: null, flames: null };
   refresh();
   followHidden();
+  for (const { box, top } of scrolled) box.scrollTop = top;
   giveFocus();
   if (hadTip) moveAgain();
 }
@@ -91,8 +93,7 @@ function heldFocus() {
   const box = active?.closest("[id]");
   return () => {
     if (!active || !box || active.isConnected) return;
-    /** @type {HTMLElement[]} */
-    const others = [...box.querySelectorAll(active.localName)];
+    const others = /** @type {HTMLElement[]} */ ([...box.querySelectorAll(active.localName)]);
     others.find((one) => one.textContent === active.textContent && one.ariaLabel === active.ariaLabel)?.focus({ preventScroll: true });
   };
 }
