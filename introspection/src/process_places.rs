@@ -1,9 +1,8 @@
 //! The places in guest memory of the running process's identity, for readers that can't look up anything themselves.
 
-use kvmprof_recording::{COMM_LENGTH, Mode};
+use kvmprof_recording::{COMM_LENGTH, Mode, Preemption};
 use vm_memory::GuestAddress;
 
-use crate::linux::preemption;
 use crate::{Identity, padded};
 
 /// The highest process id plus one (`PID_MAX_LIMIT`, `include/linux/threads.h`).
@@ -145,10 +144,20 @@ fn number(bytes: [u8; COMM_LENGTH], width: u8) -> i64 {
     i64::from_le_bytes([a, b, c, d, e, f, g, h]) << unused >> unused
 }
 
+/// Whether the scheduler could preempt the code at privilege level `cpl`, with this `preempt_count`. It can't if one of
+/// `bits` is set in the count. 0 for `bits` means that the kernel doesn't count everything that disables preemption.
+pub fn preemption(cpl: u8, bits: u32, count: Option<u32>) -> Preemption {
+    match count {
+        _ if bits == 0 => Preemption::Unknown,
+        _ if cpl != 0 => Preemption::On,
+        Some(count) if count & bits == 0 => Preemption::On,
+        Some(_) => Preemption::Off,
+        None => Preemption::Unknown,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use kvmprof_recording::Preemption;
-
     use super::*;
 
     fn places(is_linux: bool) -> ProcessPlaces {

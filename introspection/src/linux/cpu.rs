@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use crate::{Identity, PhysicalMemory, Registers, Stack, VcpuIntrospector, padded};
 use kvmprof_recording::{COMM_LENGTH, LockWait, Mode};
 
-use super::modes::{kernel_mode, preemption};
+use super::modes::kernel_mode;
 use super::modules::KnownModules;
 use super::placement::Placement;
 use super::processes::{GuestProcesses, ProcessFollower, ProcessMap, ProcessView, RunningTask};
@@ -15,6 +15,7 @@ use super::task_layout::PerCpu;
 use super::view::{KernelView, kernel_pointer};
 use super::{KERNEL_MAP, LinuxKnowledge, TaskReader};
 use crate::image::types::Missing;
+use crate::process_places::preemption;
 use crate::unwind::StackSource;
 
 /// The highest process id plus one (`PID_MAX_LIMIT`, `include/linux/threads.h`).

@@ -49,7 +49,6 @@ pub use build_files::BuildFiles;
 pub use cpu::Cpu;
 pub use from_kernel_image::{kernel_symbols, release as kernel_release, release_of_file};
 pub use kernel_watch::{KernelPulse, KernelWatch};
-pub use modes::preemption;
 pub use modules::{ModuleOmissions, Modules, NewFunctions};
 pub use processes::{
     Area, Backing, FileIdentity, GuestProcesses, ListedProcess, MappedFile, PerfMapPlace,

@@ -1,23 +1,11 @@
-//! The mode of a vCPU in the kernel, and whether it can be preempted.
+//! The mode of a vCPU in the kernel.
 
-use kvmprof_recording::{Mode, Preemption};
+use kvmprof_recording::Mode;
 
 use super::cpu::Task;
 use super::task_layout::SOFTIRQ;
 use super::view::KernelView;
 use crate::PhysicalMemory;
-
-/// Whether the scheduler could preempt the code at privilege level `cpl`, with this `preempt_count`. It can't if one of
-/// `bits` is set in the count. 0 for `bits` means that the kernel doesn't count everything that disables preemption.
-pub fn preemption(cpl: u8, bits: u32, count: Option<u32>) -> Preemption {
-    match count {
-        _ if bits == 0 => Preemption::Unknown,
-        _ if cpl != 0 => Preemption::On,
-        Some(count) if count & bits == 0 => Preemption::On,
-        Some(_) => Preemption::Off,
-        None => Preemption::Unknown,
-    }
-}
 
 /// The mode of a vCPU in the kernel that isn't halted, with this `preempt_count`.
 pub fn kernel_mode<M: PhysicalMemory>(

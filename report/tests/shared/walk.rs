@@ -4,11 +4,11 @@
 
 use std::path::Path;
 
-use kvmprof_recording::file::RecordingInfo;
-use kvmprof_recording::{Mode, Sample, StackEnd, Ticks, comm_of};
+use kvmprof_recording::file::{Account, Block, Kind, RecordingInfo, SamplesEncoder, header};
+use kvmprof_recording::{Mode, Sample, StackEnd, StackParts, Ticks, comm_of};
 
 use super::random::Random;
-use super::recordings::{Written, stack_of};
+use super::recordings::stack_of;
 
 /// The start, in ns.
 pub const BEGAN: u64 = 7_000_000_000;
@@ -39,30 +39,39 @@ impl Random {
 /// Writes a recording of about `ticks` ticks to `path`. The same `seed` gives the same one.
 pub fn write(path: &Path, seed: u64, ticks: u64) {
     let mut random = Random(seed.max(1));
-    let symbols = (0..).zip(FUNCTIONS);
-    let symbols =
-        symbols.map(|(number, name)| format!("{:x} T {name}\n", KERNEL + number * FUNCTION));
-    let mut written = Written::with_symbols(&symbols.collect::<String>());
-    written.info = RecordingInfo {
+    let info = RecordingInfo {
+        program: "0.1.0".to_owned(),
         kernel: "walk".to_owned(),
         vcpus: VCPUS.into(),
         hz: HZ,
-        jitter: false,
-        memory_bytes: 0,
-        began_ns: 0,
+        clock: "thread".to_owned(),
         began_monotonic_ns: BEGAN,
-        ..written.info
+        stacks: StackParts {
+            kernel: true,
+            user: true,
+        },
+        ..RecordingInfo::default()
     };
+    let symbols = (0..).zip(FUNCTIONS);
+    let symbols =
+        symbols.map(|(number, name)| format!("{:x} T {name}\n", KERNEL + number * FUNCTION));
+    let symbols = Block::encode(Kind::Symbols, symbols.collect::<String>().as_bytes()).unwrap();
+    let mut bytes = [&header()[..], &info.to_block().unwrap(), &symbols].concat();
+    let mut encoder = SamplesEncoder::default();
+    let mut account = Account::default();
     let mut times = [BEGAN; VCPUS as usize];
     for number in 0..ticks {
         let vcpu = u16::try_from(number % u64::from(VCPUS)).unwrap();
         let (ticks, frames) = run(&mut random, vcpu, &mut times[usize::from(vcpu)]);
-        written.push(&ticks, &frames);
+        account.enter(&ticks);
+        encoder.push(&ticks, &frames);
         if number % BLOCK == BLOCK - 1 {
-            written.end_block();
+            bytes.extend(encoder.take().to_blocks().unwrap());
         }
     }
-    written.write(path);
+    bytes.extend(encoder.take().to_blocks().unwrap());
+    bytes.extend(account.to_block().unwrap());
+    std::fs::write(path, bytes).unwrap();
 }
 
 /// The next run of a vCPU's ticks, and the frames of its sample.
