@@ -96,13 +96,12 @@ impl Cpu {
                     linux.find_direct_map(memory, placement, pointer, physical);
                 }
             }
-            self.seen = Some(RunningTask {
-                task: task.address,
-                pid: task.process,
-            });
+            let seen = RunningTask::new(linux, &view, task);
+            self.seen = Some(seen);
             identity.pid = task.process;
             identity.tid = task.thread;
             identity.comm = comm(linux, &view, task.address);
+            identity.started = seen.process_started(linux, &view, task.thread);
             if want_process_group {
                 identity.process_group = process_group(linux, &view, task).unwrap_or(-1);
             }
@@ -237,13 +236,10 @@ impl VcpuIntrospector {
             return;
         };
         let view = linux.view(memory, registers);
-        let still = view.and_then(|view| task_at(linux, &view, task));
-        self.cpu.seen = still
-            .filter(|task| task.process == pid)
-            .map(|task| RunningTask {
-                task: task.address,
-                pid: task.process,
-            });
+        self.cpu.seen = view.and_then(|view| {
+            let still = task_at(linux, &view, task)?;
+            (still.process == pid).then(|| RunningTask::new(linux, &view, &still))
+        });
     }
 
     /// The mappings of the process that [`VcpuIntrospector::identify`] has just found, if this vCPU sees the process

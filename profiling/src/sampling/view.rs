@@ -47,6 +47,7 @@ pub fn in_nested_guest(vcpu: u16, identity: &Identity, time: u64) -> Sample {
         cpl: USER,
         mode: identity.mode,
         comm: identity.comm,
+        started: identity.started,
         ..Sample::default()
     }
 }
@@ -168,6 +169,7 @@ impl<M: PhysicalMemory> VcpuView<M> {
             preemption: identity.preemption,
             lock,
             inner_tid,
+            started: identity.started,
         }
     }
 

@@ -11,7 +11,7 @@ use super::process_layout::ProcessLayout;
 use super::{Area, Backing, ProcessMap, UnwinderSlot, UserMemory, files, user_memory};
 use crate::Registers;
 use crate::linux::LinuxKnowledge;
-use crate::linux::cpu::process_name;
+use crate::linux::cpu::{Task, process_name};
 use crate::linux::view::KernelView;
 use crate::unwind::UnwindCache;
 
@@ -26,13 +26,47 @@ const MAX_NAMES: usize = 256 << 10;
 const RECHECK_CHANGED: u64 = 100_000_000;
 const RECHECK_SAME: u64 = 1_000_000_000;
 
-/// A running task: its `task_struct`, and its process.
+/// A running task: its `task_struct`, its process, and when it was started.
 #[derive(Clone, Copy, Debug)]
 pub struct RunningTask {
     /// Its guest virtual address.
     pub task: u64,
     /// The process's id.
     pub pid: i32,
+    /// When this thread was started, in ns of the guest's CLOCK_MONOTONIC; `None` if unknown.
+    pub started: Option<u64>,
+}
+
+impl RunningTask {
+    /// The `task`, as it is now.
+    pub fn new<M: PhysicalMemory>(
+        linux: &LinuxKnowledge,
+        view: &KernelView<'_, M>,
+        task: &Task,
+    ) -> Self {
+        let instances = linux.instances.as_ref();
+        Self {
+            task: task.address,
+            pid: task.process,
+            started: instances.and_then(|layout| layout.thread_started(view, task.address)),
+        }
+    }
+
+    /// When its process was started, in ns of the guest's CLOCK_MONOTONIC; 0 if unknown. The thread's id is `tid`.
+    pub fn process_started<M: PhysicalMemory>(
+        &self,
+        linux: &LinuxKnowledge,
+        view: &KernelView<'_, M>,
+        tid: i32,
+    ) -> u64 {
+        let instances = linux.instances.as_ref();
+        let started = if tid == self.pid {
+            self.started
+        } else {
+            instances.and_then(|layout| layout.process_started(view, self.task))
+        };
+        started.unwrap_or_default()
+    }
 }
 
 /// Values that change with the executable mappings or with labels. A new address space may have the same address as an earlier one,
@@ -154,6 +188,7 @@ impl ProcessFollower {
             name: process_name(linux, view, seen.task),
             perf_map,
             labels: Labelled::new(linux, layout, view, seen.task).texts(view.space()),
+            started: labels.started(),
             unwinder,
             ..ProcessMap::new(root, seen.pid, time, areas)
         });
@@ -341,10 +376,12 @@ mod tests {
     const PARENT: RunningTask = RunningTask {
         task: DIRECT_MAP + TASKS + 0x1000,
         pid: 41,
+        started: None,
     };
     const CHILD: RunningTask = RunningTask {
         task: DIRECT_MAP + TASKS + 0x2000,
         pid: 42,
+        started: None,
     };
 
     fn area(begin: u64) -> AreaPlan {

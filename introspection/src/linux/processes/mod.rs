@@ -57,6 +57,8 @@ pub struct ProcessMap {
     pub perf_map: PerfMapPlace,
     /// The labels of the process.
     pub labels: BTreeMap<String, String>,
+    /// When it was started, in ns of the guest's CLOCK_MONOTONIC; 0 if unknown.
+    pub started: u64,
     /// When the mappings were read, in ns of CLOCK_MONOTONIC.
     pub time: u64,
     /// Sorted by address, without overlaps.
@@ -167,6 +169,7 @@ impl ProcessMap {
             name: [0; COMM_LENGTH],
             perf_map: PerfMapPlace::default(),
             labels: BTreeMap::new(),
+            started: 0,
             time,
             areas,
             unwinder: Arc::default(),
