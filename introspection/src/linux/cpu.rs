@@ -8,7 +8,7 @@ use kvmprof_recording::{COMM_LENGTH, LockWait, Mode};
 use super::modes::{kernel_mode, preemption};
 use super::modules::KnownModules;
 use super::placement::Placement;
-use super::processes::{self, GuestProcesses, ProcessFollower, ProcessMap, RunningTask};
+use super::processes::{self, GuestProcesses, InnerIds, ProcessFollower, ProcessMap, RunningTask};
 use super::stacks::KnownCode;
 use super::task_layout::PerCpu;
 use super::view::{KernelView, kernel_pointer};
@@ -40,6 +40,7 @@ pub struct Cpu {
     /// The task that was running at the last sample.
     seen: Option<RunningTask>,
     follower: ProcessFollower,
+    inner_ids: InnerIds,
 }
 
 impl Cpu {
@@ -53,6 +54,7 @@ impl Cpu {
             other: (0, 0),
             seen: None,
             follower: ProcessFollower::default(),
+            inner_ids: InnerIds::default(),
         }
     }
 
@@ -265,16 +267,15 @@ impl VcpuIntrospector {
     ///
     /// Bounded like `identify`.
     pub fn inner_tid<M: PhysicalMemory>(
-        &self,
+        &mut self,
         memory: &M,
         registers: &Registers,
         tid: i32,
     ) -> Option<i32> {
         let linux = self.knowledge.linux()?;
-        let layout = linux.processes.as_ref()?.perf_map.as_ref().ok()?;
         let view = linux.view(memory, registers)?;
-        let (level, own) = layout.innermost_pid(&view, self.cpu.seen?.task, tid)?;
-        (level > 0).then_some(own)
+        let seen = self.cpu.seen?;
+        self.cpu.inner_ids.find(linux, &view, seen, tid)
     }
 
     /// The processes of a Linux guest, while the vCPU is stopped with `registers`. The running one is that which

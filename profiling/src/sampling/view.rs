@@ -174,8 +174,8 @@ impl<M: PhysicalMemory> VcpuView<M> {
     }
 
     /// The id in its innermost pid namespace of the thread of the last sample, if recordings want it, which also have the processes.
-    pub fn inner_tid(&self, registers: &Registers, tid: i32) -> Option<i32> {
-        let wanted = self.processes.then_some(&self.introspector)?;
+    pub fn inner_tid(&mut self, registers: &Registers, tid: i32) -> Option<i32> {
+        let wanted = self.processes.then_some(&mut self.introspector)?;
         wanted.inner_tid(&self.memory, registers, tid)
     }
 

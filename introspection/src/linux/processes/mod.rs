@@ -11,6 +11,7 @@ mod container;
 mod directories;
 mod files;
 mod follower;
+mod inner_ids;
 mod instance;
 #[cfg(test)]
 mod instance_tests;
@@ -36,6 +37,7 @@ pub use areas::can_write;
 pub use budget::MapBudget;
 pub use container::labels as labels_of_group;
 pub use follower::{ProcessFollower, RunningTask};
+pub use inner_ids::InnerIds;
 pub use instance::{
     GuestProcesses, InstanceLayout, ListedProcess, ProcessFate, ProcessInstance, ProcessOrigin,
 };
