@@ -99,6 +99,8 @@ pub struct Identity {
     pub comm: [u8; COMM_LENGTH],
     /// Whether the guest's scheduler could preempt the code.
     pub preemption: Preemption,
+    /// When the process was started, in ns of the guest's CLOCK_MONOTONIC; 0 if unknown.
+    pub started: u64,
 }
 
 impl Identity {
@@ -111,6 +113,7 @@ impl Identity {
             process_group: -1,
             comm: [0; COMM_LENGTH],
             preemption: Preemption::Unknown,
+            started: 0,
         }
     }
 

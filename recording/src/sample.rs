@@ -219,6 +219,8 @@ pub struct Sample {
     pub lock: Option<LockWait>,
     /// The thread's id in its innermost pid namespace; `None` if that is the guest's first one, or unknown.
     pub inner_tid: Option<i32>,
+    /// When the process was started, in ns of the guest's CLOCK_MONOTONIC; 0 if unknown, and in recordings, where it is a label of the process.
+    pub started: u64,
 }
 
 impl Sample {

@@ -1,4 +1,4 @@
-"""Takes OTLP profiles and pprof pushes. Prints its port, then a line of JSON for each request: receiver.py [PORT [FOLDER]]
+"""Takes OTLP profiles and pprof pushes. Prints its port, then a line of JSON for each request: receiver.py [[ADDRESS:]PORT [FOLDER]]
 
 With a FOLDER of certificates.py it uses TLS, and takes requests to `/shown` only from clients with a certificate of that authority.
 
@@ -147,7 +147,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 def main(port="0", folder=None):
     # Each connection has a thread, so that one that is kept open doesn't block others.
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", int(port)), Handler)
+    address, _, port = port.rpartition(":")
+    server = http.server.ThreadingHTTPServer((address or "127.0.0.1", int(port)), Handler)
     if folder:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=f"{folder}/ca.pem")
         context.verify_mode = ssl.CERT_OPTIONAL

@@ -9,7 +9,9 @@ use kvmprof_recording::{COMM_LENGTH, LockWait, Mode};
 use super::modes::kernel_mode;
 use super::modules::KnownModules;
 use super::placement::Placement;
-use super::processes::{GuestProcesses, ProcessFollower, ProcessMap, ProcessView, RunningTask};
+use super::processes::{
+    GuestProcesses, InnerIds, ProcessFollower, ProcessMap, ProcessView, RunningTask,
+};
 use super::stacks::KnownCode;
 use super::task_layout::PerCpu;
 use super::view::{KernelView, kernel_pointer};
@@ -41,6 +43,7 @@ pub struct Cpu {
     /// The task that was running at the last sample.
     seen: Option<RunningTask>,
     follower: ProcessFollower,
+    inner_ids: InnerIds,
 }
 
 impl Cpu {
@@ -54,6 +57,7 @@ impl Cpu {
             other: (0, 0),
             seen: None,
             follower: ProcessFollower::default(),
+            inner_ids: InnerIds::default(),
         }
     }
 
@@ -97,13 +101,12 @@ impl Cpu {
                     linux.find_direct_map(memory, placement, pointer, physical);
                 }
             }
-            self.seen = Some(RunningTask {
-                task: task.address,
-                pid: task.process,
-            });
+            let seen = RunningTask::new(&view, task);
+            self.seen = Some(seen);
             identity.pid = task.process;
             identity.tid = task.thread;
             identity.comm = comm(&view, task.address);
+            identity.started = seen.process_started(&view, task.thread);
             if want_process_group {
                 identity.process_group = process_group(&view, task).unwrap_or(-1);
             }
@@ -232,13 +235,10 @@ impl VcpuIntrospector {
             return;
         };
         let view = linux.view(memory, registers);
-        let still = view.and_then(|view| task_at(&view, task));
-        self.cpu.seen = still
-            .filter(|task| task.process == pid)
-            .map(|task| RunningTask {
-                task: task.address,
-                pid: task.process,
-            });
+        self.cpu.seen = view.and_then(|view| {
+            let still = task_at(&view, task)?;
+            (still.process == pid).then(|| RunningTask::new(&view, &still))
+        });
     }
 
     /// The mappings of the process that [`VcpuIntrospector::identify`] has just found, if this vCPU sees the process
@@ -264,16 +264,15 @@ impl VcpuIntrospector {
     ///
     /// Bounded like `identify`.
     pub fn inner_tid<M: PhysicalMemory>(
-        &self,
+        &mut self,
         memory: &M,
         registers: &Registers,
         tid: i32,
     ) -> Option<i32> {
         let linux = self.knowledge.linux()?;
-        let layout = linux.processes.as_ref()?.perf_map.as_ref().ok()?;
         let view = linux.view(memory, registers)?;
-        let (level, own) = layout.innermost_pid(&view, self.cpu.seen?.task, tid)?;
-        (level > 0).then_some(own)
+        let seen = self.cpu.seen?;
+        self.cpu.inner_ids.find(&view, seen, tid)
     }
 
     /// The processes of a Linux guest, while the vCPU is stopped with `registers`. The running one is that which

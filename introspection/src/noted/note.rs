@@ -43,6 +43,7 @@ pub fn identify<M: PhysicalMemory>(
             .unwrap_or(-1),
         comm: padded(comm.unwrap_or([0; COMM_LENGTH])),
         preemption: Preemption::Unknown,
+        started: 0,
     }
 }
 
@@ -94,6 +95,7 @@ mod tests {
             process_group: 77,
             comm: *b"spinner\0\0\0\0\0\0\0\0\0",
             preemption: Preemption::Unknown,
+            started: 0,
         };
         assert_eq!(look(12, 0, 3, false), expected);
         assert_eq!(look(-3, 0, 3, false).pid, -1);

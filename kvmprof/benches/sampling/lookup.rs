@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
-use kvmprof_introspection::{GuestKnowledge, Identity, Registers, VcpuIntrospector};
+use kvmprof_introspection::{GuestKnowledge, Registers, VcpuIntrospector};
 use kvmprof_introspection_fixtures::kernel::HOT;
 use kvmprof_introspection_fixtures::linux_guest::LinuxGuest;
 use kvmprof_introspection_fixtures::page_tables::{Memory, Tables, long_mode};
+use kvmprof_introspection_fixtures::processes::FixtureMemory;
 use vm_memory::{Bytes, GuestAddress};
 
 use crate::median;
@@ -55,7 +56,19 @@ fn linux() -> anyhow::Result<()> {
             report(&format!("Linux, {mode}"), group, look);
         }
     }
+    inner_id(&guest, &mut vcpu)?;
     turns(&guest, &mut vcpu)
+}
+
+/// The id of a thread in its pid namespace, which recordings have beside the other one.
+fn inner_id(guest: &LinuxGuest, vcpu: &mut VcpuIntrospector) -> anyhow::Result<()> {
+    FixtureMemory::new(guest, HOT.areas).namespaces(1, &[PID, 7], 0, 0);
+    let user = guest.user();
+    vcpu.identify(&guest.memory, &user, false, false);
+    let mut look = || vcpu.inner_tid(&guest.memory, black_box(&user), PID);
+    ensure!(look() == Some(7), "The thread's id is another one");
+    report("Linux, id in a pid namespace", false, look);
+    Ok(())
 }
 
 /// Lookups that each find another task, in another page, which has more cache misses than a single task.
@@ -115,7 +128,7 @@ fn note() -> anyhow::Result<()> {
 }
 
 /// Prints the time of one `look`.
-fn report(name: &str, group: bool, mut look: impl FnMut() -> Identity) {
+fn report<T>(name: &str, group: bool, mut look: impl FnMut() -> T) {
     let rounds: Vec<f64> = (0..ROUNDS)
         .map(|_| {
             let start = Instant::now();

@@ -141,7 +141,7 @@ impl Profiler {
         let any = clocks.drain(|maps, ticks, frames| {
             // Consumers get what a sample needs before the sample.
             for map in maps.drain(..) {
-                names.note_main_thread(map.pid, map.name);
+                names.note_main_thread(map.pid, map.name, map.started);
                 if let Some(block) = processes.enter(map) {
                     consumers.iter_mut().for_each(|one| one.take_block(&block));
                 }

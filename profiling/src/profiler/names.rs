@@ -23,14 +23,16 @@ struct Name {
     comm: [u8; COMM_LENGTH],
 }
 
-/// A process's name, and when it was last seen: the higher, the later.
+/// A process's name, when it was started, 0 if unknown, and when it was last seen: the higher, the later.
 #[derive(Debug)]
 struct Process {
     name: Name,
+    started: u64,
     turn: u64,
 }
 
-/// The last name of each process that was seen, or that of its main thread if that was ever sampled.
+/// The last name of each process that was seen, or that of its main thread if that was ever sampled. A process that was started later than one
+/// of the same id is another one.
 #[derive(Debug, Default)]
 pub struct Names {
     processes: BTreeMap<i32, Process>,
@@ -53,15 +55,15 @@ impl Names {
     /// Notes the process of `sample`, if it has a name.
     pub fn note(&mut self, sample: &Sample) {
         let Sample { pid, tid, comm, .. } = *sample;
-        self.add(pid, Name { tid, comm });
+        self.add(pid, Name { tid, comm }, sample.started);
     }
 
-    /// Notes the name of the main thread of process `pid`, which need not have been sampled.
-    pub fn note_main_thread(&mut self, pid: i32, comm: [u8; COMM_LENGTH]) {
-        self.add(pid, Name { tid: pid, comm });
+    /// Notes the name of the main thread, which need not have been sampled, of process `pid`, which was started at `started`, 0 if that is unknown.
+    pub fn note_main_thread(&mut self, pid: i32, comm: [u8; COMM_LENGTH], started: u64) {
+        self.add(pid, Name { tid: pid, comm }, started);
     }
 
-    fn add(&mut self, pid: i32, name: Name) {
+    fn add(&mut self, pid: i32, name: Name, started: u64) {
         if pid < 0 || name.comm == [0; COMM_LENGTH] {
             return;
         }
@@ -69,11 +71,20 @@ impl Names {
         let turn = self.turns;
         let is_new = if let Some(known) = self.processes.get_mut(&pid) {
             known.turn = turn;
-            let is_better = known.name.tid != pid || name.tid == pid;
+            let is_other = started != 0 && known.started != 0 && started != known.started;
+            if started != 0 {
+                known.started = started;
+            }
+            let is_better = is_other || known.name.tid != pid || name.tid == pid;
             is_better && std::mem::replace(&mut known.name, name) != name
         } else {
             self.make_room();
-            self.processes.insert(pid, Process { name, turn });
+            let process = Process {
+                name,
+                started,
+                turn,
+            };
+            self.processes.insert(pid, process);
             true
         };
         self.changes += u64::from(is_new);
@@ -164,6 +175,32 @@ mod tests {
         names.note(&sample(7, 9, "worker"));
         names.note(&sample(7, 7, "renamed"));
         assert_eq!(names.table(), "7\t7\trenamed\n");
+    }
+
+    /// The main thread of a process that has the id of one that has ended may never be sampled.
+    #[test]
+    fn a_later_process_with_the_same_id_has_its_own_name() {
+        let mut names = Names::default();
+        let mut note = |tid, name, started| {
+            names.note(&Sample {
+                started,
+                ..sample(7, tid, name)
+            });
+            names.table()
+        };
+        assert_eq!(note(7, "server", 5), "7\t7\tserver\n");
+        assert_eq!(note(9, "worker", 5), "7\t7\tserver\n");
+        assert_eq!(note(12, "other", 6), "7\t12\tother\n");
+        assert_eq!(note(7, "client", 6), "7\t7\tclient\n");
+        // Of which process this is isn't known.
+        assert_eq!(note(12, "other", 0), "7\t7\tclient\n");
+        // By its mappings.
+        names.note_main_thread(7, comm_of("next"), 8);
+        names.note(&Sample {
+            started: 8,
+            ..sample(7, 14, "worker")
+        });
+        assert_eq!(names.table(), "7\t7\tnext\n");
     }
 
     #[test]

@@ -169,7 +169,9 @@ fn a_text_beyond_the_limit_is_not_made() {
     let whole: Arc<[u8]> = vec![0; MAX_TEXT_BYTES].into();
     let kept = profiler.handles.keep(device::PROCESSES, whole).unwrap();
     for (pid, expected) in [(1, Err(Errno::ENOMEM)), (2, Err(Errno::ENOMEM))] {
-        profiler.names.note_main_thread(pid, *b"0123456789abcdef");
+        profiler
+            .names
+            .note_main_thread(pid, *b"0123456789abcdef", 0);
         let handle = profiler.open(Client::Host, device::PROCESSES, 0).unwrap();
         assert_eq!(now(profiler.opened(handle)), expected);
         assert!(!profiler.names.has_table());
@@ -183,7 +185,7 @@ fn a_text_beyond_the_limit_is_not_made() {
 #[test]
 fn a_closed_text_frees_its_memory() {
     let mut profiler = profiler();
-    profiler.names.note_main_thread(1, *b"0123456789abcdef");
+    profiler.names.note_main_thread(1, *b"0123456789abcdef", 0);
     for number in [device::STATUS, device::PROCESSES] {
         let handle = profiler.opened_for(Client::Host, number);
         assert!(profiler.handles.text_bytes() > 0);

@@ -47,6 +47,7 @@ pub fn in_nested_guest(vcpu: u16, identity: &Identity, time: u64) -> Sample {
         cpl: USER,
         mode: identity.mode,
         comm: identity.comm,
+        started: identity.started,
         ..Sample::default()
     }
 }
@@ -168,12 +169,13 @@ impl<M: PhysicalMemory> VcpuView<M> {
             preemption: identity.preemption,
             lock,
             inner_tid,
+            started: identity.started,
         }
     }
 
     /// The id in its innermost pid namespace of the thread of the last sample, if recordings want it, which also have the processes.
-    pub fn inner_tid(&self, registers: &Registers, tid: i32) -> Option<i32> {
-        let wanted = self.processes.then_some(&self.introspector)?;
+    pub fn inner_tid(&mut self, registers: &Registers, tid: i32) -> Option<i32> {
+        let wanted = self.processes.then_some(&mut self.introspector)?;
         wanted.inner_tid(&self.memory, registers, tid)
     }
 

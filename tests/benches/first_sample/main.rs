@@ -45,7 +45,7 @@ fn main() {
     let mut is_late = false;
     for series in SERIES {
         for size in SIZES {
-            let vmm = Vmm::start(series, size);
+            let vmm = Vmm::start(series, size, 1);
             for capture in CAPTURES {
                 let sample = || first_sample(&vmm, capture);
                 let mut took: Vec<_> = std::iter::repeat_with(sample).take(times).collect();

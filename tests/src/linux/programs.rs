@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use kvmprof_lab::{InitramfsBuilder, debian_package};
+
 /// A statically linked program, and the addresses of its instructions.
 #[derive(Clone, Debug)]
 pub struct Program {
@@ -91,6 +93,27 @@ impl Program {
             text: self.text.clone(),
         }
     }
+}
+
+/// Adds libraries of Debian's packages, each given by its package and its name, where Debian's programs look for them, and their loader.
+///
+/// # Panics
+/// If one is unavailable.
+#[must_use]
+pub fn with_libraries(
+    mut builder: InitramfsBuilder,
+    libraries: &[(&'static str, &str)],
+) -> InitramfsBuilder {
+    for &(package, library) in libraries {
+        let root = debian_package(package).expect("a package");
+        let places = ["usr/lib", "lib"].map(|lib| root.join(lib).join("x86_64-linux-gnu"));
+        let mut places = places.into_iter().map(|place| place.join(library));
+        let found = places.find(|path| path.exists()).expect(library);
+        builder = builder.add(found, &format!("/lib/x86_64-linux-gnu/{library}"));
+    }
+    let libc = debian_package("libc6").expect("a package");
+    let loader = libc.join("lib/x86_64-linux-gnu/ld-linux-x86-64.so.2");
+    builder.add(loader, "/lib64/ld-linux-x86-64.so.2")
 }
 
 fn compile(source: &str, link: &[&str], more: &[&str]) -> Vec<u8> {

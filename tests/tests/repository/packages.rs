@@ -7,6 +7,7 @@ use std::process::Command;
 
 use kvmprof_tests::{kvmprof, run_command};
 
+use crate::clean_roots::new_systems_have_what_they_need;
 use crate::deployment::the_image_has_the_packages_files;
 
 /// Maximum bytes of the largest installed program: debug information is in a separate package.
@@ -14,7 +15,7 @@ const LARGEST: [(&str, u64); 2] = [
     ("usr/bin/kvmprof", 17_500_000),
     ("usr/bin/kvmprof-collect", 17_500_000),
 ];
-const PACKAGES: [&str; 5] = [
+pub const PACKAGES: [&str; 5] = [
     "kvmprof",
     "kvmprof-collect",
     "kvmprof-tools",
@@ -139,6 +140,7 @@ fn packages_can_be_installed_used_and_removed() {
     build(debs.path());
     dependencies_of_packages_are_declared(debs.path());
     the_image_has_the_packages_files(debs.path());
+    new_systems_have_what_they_need(debs.path());
     let root = Root::new();
     let files = PACKAGES.map(|name| package(debs.path(), name));
     let install = PathBuf::from("--install");

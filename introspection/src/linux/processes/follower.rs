@@ -9,7 +9,7 @@ use super::labels::{LabelNumbers, Labelled};
 use super::perf_map::PerfMapPlace;
 use super::user_memory::UserMemory;
 use super::{Area, Backing, ProcessMap, ProcessView, UnwinderSlot};
-use crate::linux::cpu::process_name;
+use crate::linux::cpu::{Task, process_name};
 use crate::linux::view::KernelView;
 use crate::unwind::UnwindCache;
 
@@ -24,13 +24,42 @@ const MAX_NAMES: usize = 256 << 10;
 const RECHECK_CHANGED: u64 = 100_000_000;
 const RECHECK_SAME: u64 = 1_000_000_000;
 
-/// A running task: its `task_struct`, and its process.
+/// A running task: its `task_struct`, its process, and when it was started.
 #[derive(Clone, Copy, Debug)]
 pub struct RunningTask {
     /// Its guest virtual address.
     pub task: u64,
     /// The process's id.
     pub pid: i32,
+    /// When this thread was started, in ns of the guest's CLOCK_MONOTONIC; `None` if unknown.
+    pub started: Option<u64>,
+}
+
+impl RunningTask {
+    /// The `task`, as it is now.
+    pub fn new<M: PhysicalMemory>(view: &KernelView<'_, M>, task: &Task) -> Self {
+        let instances = view.linux().instances.as_ref();
+        Self {
+            task: task.address,
+            pid: task.process,
+            started: instances.and_then(|layout| layout.thread_started(view, task.address)),
+        }
+    }
+
+    /// When its process was started, in ns of the guest's CLOCK_MONOTONIC; 0 if unknown. The thread's id is `tid`.
+    pub fn process_started<M: PhysicalMemory>(
+        &self,
+        view: &KernelView<'_, M>,
+        tid: i32,
+    ) -> u64 {
+        let instances = view.linux().instances.as_ref();
+        let started = if tid == self.pid {
+            self.started
+        } else {
+            instances.and_then(|layout| layout.process_started(view, self.task))
+        };
+        started.unwrap_or_default()
+    }
 }
 
 /// Values that change with the executable mappings or with labels. A new address space may have the same address as an earlier one,
@@ -152,6 +181,7 @@ impl ProcessFollower {
             name: process_name(view, seen.task),
             perf_map,
             labels: Labelled::new(view, layout, seen.task).texts(view.space()),
+            started: labels.started(),
             unwinder,
             ..ProcessMap::new(root, seen.pid, time, areas)
         });
@@ -334,10 +364,12 @@ mod tests {
     const PARENT: RunningTask = RunningTask {
         task: DIRECT_MAP + TASKS + 0x1000,
         pid: 41,
+        started: None,
     };
     const CHILD: RunningTask = RunningTask {
         task: DIRECT_MAP + TASKS + 0x2000,
         pid: 42,
+        started: None,
     };
 
     fn area(begin: u64) -> AreaPlan {

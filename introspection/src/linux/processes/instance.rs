@@ -156,6 +156,24 @@ impl InstanceLayout {
         })
     }
 
+    /// When the process of the task at `task` was started, in ns of the guest's CLOCK_MONOTONIC.
+    pub fn process_started<M: PhysicalMemory>(
+        &self,
+        view: &KernelView<'_, M>,
+        task: u64,
+    ) -> Option<u64> {
+        self.thread_started(view, view.pointer(task, self.leader)?)
+    }
+
+    /// When the thread with the `task_struct` at `task` was started, in ns of the guest's CLOCK_MONOTONIC.
+    pub fn thread_started<M: PhysicalMemory>(
+        &self,
+        view: &KernelView<'_, M>,
+        task: u64,
+    ) -> Option<u64> {
+        view.u64(task.wrapping_add(self.started))
+    }
+
     /// The id of the parent of the process with this main thread: 0 if it is the kernel's first one.
     pub(super) fn parent_pid<M: PhysicalMemory>(
         &self,

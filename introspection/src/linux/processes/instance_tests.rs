@@ -67,6 +67,14 @@ fn an_instance_is_identified_by_pid_start_and_program() {
         assert!(second != first && second.is_same(&first));
         put(&guest, 1, task::START_TIME, 6_000_000_000);
         assert!(!instance(&guest).unwrap().is_same(&first));
+        // A sample of any thread has the start of its process.
+        let started = || guest.identify(0, &guest.kernel(0)).started;
+        assert_eq!(started(), 6_000_000_000);
+        guest.task(2, 41, 44, 41);
+        guest.leader(2, 1);
+        put(&guest, 2, task::START_TIME, 9_000_000_000);
+        guest.run(0, 2);
+        assert_eq!(started(), 6_000_000_000);
     }
 }
 

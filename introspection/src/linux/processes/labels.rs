@@ -43,6 +43,13 @@ pub struct LabelNumbers {
     parent: Option<i32>,
 }
 
+impl LabelNumbers {
+    /// When the process was started, in ns of the guest's CLOCK_MONOTONIC; 0 if unknown.
+    pub fn started(&self) -> u64 {
+        self.instance.map_or(0, |instance| instance.started)
+    }
+}
+
 /// Where the kernel has what labels say; `None` if it has other structures.
 #[derive(Debug)]
 pub struct LabelLayout {

@@ -11,6 +11,7 @@ mod container;
 mod directories;
 mod files;
 mod follower;
+mod inner_ids;
 mod instance;
 #[cfg(test)]
 mod instance_tests;
@@ -35,6 +36,7 @@ use crate::unwind::UserUnwinder;
 pub use budget::MapBudget;
 pub use container::labels as labels_of_group;
 pub use follower::{ProcessFollower, RunningTask};
+pub use inner_ids::InnerIds;
 pub use instance::{
     GuestProcesses, InstanceLayout, ListedProcess, ProcessFate, ProcessInstance, ProcessOrigin,
 };
@@ -55,6 +57,8 @@ pub struct ProcessMap {
     pub perf_map: PerfMapPlace,
     /// The labels of the process.
     pub labels: BTreeMap<String, String>,
+    /// When it was started, in ns of the guest's CLOCK_MONOTONIC; 0 if unknown.
+    pub started: u64,
     /// When the mappings were read, in ns of CLOCK_MONOTONIC.
     pub time: u64,
     /// Sorted by address, without overlaps.
@@ -165,6 +169,7 @@ impl ProcessMap {
             name: [0; COMM_LENGTH],
             perf_map: PerfMapPlace::default(),
             labels: BTreeMap::new(),
+            started: 0,
             time,
             areas,
             unwinder: Arc::default(),

@@ -2,9 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use kvmprof_lab::debian_package;
 use kvmprof_recording::Sample;
 use kvmprof_recording::file::Contents;
-use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, guest_program, once};
+use kvmprof_tests::linux::{
+    Finished, Scenario, debian, guest_builder, guest_program, once, with_libraries,
+};
 
 const ID: &str = "4f1d0a5e9c3b7788a0b1c2d3e4f5061728394a5b6c7d8e9f00112233445566ff";
 const OTHER: &str = "00000000000000000000000000000000000000000000000000000000000000aa";
@@ -12,6 +15,7 @@ const POD: &str = "1f4e7b1c-3a5d-4c0e-9b11-0a2b3c4d5e6f";
 const OF_GROUPS: [&str; 6] = ["cgroup", "container", "runtime", "pod", "qos", "unit"];
 const SPIN: u64 = 0x1000_0000;
 const STORM: u64 = 0x2000_0000;
+const CONTAINED: u64 = 0x3000_0000;
 
 kvmprof_tests::in_each_kernel! {
     processes_have_the_labels_of_their_groups
@@ -19,6 +23,8 @@ kvmprof_tests::in_each_kernel! {
     a_process_that_moves_has_other_labels_from_then_on
     containers_are_grouped_and_selected
     a_process_has_its_program_and_its_inner_pid
+    threads_in_containers_of_runc_have_the_ids_that_they_see
+    containers_of_runc_have_their_own_labels
     all_processes_are_listed
 }
 
@@ -26,10 +32,15 @@ fn run(series: &str) -> Finished {
     once(&format!("containers-{series}"), || {
         let spin = guest_program("spin.c", SPIN, &[]);
         let storm = guest_program("passes.c", STORM, &["-DTURN=turn"]);
+        let contained = guest_program("contained.c", CONTAINED, &[]);
         let spinning = ["web", "odd", "old", "moves", "root", "inner"];
         let mut programs: Vec<_> = spinning.iter().map(|name| (*name, &spin)).collect();
         programs.extend([("storm", &storm), ("child", &storm)]);
-        let init = guest_builder(include_str!("init.sh"), &programs);
+        programs.push(("contained", &contained));
+        let runc = debian_package("runc").unwrap().join("usr/sbin/runc");
+        let init = guest_builder(include_str!("init.sh"), &programs).add(runc, "/bin/runc");
+        let libraries = [("libc6", "libc.so.6"), ("libseccomp2", "libseccomp.so.2")];
+        let init = with_libraries(init, &libraries);
         Scenario::new()
             .kernel("vmlinuz", &debian(series))
             .file("guest.cpio", init.build().unwrap())
@@ -105,6 +116,18 @@ fn in_docker(id: &str) -> Labels {
         ("cgroup", &format!("/docker/{id}")),
         ("container", id),
         ("runtime", "docker"),
+    ])
+}
+
+/// The labels of podman's container whose id begins with `letter`.
+fn in_podman(letter: char) -> Labels {
+    let id = format!("{letter}{:063}", 0);
+    let scope = format!("libpod-{id}.scope");
+    expected(&[
+        ("cgroup", &format!("/machine.slice/{scope}")),
+        ("container", &id),
+        ("runtime", "podman"),
+        ("unit", &scope),
     ])
 }
 
@@ -219,6 +242,99 @@ fn a_process_has_its_program_and_its_inner_pid(run: &Finished) {
         starts.len()
     );
     assert!(starts.len() > 1);
+}
+
+/// A sample of the program `contained`, and what the thread's name says: the letter of its container, and its own ids there.
+struct Contained {
+    sample: Sample,
+    letter: char,
+    pid: i32,
+    tid: i32,
+    labels: Option<Labels>,
+}
+
+/// The samples of the program `contained`, in the order of their times.
+fn contained(run: &Finished) -> Vec<Contained> {
+    let (contents, samples) = run.recording("guest.kvmprof");
+    let named = |sample: Sample| {
+        let name = sample.comm.split(|byte| *byte == 0).next()?;
+        let (pid, tid) = std::str::from_utf8(name.get(1..)?).ok()?.split_once('/')?;
+        Some(Contained {
+            letter: name[0].into(),
+            pid: pid.parse().ok()?,
+            tid: tid.parse().ok()?,
+            labels: labels(&contents, &sample).cloned(),
+            sample,
+        })
+    };
+    let samples = samples.into_iter().map(|(sample, _)| sample);
+    let mut contained: Vec<_> = samples.filter_map(named).collect();
+    contained.sort_by_key(|one| one.sample.time);
+    contained
+}
+
+/// Also those of children, which live for a moment, one after another.
+fn threads_in_containers_of_runc_have_the_ids_that_they_see(run: &Finished) {
+    let mut threads: BTreeMap<(char, i32, i32), u64> = BTreeMap::new();
+    let mut of_children = 0;
+    for Contained {
+        sample,
+        letter,
+        pid,
+        tid,
+        labels,
+    } in contained(run)
+    {
+        assert_eq!(sample.inner_tid, Some(tid), "{sample:?}");
+        let inner = labels.as_ref().map(|labels| labels["inner_pid"].clone());
+        let is_child = letter == 'a' && pid > 1;
+        // A child may have ended before its labels were read.
+        assert!(inner == Some(pid.to_string()) || inner.is_none() && is_child);
+        match is_child {
+            true => of_children += 1,
+            false => *threads.entry((letter, pid, tid)).or_default() += 1,
+        }
+    }
+    println!("{threads:?}, {of_children} of children");
+    assert!(of_children >= 20);
+    // Each container has a first process of two threads, and runc executes another one in the first container.
+    let letters: String = threads.keys().map(|(letter, ..)| letter).collect();
+    assert_eq!(letters, "aabbccee");
+    assert!(
+        threads
+            .keys()
+            .all(|(letter, pid, _)| *letter == 'e' || *pid == 1)
+    );
+}
+
+/// The container `b` ends, with its group, before `c` starts. The process `e`, which runc has executed in `a`, moves to another group then.
+fn containers_of_runc_have_their_own_labels(run: &Finished) {
+    let (mut all, mut labelled, mut moved) = (0, 0, false);
+    let mut groups_of_executed = BTreeSet::new();
+    for one in contained(run) {
+        all += 1;
+        let Some(mut labels) = one.labels else {
+            continue;
+        };
+        labelled += 1;
+        labels.retain(|key, _| OF_GROUPS.contains(&key.as_str()));
+        let expected = match one.letter {
+            'e' => {
+                moved |= labels == in_docker(OTHER);
+                groups_of_executed.insert(moved);
+                if moved {
+                    in_docker(OTHER)
+                } else {
+                    in_podman('a')
+                }
+            }
+            letter => in_podman(letter),
+        };
+        assert_eq!(labels, expected, "{:?}", one.sample);
+    }
+    println!("{labelled} of {all} samples have labels");
+    assert!(labelled * 2 >= all);
+    assert_eq!(groups_of_executed, [false, true].into());
 }
 
 /// Also those that sleep, and were never sampled.

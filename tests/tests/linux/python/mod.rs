@@ -8,7 +8,7 @@ use kvmprof_lab::{LabError, debian_11_package, debian_package};
 use kvmprof_recording::{LanguageFrame, Sample, StackEnd};
 use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::profile::{Profile, folded};
-use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, once};
+use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, once, with_libraries};
 use kvmprof_tests::share;
 
 const LOOM: &str = include_str!("loom.py");
@@ -138,8 +138,7 @@ impl Interpreter {
             let place = format!("usr/{folder}/{}", self.program);
             builder = builder.add(package.join(&place), &format!("/{place}"));
         }
-        let package = |name| debian_package(name).unwrap();
-        for (name, library) in [
+        let libraries = [
             ("libc6", "libc.so.6"),
             ("libc6", "libm.so.6"),
             ("libc6", "libdl.so.2"),
@@ -149,16 +148,8 @@ impl Interpreter {
             ("libgcc-s1", "libgcc_s.so.1"),
             ("zlib1g", "libz.so.1"),
             ("libexpat1", "libexpat.so.1"),
-        ] {
-            let root = package(name);
-            let found =
-                ["usr/lib", "lib"].map(|lib| root.join(lib).join("x86_64-linux-gnu").join(library));
-            let found = found.into_iter().find(|path| path.exists()).unwrap();
-            builder = builder.add(found, &format!("/lib/x86_64-linux-gnu/{library}"));
-        }
-        let loader = package("libc6").join("lib/x86_64-linux-gnu/ld-linux-x86-64.so.2");
-        builder = builder.add(loader, "/lib64/ld-linux-x86-64.so.2");
-        builder.build().unwrap()
+        ];
+        with_libraries(builder, &libraries).build().unwrap()
     }
 }
 

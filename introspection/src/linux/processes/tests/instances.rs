@@ -66,8 +66,12 @@ fn threads_have_their_own_inner_ids() {
         room.process(1, &[area(0x40_0000, 1, true, 0, 0)]);
         guest.task(1, 41, 44, 41);
         let mut introspector = guest.introspector(0);
+        let mut started = 0_u64;
         let mut inner = |room: &mut FixtureMemory<'_>, numbers: &[i32], tid| {
             room.namespaces(1, numbers, 0, 0);
+            // Each is a thread of its own.
+            started += 1;
+            guest.write(TASKS + 0x1000 + task::START_TIME, &started.to_le_bytes());
             let (memory, registers) = (&guest.memory, guest.user());
             introspector.identify(memory, &registers, false, false);
             introspector.inner_tid(memory, &registers, tid)
@@ -79,6 +83,34 @@ fn threads_have_their_own_inner_ids() {
         assert_eq!(inner(&mut room, &[44, -3], 44), None);
         assert_eq!(inner(&mut room, &[44; 40], 44), None);
     }
+}
+
+/// A thread's id is read once. A later thread that has its structure, its id, or both was started later, and has its own.
+#[test]
+fn an_inner_id_is_not_that_of_an_earlier_thread() {
+    let guest = LinuxGuest::new(HOT);
+    let mut room = FixtureMemory::new(&guest, HOT.areas);
+    room.process(1, &[area(0x40_0000, 1, true, 0, 0)]);
+    let mut introspector = guest.introspector(0);
+    let mut inner = |tid, started: u64, numbers: &[i32]| {
+        guest.task(1, 41, tid, 41);
+        guest.write(TASKS + 0x1000 + task::START_TIME, &started.to_le_bytes());
+        room.namespaces(1, numbers, 0, 0);
+        let (memory, registers) = (&guest.memory, guest.user());
+        introspector.identify(memory, &registers, false, false);
+        introspector.inner_tid(memory, &registers, tid)
+    };
+    assert_eq!(inner(44, 5, &[44, 3]), Some(3));
+    assert_eq!(inner(44, 5, &[44, 9]), Some(3));
+    assert_eq!(inner(44, 6, &[44, 9]), Some(9));
+    // As of a thread that has executed a program in place of its main thread.
+    assert_eq!(inner(41, 6, &[41, 1]), Some(1));
+    assert_eq!(inner(41, 7, &[41]), None);
+    assert_eq!(inner(41, 7, &[41, 2]), None);
+    assert_eq!(inner(41, 8, &[41, 2]), Some(2));
+    // What can't be right isn't kept.
+    assert_eq!(inner(41, 9, &[42, 2]), None);
+    assert_eq!(inner(41, 9, &[41, 2]), Some(2));
 }
 
 /// Another process of the same id in the same memory, the same process with another program, and one with another parent: all have labels of their own at once.
