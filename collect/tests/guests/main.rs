@@ -5,6 +5,7 @@
 mod attached;
 mod demonstration;
 mod launcher;
+mod nodes;
 mod private;
 mod reload;
 mod service;
