@@ -82,6 +82,9 @@ pub enum CommandError {
         "{0} has no looks at tasks: record a Linux guest with --tasks, and for longer than it takes to find its kernel"
     )]
     NoLooks(String),
+    /// The recording has no exits.
+    #[error("{0} has no exits: record the guest with --exits")]
+    NoExits(String),
     /// The recording has nothing to draw.
     #[error("There are no samples to draw: {0} has none")]
     NoSamples(String),
