@@ -11,7 +11,7 @@ use super::picture::PictureArguments;
 use super::{CommandError, InputArguments};
 use kvmprof_cli::command_line::{Command, Console, ExitStatus};
 use kvmprof_report::graph::title;
-use kvmprof_report::html::{Counts, Waits, page};
+use kvmprof_report::html::{BesideTicks, Counts, page};
 use kvmprof_report::symbolize::SourceTexts;
 
 /// The ending of the page's name.
@@ -93,7 +93,7 @@ pub(super) fn page_of(
     console: &mut Console<'_>,
 ) -> anyhow::Result<String> {
     let texts = sources.texts(options)?;
-    let (profile, seen) = options.open_all::<(Counts, Waits)>(paths, console)?;
+    let (profile, seen) = options.open_all::<(Counts, BesideTicks)>(paths, console)?;
     Ok(page(&profile, seen, &title(&profile), &texts))
 }
 
@@ -101,7 +101,7 @@ impl Command for HtmlArguments {
     /// Reads the recording and writes the page.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let texts = self.sources.texts(self.picture.input())?;
-        let (profile, seen) = (self.picture).open::<(Counts, Waits)>(ENDING, console)?;
+        let (profile, seen) = (self.picture).open::<(Counts, BesideTicks)>(ENDING, console)?;
         let page = page(&profile, seen, &self.picture.title(&profile), &texts);
         self.picture.write(page.as_bytes(), ENDING, console)?;
         Ok(ExitStatus::SUCCESS)

@@ -1,14 +1,14 @@
 // What is selected and how it is shown. It stands in the address of the page, so that it can be kept and Back works.
 
-// Waits are there in recordings with looks at tasks.
-const TABLES = ["function", "module", "process", "thread", "vcpu", ...data.waits ? ["wait"] : []];
+// Waits are there in recordings with looks at tasks, exits where they were counted.
+const TABLES = ["function", "module", "process", "thread", "vcpu", ...data.waits ? ["wait"] : [], ...data.exits ? ["exit"] : []];
 // A chart has one time, a comparison two.
 const TABS = ["flame", "tree", ...isComparison ? [] : ["chart"], ...TABLES, ...data.code.length > 0 ? ["code"] : []];
 const DEFAULTS = {
   time: "", pid: "", tid: "", label: "", vcpu: "", mode: "", module: "", function: "", regex: "",
   // A comparison is of all ticks, as `kvmprof diff`.
   idle: isComparison ? "1" : "",
-  tab: "flame", view: "icicle", inverted: "", group: "process", order: "share", fold: "", search: "", about: "", zoom: "",
+  tab: "flame", view: "icicle", inverted: "", group: "process", order: "share", fold: "", search: "", about: "", exit: "", zoom: "",
   span: "", intervals: "", side: "",
 };
 const NAMES = /** @type {(keyof typeof DEFAULTS)[]} */ (Object.keys(DEFAULTS));
