@@ -14,7 +14,7 @@ use kvmprof_recording::file::{NewFile, is_recording, write_new_file};
 use kvmprof_report::budget::{OutputBudget, too_much};
 use kvmprof_report::diff::{self, changes};
 use kvmprof_report::graph::{GraphArguments, GraphError, title};
-use kvmprof_report::html::{Waits, comparison_page, page};
+use kvmprof_report::html::{BesideTicks, comparison_page, page};
 use kvmprof_report::profile::{
     Label, RowsArguments, TableArguments, TableError, TableStyle, print,
 };
@@ -262,7 +262,7 @@ impl Command for FlamegraphArguments {
         let picture = if is_page(&self.output) {
             let (profile, counts) = rows::timed(&engine, &conditions)?;
             let title = self.title.as_ref().unwrap_or(&profile.contents.info.kernel);
-            let seen = vec![(counts, Waits::default())];
+            let seen = vec![(counts, BesideTicks::default())];
             page(&profile, seen, title, &SourceTexts::default()).into_bytes()
         } else {
             let profile = rows::profile(&engine, &conditions, self.data.room())?;

@@ -39,6 +39,7 @@
 pub mod counters;
 pub mod elf;
 mod event;
+pub mod exits;
 pub mod file;
 mod language;
 mod ledger;

@@ -17,6 +17,7 @@
 pub mod boot;
 pub mod budget;
 pub mod diff;
+pub mod exits;
 pub mod export;
 pub mod graph;
 pub mod html;

@@ -17,6 +17,7 @@ mod language;
 mod levels;
 mod merge;
 mod page_data;
+mod page_exits;
 mod page_filters;
 mod page_frames;
 mod page_looks;

@@ -9,7 +9,7 @@ use crate::shared::read::opened;
 use crate::shared::walk;
 use kvmprof_recording::Mode;
 use kvmprof_recording::file::Unobserved;
-use kvmprof_report::html::{Counts, Waits, page};
+use kvmprof_report::html::{BesideTicks, Counts, page};
 use kvmprof_report::profile::{Profile, Selection, SortBy, TimeRange, document};
 use kvmprof_report::symbolize::SourceTexts;
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap().to_owned()
 }
 
-fn read(path: &Path, selection: Selection, seen: &mut (Counts, Waits)) -> Profile {
+fn read(path: &Path, selection: Selection, seen: &mut (Counts, BesideTicks)) -> Profile {
     let (recording, resolver) = opened(path);
     Profile::read_with(&recording, selection, resolver, &Unobserved, seen).unwrap()
 }

@@ -10,7 +10,7 @@ use crate::shared::walk;
 use kvmprof_recording::Sysroot;
 use kvmprof_recording::file::{Recording, Unobserved};
 use kvmprof_report::diff::{self, changes};
-use kvmprof_report::html::{Counts, Waits, comparison_page, page};
+use kvmprof_report::html::{BesideTicks, Counts, comparison_page, page};
 use kvmprof_report::profile::{Profile, Selection, SortBy};
 use kvmprof_report::symbolize::{Resolver, SourceTexts, Sources};
 use serde_json::Value;
@@ -139,7 +139,9 @@ fn recordings_of_a_page_are_distinguished() {
         let all = [4, 5].map(|seed| read_walk(folder, seed, &[]));
         let (profiles, counts): (Vec<_>, Vec<_>) = all.into_iter().unzip();
         let profile = Profile::merge(profiles).unwrap();
-        let seen = counts.into_iter().map(|counts| (counts, Waits::default()));
+        let seen = counts
+            .into_iter()
+            .map(|counts| (counts, BesideTicks::default()));
         page(&profile, seen.collect(), "A test", &SourceTexts::default())
     });
     let folder = tempfile::tempdir().unwrap();
@@ -267,7 +269,7 @@ fn page_with_code(guest: &Guest, there: bool) -> String {
         ..Sources::default()
     };
     let resolver = Resolver::new(&recording.contents().unwrap(), &sources).unwrap();
-    let mut seen = <(Counts, Waits)>::default();
+    let mut seen = <(Counts, BesideTicks)>::default();
     let selection = Selection::default();
     let profile = Profile::read_with(&recording, selection, resolver, &Unobserved, &mut seen);
     let texts = SourceTexts::new(vec![Sysroot::open(Path::new("/")).unwrap()]);

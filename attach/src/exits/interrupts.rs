@@ -4,7 +4,8 @@
 //! An interrupt may come within a softirq, whose time is without that of the interrupt. Those that come while the same processor runs another program of eBPF pass no
 //! program.
 
-use super::counts::InterruptKind;
+use kvmprof_recording::exits::InterruptKind;
+
 use super::program::{Counter, DURATION, ENTRY, KEY, Plan, STORE_32, THREAD};
 use super::record::{COUNT, INTERRUPT, INTERRUPTED, LOST_INTERRUPTS, SOFTIRQ, TOTAL};
 use super::{ExitCounter, ExitsError};

@@ -4,7 +4,6 @@
 //!
 //! What gets there is what the processor, KVM and the scheduler know, and the id and the name of the guest's process out of guest memory, if their places are known.
 
-mod counts;
 mod interrupts;
 mod processes;
 mod program;
@@ -17,15 +16,12 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-pub use counts::{
-    AccessKind, Counts, Exits, Histogram, InterruptKind, Lost, OfAccess, OfFunction, OfInterrupt,
-    OfProcess, OfReason, OfThread, OfWait,
-};
 pub(crate) use reason_names::ExitNames;
 pub use reason_names::ReasonNames;
 
 use kvmprof_introspection::ProcessPlaces;
 use kvmprof_introspection::bytes::u64_at;
+use kvmprof_recording::exits::{AccessKind, Counts, Lost};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::kernel_memory::bpf::{self, Instruction, Trigger};

@@ -1,7 +1,8 @@
 //! The eBPF programs that count exits. They run at tracepoints of KVM, on the vCPU's own thread, and hand nothing to user space: an exit begins at `kvm_exit`
 //! and is counted at the next `kvm_entry`.
 
-use super::counts::{AccessKind, Histogram};
+use kvmprof_recording::exits::{AccessKind, Histogram};
+
 use super::processes::ProcessReads;
 use super::record::{
     ACCESS, CLASSES, COUNT, ISA, LEFT, LEFT_COUNT, LEFT_KVM, LEFT_TOTAL, LONGEST, LOST_ACCESSES,

@@ -1,8 +1,7 @@
 //! The entries of the maps: where their members are, in bytes. All numbers have 8 bytes, unless it is said.
 
 use kvmprof_introspection::bytes::{array_at, u32_at, u64_at};
-
-use super::counts::{
+use kvmprof_recording::exits::{
     AccessKind, Exits, Histogram, InterruptKind, OfAccess, OfFunction, OfInterrupt, OfProcess,
     OfReason, OfThread, OfWait,
 };
@@ -101,7 +100,7 @@ pub fn reason((key, value): &Entry) -> Option<OfReason> {
         exits: exits(value)?,
         longest: u64_at(value, 16)?,
         left: exits(value.get(24..)?)?,
-        histogram: Histogram(classes.collect::<Option<_>>()?),
+        histogram: Histogram::new(classes.collect::<Option<Vec<u64>>>()?),
     })
 }
 

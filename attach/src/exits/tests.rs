@@ -1,5 +1,7 @@
 //! Tests of programs and maps, by the host's kernel.
 
+use kvmprof_recording::exits::InterruptKind;
+
 use super::*;
 use crate::sampling::testing;
 use crate::tracepoint::ExitMembers;

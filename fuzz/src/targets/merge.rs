@@ -4,14 +4,14 @@
 use std::path::Path;
 
 use kvmprof_recording::file::{Recording, Unobserved};
-use kvmprof_report::html::{Counts, Waits, page};
+use kvmprof_report::html::{BesideTicks, Counts, page};
 use kvmprof_report::profile::{Profile, Selection};
 use kvmprof_report::symbolize::{Resolver, SourceTexts};
 
 use super::recording::{self, file, report};
 use crate::input::{Input, block};
 
-fn profile(data: &[u8], seen: &mut (Counts, Waits)) -> Option<Profile> {
+fn profile(data: &[u8], seen: &mut (Counts, BesideTicks)) -> Option<Profile> {
     let recording = Recording::from_bytes(Path::new("fuzzed"), file(data)).ok()?;
     let resolver = Resolver::from_contents(&recording.contents().ok()?);
     Profile::read_with(

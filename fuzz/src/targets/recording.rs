@@ -16,9 +16,10 @@ use kvmprof_recording::tasks::{Task, TaskLook, TaskStack};
 use kvmprof_report::boot::{Boot, Levels, Summary, compare};
 use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::diff::{changes, folded_changes};
+use kvmprof_report::exits;
 use kvmprof_report::export::{Events, Format, Source};
 use kvmprof_report::graph::Graph;
-use kvmprof_report::html::{Counts, Waits, page};
+use kvmprof_report::html::{BesideTicks, Counts, page};
 use kvmprof_report::profile::{
     Grouping, Layout, Levels as TableLevels, Profile, Relation, Relatives, Selection, SortBy,
     TableStyle, document, folded, functions, label_keys, print,
@@ -33,7 +34,7 @@ use crate::input::{Input, block};
 #[path = "../../../report/tests/exports/recording.rs"]
 pub mod example;
 
-const KINDS: [Kind; 14] = [
+const KINDS: [Kind; 15] = [
     Kind::Info,
     Kind::Symbols,
     Kind::Samples,
@@ -48,6 +49,7 @@ const KINDS: [Kind; 14] = [
     Kind::Labels,
     Kind::Functions,
     Kind::GeneratedCode,
+    Kind::Exits,
 ];
 
 /// The file that an input stands for.
@@ -89,8 +91,9 @@ pub fn run(data: &[u8]) {
             let _empty = Graph::default().draw(&lines);
         }
     }
+    let _none = exits::sum(&recording, &selection.time, &Unobserved);
     stall_tables(&recording, &contents);
-    let seen = (Counts::default(), Waits::default());
+    let seen = (Counts::default(), BesideTicks::default());
     let mut watcher = (seen, Events::new(None));
     let read = Profile::read_with(&recording, selection, resolver, &Unobserved, &mut watcher);
     let Ok(profile) = read else {

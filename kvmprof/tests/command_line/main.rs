@@ -15,6 +15,7 @@ mod chromium;
 mod compiled;
 mod debuginfod;
 mod devtools;
+mod exits;
 mod files;
 mod filters;
 mod hostile_names;

@@ -17,7 +17,7 @@ pub const HEADER: usize = 16;
 const BLOCK_HEADER: usize = 12;
 /// Maximum size of a block in bytes, packed and unpacked.
 pub const MAX_BLOCK: usize = 64 << 20;
-/// Longest block of samples, of their details, or of looks at tasks, unpacked, in bytes. Recorders deliver a block of 64 KiB; what samples refer to is in the same block,
+/// Longest block of samples, of their details, of looks at tasks, or of exits, unpacked, in bytes. Recorders deliver a block of 64 KiB; what samples refer to is in the same block,
 /// and takes several times as much in memory.
 const MAX_SAMPLES: usize = 4 << 20;
 /// Maximum ratio of a recording's unpacked size to its size, and the unpacked size in bytes that is always allowed. Compression reduces symbols
@@ -59,10 +59,12 @@ pub enum Kind {
     Functions = 13,
     /// Names of generated code: a line of JSON, then lines of a perf map, packed.
     GeneratedCode = 14,
+    /// The exits of the guest's vCPUs in an interval, packed.
+    Exits = 15,
 }
 
 impl Kind {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::Info,
         Self::Symbols,
         Self::Samples,
@@ -77,6 +79,7 @@ impl Kind {
         Self::Labels,
         Self::Functions,
         Self::GeneratedCode,
+        Self::Exits,
     ];
 
     fn number(self) -> u32 {
@@ -94,6 +97,7 @@ impl Kind {
                 | Self::Details
                 | Self::Functions
                 | Self::GeneratedCode
+                | Self::Exits
         )
     }
 }
@@ -184,8 +188,11 @@ impl Block {
                 let broken = || cut_off("a block can't be unpacked");
                 let size = unpacked_size(stored).ok_or_else(broken)?;
                 let end = offset + (BLOCK_HEADER + length) as u64;
-                let is_long = matches!(kind, Kind::Samples | Kind::Tasks | Kind::Details)
-                    && size > MAX_SAMPLES;
+                let is_limited = matches!(
+                    kind,
+                    Kind::Samples | Kind::Tasks | Kind::Details | Kind::Exits
+                );
+                let is_long = is_limited && size > MAX_SAMPLES;
                 if is_long || unpacked.saturating_add(size as u64) > most_unpacked(end) {
                     let what = "it unpacks to far more than recordings do";
                     return Err(ReadError::Damaged { offset, what });

@@ -65,7 +65,8 @@ impl Budget {
                 | Kind::End
                 | Kind::Kernel
                 | Kind::Reset
-                | Kind::Tasks,
+                | Kind::Tasks
+                | Kind::Exits,
             )
             | None => {
                 return true;

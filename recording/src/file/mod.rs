@@ -9,6 +9,7 @@ mod bytes;
 mod details;
 mod encoder;
 mod error;
+mod exit_intervals;
 mod folder;
 mod functions;
 mod generated_code;
@@ -44,7 +45,7 @@ pub use new_file::{
     open_in_place, open_to_append, write_new_file,
 };
 pub use observer::{Observer, Unobserved};
-pub use piece::{Details, Looks, Piece, Samples};
+pub use piece::{Details, Looks, PackedExits, Piece, Samples};
 pub use reader::Reader;
 pub use recording::{Contents, Recording};
 pub use samples::{BlockNumbers, SampleBlock, SamplesEncoder, decode as decode_samples};

@@ -3,6 +3,7 @@
 use serde::de::DeserializeOwned;
 
 use super::block::Kind;
+use super::exit_intervals;
 use super::samples::{BlockNumbers, DecodedBlock, decode_with};
 use super::task_looks;
 use super::times::{self, BlockTimes};
@@ -11,6 +12,7 @@ use super::{
     ReadError, RecordingInfo, ResetInfo,
 };
 use crate::Ticks;
+use crate::exits::ExitInterval;
 use crate::tasks::TaskLook;
 
 /// The decoded contents of one block.
@@ -42,6 +44,8 @@ pub enum Piece {
     Times(BlockTimes),
     /// Looks at the guest's tasks.
     Looks(Looks),
+    /// Exits of the guest's vCPUs.
+    Exits(PackedExits),
     /// The account of all ticks. It is the last block.
     End(Account),
 }
@@ -99,6 +103,8 @@ pub(super) enum Body<'a> {
     Details(Details),
     /// Looks at the guest's tasks.
     Looks(&'a Looks),
+    /// Exits of the guest's vCPUs.
+    Exits(&'a PackedExits),
 }
 
 /// A block of looks at the guest's tasks that isn't decoded yet.
@@ -117,6 +123,26 @@ impl Looks {
         task_looks::decode(&self.bytes, each).ok_or(ReadError::Damaged {
             offset: self.offset,
             what: "its looks at tasks make no sense",
+        })
+    }
+}
+
+/// The exits of an interval that aren't decoded yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PackedExits {
+    bytes: Vec<u8>,
+    offset: u64,
+}
+
+impl PackedExits {
+    /// The interval.
+    ///
+    /// # Errors
+    /// The block is invalid.
+    pub fn read(&self) -> Result<ExitInterval, ReadError> {
+        exit_intervals::decode(&self.bytes).ok_or(ReadError::Damaged {
+            offset: self.offset,
+            what: "its exits make no sense",
         })
     }
 }
@@ -159,6 +185,10 @@ impl Piece {
             Kind::Details => Self::Details(Details(contents)),
             Kind::Times => Self::Times(times::decode(&contents).ok_or("its times make no sense")?),
             Kind::Tasks => Self::Looks(Looks {
+                bytes: contents,
+                offset,
+            }),
+            Kind::Exits => Self::Exits(PackedExits {
                 bytes: contents,
                 offset,
             }),

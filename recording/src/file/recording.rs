@@ -17,6 +17,7 @@ use super::{
     LanguageFunction, ProcessLabels, ProcessMappings, ReadError, RecordingInfo, ResetInfo,
 };
 use crate::Ticks;
+use crate::exits::ExitInterval;
 use crate::tasks::TaskLook;
 
 /// A recording in a file, up to its last whole block. Each of its functions reads the file again.
@@ -34,12 +35,19 @@ const AHEAD: usize = 3;
 /// Maximum size of a block that is decoded ahead, too, in bytes. Recorders make none that is longer, and a decoded one takes more memory.
 const MAX_DECODED: usize = 1 << 20;
 
-/// The kinds of blocks that are skipped if only samples, only looks at tasks, or neither are needed.
-const BUT_SAMPLES: &[Kind] = &[Kind::Tasks];
-const BUT_LOOKS: &[Kind] = &[Kind::Times, Kind::Details, Kind::Samples];
-const BUT_CONTENTS: &[Kind] = &[Kind::Times, Kind::Details, Kind::Samples, Kind::Tasks];
+/// The kinds of blocks that are skipped if only samples, only looks at tasks, only exits, or none of them are needed.
+const BUT_SAMPLES: &[Kind] = &[Kind::Tasks, Kind::Exits];
+const BUT_LOOKS: &[Kind] = &[Kind::Times, Kind::Details, Kind::Samples, Kind::Exits];
+const BUT_EXITS: &[Kind] = &[Kind::Times, Kind::Details, Kind::Samples, Kind::Tasks];
+const BUT_CONTENTS: &[Kind] = &[
+    Kind::Times,
+    Kind::Details,
+    Kind::Samples,
+    Kind::Tasks,
+    Kind::Exits,
+];
 /// The kinds of blocks that are skipped after unwanted times, until the next samples.
-const OTHER_TIMES: &[Kind] = &[Kind::Details, Kind::Samples, Kind::Tasks];
+const OTHER_TIMES: &[Kind] = &[Kind::Details, Kind::Samples, Kind::Tasks, Kind::Exits];
 
 /// The contents of a recording besides samples.
 #[derive(Clone, Debug, Default)]
@@ -65,6 +73,8 @@ pub struct Contents {
     pub generated_code: Vec<GeneratedCode>,
     /// Files that code was executed from.
     pub binaries: Vec<Binary>,
+    /// Whether it has exits of the guest's vCPUs.
+    pub has_exits: bool,
     /// The number of blocks of symbols, mappings and files that were dropped because of the limits.
     pub left_out: u64,
     /// The account of the ticks in the file.
@@ -177,7 +187,7 @@ impl Recording {
                         each(ticks, frames, BlockNumbers { block, ..numbers });
                     })?;
                 }
-                Body::Looks(_) => {}
+                Body::Looks(_) | Body::Exits(_) => {}
             }
             Ok(passed_over)
         };
@@ -231,7 +241,24 @@ impl Recording {
         })
     }
 
-    /// Reads all blocks but those of the kinds that are `passed_over`, and hands those of samples and of looks at tasks to `each`, which returns the kinds
+    /// Reads all but the samples: hands the exits of each interval to `each`.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn exits(
+        &self,
+        observer: &dyn Observer,
+        mut each: impl FnMut(&ExitInterval),
+    ) -> Result<Contents, FileError> {
+        self.read_blocks(BUT_EXITS, observer, |body| {
+            if let Body::Exits(exits) = body {
+                each(&exits.read()?);
+            }
+            Ok(BUT_EXITS)
+        })
+    }
+
+    /// Reads all blocks but those of the kinds that are `passed_over`, and hands those of samples, looks at tasks and exits to `each`, which returns the kinds
     /// that are skipped from then on.
     fn read_blocks(
         &self,
@@ -394,7 +421,7 @@ impl Contents {
         ranges.filter_map(|(begin, end)| self.symbols.get(begin..end))
     }
 
-    /// Adds the contents of `block`, if `budget` allows it. Samples, which may be `decoded`, and looks at tasks go to `each`, whose result is returned.
+    /// Adds the contents of `block`, if `budget` allows it. Samples, which may be `decoded`, looks at tasks and exits go to `each`, whose result is returned.
     fn take(
         &mut self,
         block: Block,
@@ -429,6 +456,10 @@ impl Contents {
             Some(Piece::Details(details)) => return each(Body::Details(details)).map(Some),
             Some(Piece::Times(times)) => return each(Body::Times(times)).map(Some),
             Some(Piece::Looks(looks)) => return each(Body::Looks(&looks)).map(Some),
+            Some(Piece::Exits(exits)) => {
+                self.has_exits = true;
+                return each(Body::Exits(&exits)).map(Some);
+            }
             Some(Piece::End(account)) => self.closed = Some(account),
             None => {}
         }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::calls::Calls;
 use super::code;
+use super::exits::{self, Exits};
 use super::merged::Merged;
 use super::pack::PackedNumbers;
 use super::waits::{self, Waits};
@@ -43,13 +44,13 @@ const MAX_CELLS: usize = 500_000;
 /// - `cells`, packed: their number; then by bin, vCPU, mode and thread, for each run of cells in which these are the same: bin (less the one before),
 ///   vCPU times four plus mode, thread (as a difference), the number of cells, and for each of these its node (less the one before in
 ///   this run) and ticks; `rare`: the node of rare stacks;
-/// - `waits`: the result of [`waits::json`], if there are any;
+/// - `waits`: the result of [`waits::json`], `exits` that of [`exits::json`], if there are any;
 /// - `missed`, packed: bin, vCPU plus 65536 times the recording, idle, stolen, lost, ungathered; `halted`: the threads, by
 ///   recording, and the node of those that are idle.
 pub fn json(
     profile: &Profile,
     counts: Vec<Counts>,
-    waits: &[Waits],
+    (waits, exits): (&[Waits], &[Exits]),
     texts: &SourceTexts,
     is_comparison: bool,
 ) -> String {
@@ -59,6 +60,7 @@ pub fn json(
     let merged = Merged::new(profile, counts, MAX_CELLS, node_of, calls.rare());
     let bins = &merged.bins;
     let waits = waits::json(profile, waits, &mut calls, bins);
+    let exits = exits::json(profile, exits, bins);
     let times = profile.recordings().map(|recording| {
         let time = recording.selection.time;
         json!({ "begin": time.begin.map(ns), "end": time.end.map(ns) })
@@ -91,6 +93,9 @@ pub fn json(
     add_labels(&mut document, profile, &merged);
     if let Some(waits) = waits {
         document["waits"] = waits;
+    }
+    if let Some(exits) = exits {
+        document["exits"] = exits;
     }
     let mut text = document.to_string();
     text.pop();

@@ -2,8 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-use super::waits::Waits;
-use super::{data, pack, properties};
+use super::{BesideTicks, data, pack, properties};
 use crate::markup::Markup;
 use crate::model::{Counts, Watcher};
 use crate::profile::{Profile, Selection, emptiness, loss, loss_of_one, restarts};
@@ -22,7 +21,7 @@ const STYLES: [&str; 3] = [
 ];
 
 /// The script's files. Each comes after those that it needs.
-const SCRIPTS: [&str; 21] = [
+const SCRIPTS: [&str; 23] = [
     include_str!("script/data.js"),
     include_str!("script/state.js"),
     include_str!("script/transforms.js"),
@@ -30,6 +29,7 @@ const SCRIPTS: [&str; 21] = [
     include_str!("script/change.js"),
     include_str!("script/tree.js"),
     include_str!("script/waits.js"),
+    include_str!("script/exits.js"),
     include_str!("script/tip.js"),
     include_str!("script/flames.js"),
     include_str!("script/calltree.js"),
@@ -42,6 +42,7 @@ const SCRIPTS: [&str; 21] = [
     include_str!("script/filters.js"),
     include_str!("script/tables.js"),
     include_str!("script/waiting.js"),
+    include_str!("script/exiting.js"),
     include_str!("script/keys.js"),
     include_str!("script/main.js"),
 ];
@@ -63,11 +64,11 @@ enum Kind<'a> {
     Live(Option<&'a str>),
 }
 
-/// The page that shows `profile` under `title`, with the counts of the same ticks of each of its recordings, and its waits, as far as there are any. Where the resolver has the guest's
+/// The page that shows `profile` under `title`, with the counts of the same ticks of each of its recordings, and its waits and exits, as far as there are any. Where the resolver has the guest's
 /// files, the functions with the most ticks are shown with their code, and their lines as far as `texts` has them.
 pub fn page(
     profile: &Profile,
-    seen: Vec<(Counts, Waits)>,
+    seen: Vec<(Counts, BesideTicks)>,
     title: &str,
     texts: &SourceTexts,
 ) -> String {
@@ -78,7 +79,7 @@ pub fn page(
 /// data; until a page has an `end`, which says why there will be none.
 pub fn live_page(
     profile: &Profile,
-    seen: (Counts, Waits),
+    seen: (Counts, BesideTicks),
     title: &str,
     texts: &SourceTexts,
     end: Option<&str>,
@@ -88,13 +89,14 @@ pub fn live_page(
 
 fn page_of_kind(
     profile: &Profile,
-    seen: Vec<(Counts, Waits)>,
+    seen: Vec<(Counts, BesideTicks)>,
     title: &str,
     texts: &SourceTexts,
     kind: Kind<'_>,
 ) -> String {
-    let (counts, waits): (Vec<_>, Vec<_>) = seen.into_iter().unzip();
-    let data = data::json(profile, counts, &waits, texts, false);
+    let (counts, beside): (Vec<_>, Vec<_>) = seen.into_iter().unzip();
+    let (waits, exits): (Vec<_>, Vec<_>) = beside.into_iter().unzip();
+    let data = data::json(profile, counts, (&waits, &exits), texts, false);
     assemble(profile, &data, title, kind)
 }
 
@@ -110,7 +112,7 @@ pub fn comparison_page(
         ..before
     };
     both.share_code();
-    let data = data::json(&both, counts, &[], &SourceTexts::default(), true);
+    let data = data::json(&both, counts, (&[], &[]), &SourceTexts::default(), true);
     assemble(&both, &data, title, Kind::Comparison)
 }
 

@@ -192,6 +192,7 @@ impl Resolver {
             | Piece::Details(_)
             | Piece::Times(_)
             | Piece::Looks(_)
+            | Piece::Exits(_)
             | Piece::End(_) => {}
         }
     }

@@ -4,7 +4,7 @@ import vm from 'node:vm'
 
 const folder = new URL('../../src/html/script/', import.meta.url)
 // In the order in which page.rs has them.
-const PURE = ['data.js', 'state.js', 'transforms.js', 'sums.js', 'change.js', 'tree.js', 'waits.js', 'newer.js']
+const PURE = ['data.js', 'state.js', 'transforms.js', 'sums.js', 'change.js', 'tree.js', 'waits.js', 'exits.js', 'newer.js']
 export const MODES = ['user', 'kernel', 'interrupt', 'idle']
 
 // Numbers as the module `pack` writes them.
@@ -46,8 +46,25 @@ function waitsOf (waits, bins, nodeOf) {
   }
 }
 
+// Exits for reasons, in intervals of the length of a bin.
+function exitsOf (exits) {
+  const [reasons, intervals, rows] = [[], new Packing(), new Packing()]
+  const bins = [...new Set(exits.map(({ bin }) => bin))]
+  bins.forEach((bin, index) => intervals.pushDifference(bins[index - 1] ?? 0, bin).push(bin * 1e9).push(1e9))
+  let last = 0
+  for (const { bin, reason, vcpu = 0, time, left = 0, longest = time, classes } of exits) {
+    const interval = bins.indexOf(bin)
+    const counts = Object.entries(classes).map(entry => entry.map(Number))
+    rows.pushDifference(last, interval).push(indexIn(reasons, reason)).push(vcpu).push(counts.reduce((sum, [, count]) => sum + count, 0))
+      .push(time).push(left).push(longest).push(counts.length)
+    counts.forEach(([number, count], index) => rows.push(number - (index === 0 ? 0 : counts[index - 1][0] + 1)).push(count))
+    last = interval
+  }
+  return { reasons, halts: reasons.map(reason => Number(reason === 'hlt')), timed: true, intervals: String(intervals), rows: String(rows), lost: 0 }
+}
+
 // Frames of stacks are written outermost first, as NAME or NAME@MODULE; brackets make a module the kernel's, - makes a frame inlined and ~ cut short.
-export function dataOf (samples, waits = [], looks = []) {
+export function dataOf (samples, waits = [], looks = [], exits = []) {
   const [names, modules, processes] = [[], [''], []]
   const nodes = ['root']
   const nodeOf = stack => stack.split(' ').filter(Boolean).reduce((parent, text) => {
@@ -59,6 +76,7 @@ export function dataOf (samples, waits = [], looks = []) {
   const rows = samples.map(({ stack, pid = 7, mode = 'user', bin = 0, vcpu = 0, ticks = 1 }) =>
     ({ bin, vcpu, mode: MODES.indexOf(mode), thread: indexIn(processes, pid), node: nodeOf(stack), ticks }))
   const waited = looks.length > 0 ? { waits: waitsOf(waits, looks, nodeOf) } : {}
+  const exited = exits.length > 0 ? { exits: exitsOf(exits) } : {}
   rows.sort((a, b) => a.bin - b.bin || a.vcpu - b.vcpu || a.mode - b.mode || a.thread - b.thread || a.node - b.node)
   const packedNodes = new Packing().push(nodes.length)
   nodes.slice(1).forEach((node, index) => {
@@ -86,11 +104,11 @@ export function dataOf (samples, waits = [], looks = []) {
       low: names.map(() => ''), span: names.map(() => ''), lines: names.map(() => '')
     },
     halted: { threads: [null], node: 0 },
-    nodes: String(packedNodes), cells: String(cells), missed: '', ...waited
+    nodes: String(packedNodes), cells: String(cells), missed: '', ...waited, ...exited
   }
 }
 
-const SUM_UP = 'transformStacks(); sums = sumUp(); waited = hasWaits ? sumWaits() : null;'
+const SUM_UP = 'transformStacks(); sums = sumUp(); waited = hasWaits ? sumWaits() : null; exited = hasExits ? sumExits() : null;'
 
 // Has a script read newer data, as a live page does, and returns what that says.
 export function readNewer (script, data) {
@@ -104,6 +122,6 @@ export function load (data, hash = '') {
     document: { getElementById: id => elements[id] }, location: { hash }, URLSearchParams, atob
   })
   const files = PURE.map(name => fs.readFileSync(new URL(name, folder), 'utf8'))
-  vm.runInContext(`"use strict";\n${files.join('\n')}\nlet sums = null; let waited = null;\n${SUM_UP}`, context)
+  vm.runInContext(`"use strict";\n${files.join('\n')}\nlet sums = null; let waited = null; let exited = null;\n${SUM_UP}`, context)
   return expression => vm.runInContext(expression, context)
 }

@@ -113,6 +113,38 @@ test('Waits, looks of a time, and processes that only wait', () => {
   assert.deepEqual(JSON.parse(script('JSON.stringify(waitTree(waited).calls.map(frame => [frame.name, frame.calls.map(state => state.name)]))')), [['w9 9', ['sleeping (S)']], ['p7 7', ['sleeping (S)']]])
 })
 
+const EXITS = [
+  { bin: 0, reason: 'hlt', time: 9e8, classes: { 200: 2 } },
+  { bin: 0, reason: 'npf', time: 5000, left: 1, longest: 3000, classes: { 9: 98, 16: 1, 19: 1 } },
+  { bin: 2, reason: 'npf', vcpu: 1, time: 700, longest: 700, classes: { 9: 4 } },
+  { bin: 2, reason: 'io', vcpu: 1, time: 6000, left: 3, longest: 2500, classes: { 72: 3 } }
+]
+
+for (const [words, expected] of [
+  [{}, ['io 3 6000 3 2500', 'npf 104 5700 1 3000', 'hlt 2 900000000 0 900000000']], [{ time: '1:3' }, ['io 3 6000 3 2500', 'npf 4 700 0 700']], [{ time: '1:2' }, []],
+  [{ vcpu: '0' }, ['npf 100 5000 1 3000', 'hlt 2 900000000 0 900000000']], [{ not: 'vcpu:1', time: '2:' }, []], [{ pid: '8', mode: 'user' }, ['io 3 6000 3 2500', 'npf 104 5700 1 3000', 'hlt 2 900000000 0 900000000']]
+]) {
+  test(`Exits, ${JSON.stringify(words)}`, () => {
+    const script = load(dataOf(TICKS, [], [], EXITS), hashOf(words))
+    const rows = JSON.parse(script('JSON.stringify(exited.rows.map(row => [reasonName(row.reason), row.count, row.time, row.left, row.longest].join(" ")))'))
+    assert.deepEqual(rows, expected)
+    assert.equal(script('exited.total'), expected.reduce((sum, row) => sum + Number(row.split(' ')[1]), 0))
+  })
+}
+
+test('Exits, percentiles are those of the classes of histograms', () => {
+  const script = load(dataOf(TICKS, [], [], EXITS), hashOf({ vcpu: '0' }))
+  assert.deepEqual(JSON.parse(script('JSON.stringify([0, 8, 16, 19, 20, 304].map(classBegin))')), [0, 8, 16, 22, 24, 2 ** 40])
+  assert.deepEqual(JSON.parse(script('JSON.stringify([50, 99, 100].map(percent => percentileOf(exited.rows[0], percent)))')), [9, 17, 23])
+})
+
+test('Exits, samples of exits have the mean time of their reason', () => {
+  const samples = [{ stack: 'npf@[host:exit] main@app read@libc', ticks: 3 }, { stack: 'io@[host:exit] main@app', ticks: 2 }, { stack: 'cpuid@[host:exit] main@app', ticks: 7 }, { stack: 'main@app', ticks: 9 }]
+  const script = load(dataOf(samples, [], [], EXITS.filter(({ bin }) => bin === 2).map(exit => ({ ...exit, bin: 0 }))))
+  const frames = JSON.parse(script('JSON.stringify(exitTree(sums, exited).calls.map(frame => [frame.name, frame.ticks, frame.calls[0].name]))'))
+  assert.deepEqual(frames, [['io', 4000, 'main'], ['npf', 525, 'main']])
+})
+
 test('Totals, by function each tick counts once', () => {
   const rows = JSON.parse(load(dataOf(STACKS))('JSON.stringify(sumFunctions(sums.stacks, fn => fn).map(({ key, own, total }) => [functions.name[key], own, total]))'))
   assert.deepEqual(rows.sort(), [['copy', 0, 3], ['enter', 3, 3], ['eval', 3, 7], ['main', 0, 10], ['parse', 0, 2], ['read', 4, 7]])

@@ -256,6 +256,26 @@ export async function waits () {
   return answer
 }
 
+// Exits of all of the time and vCPUs, of a time, and of a vCPU besides; the histogram of a reason.
+export async function exits () {
+  const note = async () => ({
+    rows: await page.evaluate(() => exited.rows.map(row => [reasonName(row.reason), row.count, row.time, percentileOf(row, 50), percentileOf(row, 99), row.longest, row.left])),
+    table: await table('exit'), note: await text('#exited'), command: await text('#command'), reason: await text('#exitreason'),
+    bars: await page.$$eval('#exithistogram title', titles => titles.map(title => title.textContent))
+  })
+  const answer = { all: await note(), frames: await page.$$eval('#exitgraph .frame', frames => frames.map(frame => frame.getAttribute('aria-label'))) }
+  answer.violations = await violations()
+  answer.areas = await page.locator('#exitchart path').count()
+  await page.click('#table button:text-is("hlt")')
+  await untilState('exit', 'hlt')
+  answer.halts = await note()
+  await drag(...await page.evaluate(() => [0, 1].map(halves => (data.begin + data.width * data.bins * halves / 2) / 1e9)))
+  answer.time = { state: state().time, ...await note() }
+  await choose('vcpu', '1')
+  answer.vcpu = await note()
+  return answer
+}
+
 // A search: what it dims, and how Enter goes from one frame to the next.
 export async function hits () {
   const answer = {}

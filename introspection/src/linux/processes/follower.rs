@@ -47,11 +47,7 @@ impl RunningTask {
     }
 
     /// When its process was started, in ns of the guest's CLOCK_MONOTONIC; 0 if unknown. The thread's id is `tid`.
-    pub fn process_started<M: PhysicalMemory>(
-        &self,
-        view: &KernelView<'_, M>,
-        tid: i32,
-    ) -> u64 {
+    pub fn process_started<M: PhysicalMemory>(&self, view: &KernelView<'_, M>, tid: i32) -> u64 {
         let instances = view.linux().instances.as_ref();
         let started = if tid == self.pid {
             self.started

@@ -1,19 +1,20 @@
 //! What `kvmprof exits --json` prints.
 
-use kvmprof_attach::exits::{Exits, Lost, OfAccess, OfFunction, OfProcess, OfReason};
+use kvmprof_recording::exits::{Exits, Lost, OfAccess, OfFunction, OfProcess, OfReason};
 use serde_json::{Value, json};
 
-use super::{Part, names, waits};
+use super::{Part, names, tables, waits};
 
 /// The document of one part of the time.
 pub fn document(part: &Part<'_>) -> Value {
-    let counts = part.counts;
+    let interval = part.interval;
+    let counts = &interval.counts;
     let reason = |one: &OfReason| {
         json!({
-            "reason": part.names.name(one.reason),
+            "reason": interval.reason(one.reason),
             "number": one.reason,
             "vcpu": one.vcpu,
-            "is_halt": part.names.is_halt(one.reason),
+            "is_halt": interval.is_halt(one.reason),
             "count": one.exits.count,
             "time_ns": one.exits.time,
             "median_ns": one.histogram.percentile(50),
@@ -25,7 +26,7 @@ pub fn document(part: &Part<'_>) -> Value {
     };
     let access = |one: &OfAccess| {
         json!({
-            "reason": part.names.name(one.reason),
+            "reason": interval.reason(one.reason),
             "kind": names::kind(one.kind),
             "place": one.place,
             "name": names::register(one),
@@ -33,10 +34,10 @@ pub fn document(part: &Part<'_>) -> Value {
             "time_ns": one.exits.time,
         })
     };
-    let process_names = names::processes(part.counts);
+    let process_names = names::processes(counts);
     let function = |one: &OfFunction| {
         json!({
-            "reason": part.names.name(one.reason),
+            "reason": interval.reason(one.reason),
             "pid": one.process,
             "process": one.process.and_then(|pid| process_names.get(&pid)),
             "address": format!("{:#x}", one.address),
@@ -47,7 +48,7 @@ pub fn document(part: &Part<'_>) -> Value {
     };
     let process = |one: &OfProcess| {
         json!({
-            "reason": part.names.name(one.reason),
+            "reason": interval.reason(one.reason),
             "pid": one.process,
             "process": one.process.and_then(|pid| process_names.get(&pid)),
             "count": one.exits.count,
@@ -65,13 +66,13 @@ pub fn document(part: &Part<'_>) -> Value {
         interrupts,
     } = counts.lost;
     json!({
-        "seconds": part.time.as_secs_f64(),
-        "vcpus": part.vcpus,
+        "seconds": tables::seconds(interval.time()),
+        "vcpus": interval.vcpus,
         "reasons": sorted(part, &counts.reasons, |one| one.exits, reason),
         "accesses": sorted(part, &counts.accesses, |one| one.exits, access),
         "functions": sorted(part, &counts.functions, |one| one.exits, function),
         "processes": sorted(part, &counts.processes, |one| one.exits, process),
-        "knows_processes": part.knows_processes,
+        "knows_processes": interval.knows_processes,
         "waits": waits::document(part),
         "unfinished": counts.unfinished,
         "lost": {
@@ -84,7 +85,7 @@ pub fn document(part: &Part<'_>) -> Value {
             "waits": slots,
             "interrupts": interrupts,
         },
-        "missing_tracepoints": part.missing,
+        "missing_tracepoints": interval.missing,
     })
 }
 

@@ -2,41 +2,49 @@
 
 mod document;
 mod explore;
+mod interval;
 mod names;
 mod tables;
 mod waits;
 
-use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
-use kvmprof_attach::exits::{Counts, ExitCounter, Exits, ReasonNames};
-use kvmprof_attach::{Machine, find_machines};
+use kvmprof_attach::exits::ExitCounter;
+use kvmprof_attach::find_machines;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, value};
 use kvmprof_cli::table::{USUAL_ROWS, most_rows};
 use kvmprof_cli::text::write_json;
+use kvmprof_profiling::clock::monotonic_ns;
 use kvmprof_profiling::kernel_events::{run_at_tracepoint, unavailable};
 use kvmprof_profiling::signals::{block_signals, wait_for_end};
 use kvmprof_recording::EventKind;
+use kvmprof_recording::exits::{Counts, ExitInterval, Exits};
+use kvmprof_recording::file::header;
 use kvmprof_report::profile::Symbols;
 use kvmprof_sandbox::Thread;
-use kvmprof_vmm::attached::contain;
+use kvmprof_vmm::attached::{GuestNames, contain};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::sandbox::SandboxMode;
 use super::targets;
+pub use document::document;
 use explore::explore;
+pub use tables::write as write_tables;
 
 /// The pause between two looks whether the VMM has ended.
 const LOOK: Duration = Duration::from_millis(250);
+/// The length of an interval in a recording.
+const RECORDED: Duration = Duration::from_secs(1);
 
 /// What the rows of tables are sorted by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Sort {
+pub enum Sort {
     /// The time of all exits of a row together
     #[default]
     Time,
@@ -59,7 +67,7 @@ impl Sort {
 
 /// The tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Table {
+pub enum Table {
     /// Of reasons
     Reason,
     /// Of ports, addresses, registers and hypercalls
@@ -108,33 +116,23 @@ pub struct ExitsArguments {
     /// Print a JSON document, one a line
     #[arg(long)]
     json: bool,
+    /// Write blocks of a recording, for other programs, which say by the end of standard input when to begin
+    #[arg(long, hide = true, conflicts_with_all = ["json", "interval"])]
+    blocks: bool,
     #[command(flatten)]
     sandbox: SandboxMode,
 }
 
-/// What was counted in a part of the time.
-struct Part<'a> {
-    counts: &'a Counts,
-    names: &'a ReasonNames,
-    /// The names of the host's softirqs, by their numbers.
-    softirqs: &'a BTreeMap<u32, String>,
+/// What was counted in a part of the time, and how it is printed.
+pub struct Part<'a> {
+    pub interval: &'a ExitInterval,
     /// The functions of the guest's kernel, if they are known by now.
-    symbols: Option<&'a Symbols>,
-    /// Whether exits have processes.
-    knows_processes: bool,
-    /// The VMM's process, and the number of the guest's vCPUs.
-    vmm: i32,
-    vcpus: usize,
-    /// The guests that run on the host now.
-    guests: &'a [Machine],
-    time: Duration,
-    /// Tracepoints that the host lacks.
-    missing: &'a [&'static str],
+    pub symbols: Option<&'a Symbols>,
     /// The only table to print; `None` for all.
-    by: Option<Table>,
-    sort: Sort,
+    pub by: Option<Table>,
+    pub sort: Sort,
     /// The most rows of a table.
-    rows: usize,
+    pub rows: usize,
 }
 
 impl Command for ExitsArguments {
@@ -145,7 +143,11 @@ impl Command for ExitsArguments {
         if let Some(why) = unavailable(EventKind::KvmExits) {
             return Err(anyhow!(why).context("Cannot count the exits of guests on this host"));
         }
-        let Some((host, guest)) = explore(&machine, host, self.sandbox)? else {
+        let explored = match has_names(self.by) {
+            true => explore(&machine, host, self.sandbox)?,
+            false => Some((host, GuestNames::default())),
+        };
+        let Some((host, guest)) = explored else {
             return Ok(ExitStatus::SUCCESS);
         };
         let counter = ExitCounter::new(&host, &machine, &guest.places);
@@ -153,40 +155,37 @@ impl Command for ExitsArguments {
         let vmm = Pid::from_raw(machine.pid).context("The VMM has no pid")?;
         let vmm = pidfd_open(vmm, PidfdFlags::empty()).context("Cannot watch the VMM")?;
         block_signals().context("Cannot block signals")?;
+        if self.blocks {
+            wait_for_begin(console)?;
+        }
+        let each = self.blocks.then_some(RECORDED).or(self.interval);
         let attached = attach_all(&counter)?;
-        let start = Instant::now();
+        let (start, began) = (Instant::now(), monotonic_ns());
         let end = self.seconds.and_then(|time| start.checked_add(time));
-        eprintln!("Counting the exits of the guest of process {}", machine.pid);
-        let mut before = (Counts::default(), start);
+        if !self.blocks {
+            eprintln!("Counting the exits of the guest of process {}", machine.pid);
+        }
+        let mut before = (Counts::default(), start, began);
         loop {
-            let next = self.interval.and_then(|time| before.1.checked_add(time));
+            let next = each.and_then(|time| before.1.checked_add(time));
             let moment = [next, end].into_iter().flatten().min();
             let is_last = wait(moment, &vmm) || end.is_some() && end == moment;
-            let now = Instant::now();
+            let (now, now_ns) = (Instant::now(), monotonic_ns());
             let counts = counter.read().context("Cannot read what was counted")?;
             let guests = find_machines(Ok(&host)).machines;
-            let part = Part {
-                counts: &counts.since(&before.0),
-                names: &counter.reason_names(counts.isa),
-                softirqs: counter.softirq_names(),
-                symbols: None,
-                knows_processes: counter.knows_processes(),
-                vmm: machine.pid,
-                vcpus: machine.vcpus.len(),
-                guests: &guests,
-                time: now - before.1,
-                missing: counter.missing(),
-                by: self.by,
-                sort: self.sort,
-                rows: most_rows(self.top, USUAL_ROWS, self.json),
+            let interval = ExitInterval {
+                begin: before.2,
+                end: now_ns,
+                ..interval::of(&counter, counts.since(&before.0), &machine, &guests)
             };
+            let part = self.part(&interval);
             if is_last {
                 drop(attached);
                 self.write_last(part, &guest.functions, console)?;
                 return Ok(ExitStatus::SUCCESS);
             }
             self.write(&part, console)?;
-            before = (counts, now);
+            before = (counts, now, now_ns);
         }
     }
 }
@@ -210,15 +209,52 @@ impl ExitsArguments {
         self.write(&part, console)
     }
 
+    /// What is printed of an interval.
+    fn part<'a>(&self, interval: &'a ExitInterval) -> Part<'a> {
+        Part {
+            interval,
+            symbols: None,
+            by: self.by,
+            sort: self.sort,
+            rows: most_rows(self.top, USUAL_ROWS, self.json),
+        }
+    }
+
     fn write(&self, part: &Part<'_>, console: &mut Console<'_>) -> anyhow::Result<()> {
+        let otherwise = "Cannot write the exits";
+        if self.blocks {
+            let output = blocks(console)?;
+            let block = part.interval.to_block().unwrap_or_default();
+            let written = output.write_all(&block).and_then(|()| output.flush());
+            return written.context(otherwise);
+        }
         let output = console.text();
         let written = match self.json {
-            true => write_json(output, document::document(part)),
-            false => tables::write(part, output),
+            true => write_json(output, document(part)),
+            false => write_tables(part, output),
         };
         let written = written.and_then(|()| output.flush());
-        written.context("Cannot write the exits")
+        written.context(otherwise)
     }
+}
+
+/// Whether something of the guest has a name in this table, or in all of them.
+fn has_names(by: Option<Table>) -> bool {
+    matches!(by, None | Some(Table::Process | Table::Function))
+}
+
+/// Where blocks go.
+fn blocks<'a>(console: &'a mut Console<'_>) -> anyhow::Result<&'a mut dyn Write> {
+    console.binary("a recording", "kvmprof record --exits writes one")
+}
+
+/// Says by a recording's header that all is ready, and waits until the counting is to begin.
+fn wait_for_begin(console: &mut Console<'_>) -> anyhow::Result<()> {
+    let output = blocks(console)?;
+    let written = output.write_all(&header()).and_then(|()| output.flush());
+    written.context("Cannot write the exits")?;
+    let begin = io::copy(&mut io::stdin().lock(), &mut io::sink());
+    begin.context("Cannot read when to begin").map(drop)
 }
 
 /// Waits until `moment`, or until a signal or the end of the process behind `vmm`, and then returns true.
@@ -228,15 +264,15 @@ fn wait(moment: Option<Instant>, vmm: &OwnedFd) -> bool {
         if left == Some(Duration::ZERO) {
             return false;
         }
-        if wait_for_end(left.map_or(LOOK, |left| left.min(LOOK))) || has_ended(vmm) {
+        if wait_for_end(left.map_or(LOOK, |left| left.min(LOOK))) || is_readable(vmm) {
             return true;
         }
     }
 }
 
-/// Whether the process has ended (pidfd_open(2)).
-fn has_ended(process: &OwnedFd) -> bool {
-    let mut watched = [PollFd::new(process, PollFlags::IN)];
+/// Whether a file is readable now; that of a process is when it has ended (pidfd_open(2)).
+pub fn is_readable(file: &impl AsFd) -> bool {
+    let mut watched = [PollFd::new(file, PollFlags::IN)];
     let now = Timespec {
         tv_sec: 0,
         tv_nsec: 0,

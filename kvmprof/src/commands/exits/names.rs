@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kvmprof_abi::text::task_name;
-use kvmprof_attach::exits::{AccessKind, Counts, OfAccess};
+use kvmprof_recording::exits::{AccessKind, Counts, OfAccess};
 
 /// Model-specific registers that guests often use (Intel SDM volume 4, AMD APM volume 2 appendix A; those of KVM and of Hyper-V: Linux
 /// `Documentation/virt/kvm/x86/msr.rst`, `include/hyperv/hvgdk_mini.h`).

@@ -3,12 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::time::Duration;
 
-use kvmprof_attach::exits::{Exits, OfReason};
 use kvmprof_cli::table::{Align, percent, write_table};
+use kvmprof_recording::exits::{Exits, OfReason};
+use kvmprof_report::text::visible;
 
-use super::{Part, Table, names, waits};
+use super::{Part, Table, has_names, names, waits};
 
 /// Maximum number of characters of a name in a table, and of a function's beside a process's.
 pub const MAX_NAME: usize = 28;
@@ -29,7 +29,7 @@ pub fn write(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
     if is_wanted(Table::Function) {
         write_functions(part, output)?;
     }
-    if part.by == Some(Table::Vcpu) || is_wanted(Table::Vcpu) && part.vcpus > 1 {
+    if part.by == Some(Table::Vcpu) || is_wanted(Table::Vcpu) && part.interval.vcpus > 1 {
         write_vcpus(part, output)?;
     }
     if is_wanted(Table::Thief) {
@@ -42,21 +42,21 @@ pub fn write(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
 /// The number and the time of all exits, of all waits for a processor, and of all interrupts.
 fn write_sums(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
     let (mut all, mut halts) = (Exits::default(), Exits::default());
-    for one in &part.counts.reasons {
-        let sum = match part.names.is_halt(one.reason) {
+    let interval = part.interval;
+    for one in &interval.counts.reasons {
+        let sum = match interval.is_halt(one.reason) {
             true => &mut halts,
             false => &mut all,
         };
         sum.add(one.exits);
     }
-    let available = part.time.as_nanos().saturating_mul(part.vcpus as u128);
-    let available = u64::try_from(available).unwrap_or(u64::MAX);
+    let available = interval.time().saturating_mul(interval.vcpus.into());
     writeln!(
         output,
         "{} exits of {} vCPUs in {:.3} s took {} of their time; halts: {}, {}",
         all.count,
-        part.vcpus,
-        part.time.as_secs_f64(),
+        interval.vcpus,
+        seconds(interval.time()),
         percent(all.time, available),
         halts.count,
         percent(halts.time, available)
@@ -84,7 +84,7 @@ fn write_sums(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
 
 /// What the numbers lack.
 fn write_remarks(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
-    let counts = part.counts;
+    let counts = &part.interval.counts;
     if counts.unfinished > 0 {
         let count = counts.unfinished;
         writeln!(
@@ -92,7 +92,7 @@ fn write_remarks(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
             "vCPUs whose exit isn't over, and not counted yet: {count}"
         )?;
     }
-    if !part.knows_processes {
+    if has_names(part.by) && !part.interval.knows_processes {
         let what = match part.symbols {
             Some(_) => "The guest's processes aren't known",
             None => "The guest's kernel isn't known: exits have addresses, and no processes",
@@ -115,15 +115,21 @@ fn write_remarks(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
     if lost > 0 {
         writeln!(output, "Turns of others that aren't known: {lost}")?;
     }
-    if counts.lost.interrupts > 0 {
-        let lost = counts.lost.interrupts;
+    let lost = counts.lost.interrupts;
+    if lost > 0 {
         writeln!(
             output,
             "Interrupts that aren't counted, too many different ones: {lost}"
         )?;
     }
-    if !part.missing.is_empty() {
-        let names = part.missing.join(", ");
+    if !part.interval.missing.is_empty() {
+        let names: Vec<_> = part
+            .interval
+            .missing
+            .iter()
+            .map(|name| visible(name))
+            .collect();
+        let names = names.join(", ");
         writeln!(output, "The host's kernel lacks these tracepoints: {names}")?;
     }
     Ok(())
@@ -132,7 +138,7 @@ fn write_remarks(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
 /// A table by reason, of all vCPUs together, the halts last.
 fn write_reasons(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
     let mut reasons: BTreeMap<u32, OfReason> = BTreeMap::new();
-    for one in &part.counts.reasons {
+    for one in &part.interval.counts.reasons {
         let sum = reasons.entry(one.reason).or_default();
         sum.reason = one.reason;
         sum.exits.add(one.exits);
@@ -149,9 +155,9 @@ fn write_reasons(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
     };
     let rows = reasons.iter().take(part.rows).map(|one| {
         [
-            part.names.name(one.reason),
+            reason_name(part, one.reason),
             one.exits.count.to_string(),
-            rate(one.exits.count, part.time),
+            rate(part, one.exits.count),
             duration(one.exits.time),
             percentile(one, 50),
             percentile(one, 99),
@@ -173,18 +179,18 @@ fn write_reasons(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
 }
 
 fn write_accesses(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
-    let rows = part.counts.accesses.iter();
+    let rows = part.interval.counts.accesses.iter();
     let rows = rows.map(|one| (one.exits, names::access(one), one.reason));
     write_places(part, output, "ACCESS", rows.collect())
 }
 
 fn write_processes(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
-    let process_names = names::processes(part.counts);
+    let process_names = names::processes(&part.interval.counts);
     let label = |process: Option<i32>| {
         let name = process.and_then(|process| Some((process, process_names.get(&process)?)));
         name.map_or_else(unknown, |(process, name)| format!("{name} ({process})"))
     };
-    let rows = part.counts.processes.iter();
+    let rows = part.interval.counts.processes.iter();
     let rows = rows.map(|one| (one.exits, label(one.process), one.reason));
     write_places(part, output, "PROCESS", rows.collect())
 }
@@ -196,9 +202,9 @@ pub fn unknown() -> String {
 
 /// By function and process, and by instruction where the function isn't known.
 fn write_functions(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
-    let process_names = names::processes(part.counts);
+    let process_names = names::processes(&part.interval.counts);
     let mut rows: BTreeMap<(String, String, u32), Exits> = BTreeMap::new();
-    for one in &part.counts.functions {
+    for one in &part.interval.counts.functions {
         let function = part.symbols.and_then(|symbols| symbols.find(one.address));
         let function = function.map_or_else(|| format!("{:#x}", one.address), str::to_owned);
         let process = one.process.and_then(|process| process_names.get(&process));
@@ -207,7 +213,7 @@ fn write_functions(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
         rows.entry(key).or_default().add(one.exits);
     }
     let rows = rows.into_iter();
-    if !part.knows_processes {
+    if !part.interval.knows_processes {
         let rows = rows
             .map(|((function, _, reason), exits)| (exits, shortened(function, MAX_NAME), reason));
         return write_places(part, output, "FUNCTION", rows.collect());
@@ -219,7 +225,7 @@ fn write_functions(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
         [
             shortened(function, MAX_FUNCTION),
             process,
-            part.names.name(reason),
+            reason_name(part, reason),
             exits.count.to_string(),
             duration(exits.time),
             duration(exits.mean()),
@@ -238,7 +244,7 @@ fn write_functions(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
 
 /// The order of rows: halts last, the others by what they are to be sorted by.
 fn sort_key(part: &Part<'_>, reason: u32, exits: Exits) -> (bool, Reverse<u64>) {
-    (part.names.is_halt(reason), Reverse(part.sort.key(exits)))
+    (part.interval.is_halt(reason), Reverse(part.sort.key(exits)))
 }
 
 /// A name with at most `most` characters, so that the table fits into a terminal.
@@ -263,9 +269,9 @@ fn write_places(
     let rows = rows.map(|(exits, place, reason)| {
         [
             place,
-            part.names.name(reason),
+            reason_name(part, reason),
             exits.count.to_string(),
-            rate(exits.count, part.time),
+            rate(part, exits.count),
             duration(exits.time),
             duration(exits.mean()),
         ]
@@ -283,13 +289,13 @@ fn write_places(
 
 fn write_vcpus(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
     let mut vcpus: BTreeMap<u32, [Exits; 2]> = BTreeMap::new();
-    for one in &part.counts.reasons {
+    for one in &part.interval.counts.reasons {
         let sums = vcpus.entry(one.vcpu).or_default();
-        let is_halt = part.names.is_halt(one.reason);
+        let is_halt = part.interval.is_halt(one.reason);
         sums[usize::from(is_halt)].add(one.exits);
     }
     let mut waits: BTreeMap<u32, Exits> = BTreeMap::new();
-    for thread in &part.counts.threads {
+    for thread in &part.interval.counts.threads {
         waits.entry(thread.vcpu).or_default().add(thread.waits);
     }
     let waited = |vcpu| waits.get(&vcpu).map_or(0, |waits| waits.time);
@@ -297,7 +303,7 @@ fn write_vcpus(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
         [
             vcpu.to_string(),
             exits.count.to_string(),
-            rate(exits.count, part.time),
+            rate(part, exits.count),
             duration(exits.time),
             halts.count.to_string(),
             duration(halts.time),
@@ -342,12 +348,21 @@ pub fn duration(ns: u64) -> String {
     format!("{ns}ns")
 }
 
+/// `ns` in seconds.
+#[expect(clippy::cast_precision_loss, reason = "it is shown with few digits")]
+pub fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
 #[expect(clippy::cast_precision_loss, reason = "it is shown without decimals")]
-fn rate(count: u64, time: Duration) -> String {
-    format!(
-        "{:.0}",
-        count as f64 / time.as_secs_f64().max(f64::MIN_POSITIVE)
-    )
+fn rate(part: &Part<'_>, count: u64) -> String {
+    let time = seconds(part.interval.time());
+    format!("{:.0}", count as f64 / time.max(f64::MIN_POSITIVE))
+}
+
+/// The name of a reason.
+fn reason_name(part: &Part<'_>, reason: u32) -> String {
+    visible(&part.interval.reason(reason))
 }
 
 /// `part` of `whole` in percent, without decimals.

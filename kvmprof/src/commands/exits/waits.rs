@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use kvmprof_abi::text::{task_name, visible};
-use kvmprof_attach::Machine;
-use kvmprof_attach::exits::{Exits, InterruptKind, OfInterrupt, OfThread, OfWait};
 use kvmprof_cli::table::{Align, percent};
+use kvmprof_recording::exits::{Exits, HostGuest, InterruptKind, OfInterrupt, OfThread, OfWait};
 use serde_json::{Value, json};
 
 use super::Part;
@@ -16,7 +15,7 @@ use super::tables::{MAX_NAME, duration, shortened, unknown, write_part};
 /// The time of all vCPUs' waits.
 pub fn sum(part: &Part<'_>) -> Exits {
     let mut sum = Exits::default();
-    for thread in &part.counts.threads {
+    for thread in &part.interval.counts.threads {
         sum.add(thread.waits);
     }
     sum
@@ -25,7 +24,7 @@ pub fn sum(part: &Part<'_>) -> Exits {
 /// The time of all interrupts of processors that vCPUs had.
 pub fn interrupts(part: &Part<'_>) -> Exits {
     let mut sum = Exits::default();
-    for one in &part.counts.interrupts {
+    for one in &part.interval.counts.interrupts {
         sum.add(one.time);
     }
     sum
@@ -37,7 +36,7 @@ fn interrupts_of<'a>(
     thread: &OfThread,
 ) -> impl Iterator<Item = &'a OfInterrupt> {
     let thread = thread.thread;
-    let interrupts = part.counts.interrupts.iter();
+    let interrupts = part.interval.counts.interrupts.iter();
     interrupts.filter(move |one| one.thread == thread && one.time.count > 0)
 }
 
@@ -56,9 +55,9 @@ fn kind(kind: InterruptKind) -> &'static str {
 /// An interrupt, in words.
 fn interrupt(part: &Part<'_>, one: &OfInterrupt) -> String {
     let number = one.number;
-    match (one.kind, part.softirqs.get(&number)) {
+    match (one.kind, part.interval.softirqs.get(&number)) {
         (InterruptKind::Device, _) => format!("[interrupt {number}]"),
-        (InterruptKind::Softirq, Some(name)) => format!("[softirq {name}]"),
+        (InterruptKind::Softirq, Some(name)) => format!("[softirq {}]", visible(name)),
         (InterruptKind::Softirq, None) => format!("[softirq {number}]"),
         (other, _) => format!("[interrupt {}]", kind(other)),
     }
@@ -67,22 +66,14 @@ fn interrupt(part: &Part<'_>, one: &OfInterrupt) -> String {
 /// What ran while `thread` waited.
 fn others<'a>(part: &'a Part<'_>, thread: &OfThread) -> impl Iterator<Item = &'a OfWait> {
     let thread = thread.thread;
-    let others = part.counts.waits.iter();
+    let others = part.interval.counts.waits.iter();
     others.filter(move |one| one.thread == thread && one.turns.count > 0)
 }
 
 /// The guest to whose VMM the process that ran belongs.
-fn guest<'a>(part: &'a Part<'_>, other: &OfWait) -> Option<&'a Machine> {
-    let is_its = |machine: &&Machine| machine.pid.cast_unsigned() == other.other_process;
-    part.guests.iter().find(is_its)
-}
-
-/// Whether the thread that ran is a vCPU of that guest.
-fn is_vcpu(guest: &Machine, other: &OfWait) -> bool {
-    let threads = guest.vcpus.iter().filter_map(|vcpu| vcpu.thread);
-    threads
-        .map(i32::cast_unsigned)
-        .any(|it| it == other.other_thread)
+fn guest<'a>(part: &'a Part<'_>, other: &OfWait) -> Option<&'a HostGuest> {
+    let mut guests = part.interval.guests.iter();
+    guests.find(|guest| guest.process == other.other_process)
 }
 
 /// What ran, in words.
@@ -93,9 +84,10 @@ fn label(part: &Part<'_>, other: &OfWait) -> String {
     let Some(guest) = guest(part, other) else {
         return task_name(&other.name).collect();
     };
-    let part_of = if is_vcpu(guest, other) { "vCPU" } else { "VMM" };
+    let is_vcpu = guest.vcpus.contains(&other.other_thread);
+    let part_of = if is_vcpu { "vCPU" } else { "VMM" };
     match &guest.name {
-        _ if guest.pid == part.vmm => format!("{part_of} of this guest"),
+        _ if guest.is_counted => format!("{part_of} of this guest"),
         Some(name) => format!("{part_of} of {}", visible(name)),
         None => format!("{part_of} of {}", visible(&guest.program)),
     }
@@ -104,7 +96,7 @@ fn label(part: &Part<'_>, other: &OfWait) -> String {
 /// A table of what ran, and of interrupts, by vCPU: the share is that of the vCPU's time.
 pub fn write(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
     let mut rows: BTreeMap<(u32, String, Option<u32>), Exits> = BTreeMap::new();
-    for thread in &part.counts.threads {
+    for thread in &part.interval.counts.threads {
         let mut known = 0_u64;
         for other in others(part, thread) {
             known = known.saturating_add(other.turns.time);
@@ -126,7 +118,7 @@ pub fn write(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
     }
     let mut rows: Vec<_> = rows.into_iter().collect();
     rows.sort_by_key(|(_, turns)| Reverse(part.sort.key(*turns)));
-    let time = u64::try_from(part.time.as_nanos()).unwrap_or(u64::MAX);
+    let time = part.interval.time();
     let rows = rows.into_iter().take(part.rows);
     let rows = rows.map(|((vcpu, label, process), turns)| {
         let is_known = turns.count > 0;
@@ -163,13 +155,14 @@ pub fn document(part: &Part<'_>) -> Value {
             "tid": other.other_thread,
             "name": task_name(&other.name).collect::<String>(),
             "guest": guest.map(|guest| &guest.name),
-            "is_vcpu": guest.is_some_and(|guest| is_vcpu(guest, other)),
+            "is_vcpu": guest.is_some_and(|guest| guest.vcpus.contains(&other.other_thread)),
             "count": other.turns.count,
             "time_ns": other.turns.time,
         })
     };
     let interrupt = |one: &OfInterrupt| {
-        let name = (one.kind == InterruptKind::Softirq).then(|| part.softirqs.get(&one.number));
+        let name =
+            (one.kind == InterruptKind::Softirq).then(|| part.interval.softirqs.get(&one.number));
         json!({
             "kind": kind(one.kind),
             "number": one.number,
@@ -194,5 +187,5 @@ pub fn document(part: &Part<'_>) -> Value {
             "interrupts": interrupts.map(interrupt).collect::<Vec<_>>(),
         })
     };
-    part.counts.threads.iter().map(thread).collect()
+    part.interval.counts.threads.iter().map(thread).collect()
 }

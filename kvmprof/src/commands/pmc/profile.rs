@@ -52,6 +52,7 @@ impl Command for ProfileArguments {
             pid: self.pid.clone(),
             event: Some(self.event),
             tasks: None,
+            exits: false,
         };
         recording.record(&path, None, None, console)?;
         let profile = InputArguments::default().open(&path, console)?.profile;

@@ -7,7 +7,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("When it ends", &["seconds", "until"]),
     (
         "What is sampled",
-        &["hz", "event", "pid", "stacks", "tasks"],
+        &["hz", "event", "pid", "stacks", "tasks", "exits"],
     ),
     ("What comes of it", &["output", "html", "open"]),
     (

@@ -1,5 +1,6 @@
 //! `kvmprof record`.
 
+mod exits;
 mod help;
 mod limited;
 mod progress;

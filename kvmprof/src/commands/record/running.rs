@@ -16,6 +16,7 @@ use kvmprof_recording::{SamplingEvent, StackParts};
 use kvmprof_vmm::attached::{CONSOLE_POLL, ConsoleFile, ConsoleLooks, ConsoleText};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
+use super::exits::ExitBlocks;
 use super::limited::LimitedRecording;
 use super::progress::Progress;
 use crate::commands::record_limit::parse_limit;
@@ -57,6 +58,10 @@ pub struct RecordingOptions {
     /// kvmprof report --tasks shows them
     #[arg(long, value_name = "EVERY", conflicts_with = "event", num_args = 0..=1, require_equals = true, default_missing_value = "10", value_parser = parse_look_ticks)]
     pub tasks: Option<u32>,
+    /// Count the guest's exits to KVM, too, for each second: why it exits, how long that takes, and who takes its time. It needs what
+    /// kvmprof exits does. kvmprof report --exits shows them
+    #[arg(long, conflicts_with = "kernel")]
+    pub exits: bool,
 }
 
 impl RecordingOptions {
@@ -75,6 +80,11 @@ impl RecordingOptions {
         let to_output = is_standard(output);
         let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
         let until = until.map(ConsoleEnd::open).transpose()?;
+        // It looks at the guest before it counts.
+        let exits = self
+            .exits
+            .then(|| ExitBlocks::start(&self.target.process()?));
+        let mut exits = exits.transpose()?;
         let connection = self.target.connect(self.event.is_some(), console)?;
         let recorder = connection.open(device::RECORDER, 0)?;
         let file = (!to_output).then(|| NewFile::create_recording(output));
@@ -88,6 +98,7 @@ impl RecordingOptions {
         }
         let otherwise = "Cannot start to record";
         recorder::start(&connection, &recorder, self.stacks, self.event, otherwise)?;
+        exits.as_mut().map(ExitBlocks::begin);
         let mut progress = Progress::on_terminal(self.seconds);
         std::thread::scope(|scope| {
             let (device, over, time) = (&recorder, interrupt.clone(), self.seconds);
@@ -100,6 +111,7 @@ impl RecordingOptions {
                 recorder: &recorder,
                 path: output,
                 limit: self.record_limit,
+                exits,
                 progress: &mut progress,
             };
             let result = match file {
@@ -121,6 +133,8 @@ pub struct Copier<'a> {
     pub path: &'a Path,
     /// Maximum length of the copy, in bytes.
     pub limit: Option<u64>,
+    /// The exits that are recorded, too.
+    pub exits: Option<ExitBlocks>,
     /// Counts what comes.
     pub progress: &'a mut Progress,
 }
@@ -158,7 +172,9 @@ impl Copier<'_> {
         output: &mut W,
         mut with_ticks: impl FnMut(&mut W) -> io::Result<()>,
     ) -> anyhow::Result<CopyEnd> {
-        let mut limited = self.limit.map(LimitedRecording::new);
+        let is_changed = self.limit.is_some() || self.exits.is_some();
+        let limit = self.limit.unwrap_or(u64::MAX);
+        let mut limited = is_changed.then(|| LimitedRecording::new(limit));
         loop {
             let mut bytes = self.recorder.read(MAX_DATA).with_context(|| {
                 format!(
@@ -172,7 +188,7 @@ impl Copier<'_> {
             let mut goes_on = true;
             if let Some(limited) = &mut limited {
                 let mut passed = Vec::new();
-                goes_on = limited.pass(&bytes, &mut passed)?;
+                goes_on = limited.pass(&bytes, self.exits.as_mut(), &mut passed)?;
                 bytes = passed;
             }
             self.progress.count(&bytes);

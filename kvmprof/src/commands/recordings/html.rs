@@ -11,7 +11,7 @@ use super::output::write_picture;
 use super::picture::PictureArguments;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus};
 use kvmprof_report::graph::title;
-use kvmprof_report::html::{Counts, Waits, page};
+use kvmprof_report::html::{BesideTicks, Counts, page};
 use kvmprof_report::symbolize::SourceTexts;
 
 /// The ending of the page's name.
@@ -90,7 +90,7 @@ pub(super) fn page_of(
     console: &mut Console<'_>,
 ) -> anyhow::Result<String> {
     let texts = sources.texts(options)?;
-    let (profile, seen) = options.open_all::<(Counts, Waits)>(paths, console)?;
+    let (profile, seen) = options.open_all::<(Counts, BesideTicks)>(paths, console)?;
     Ok(page(&profile, seen, &title(&profile), &texts))
 }
 
@@ -99,7 +99,8 @@ impl Command for HtmlArguments {
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let input = self.picture.checked_input(ENDING)?;
         let texts = self.sources.texts(input)?;
-        let (profile, seen) = input.open_all::<(Counts, Waits)>(&self.picture.files, console)?;
+        let (profile, seen) =
+            input.open_all::<(Counts, BesideTicks)>(&self.picture.files, console)?;
         let title = self.picture.title_or(title(&profile));
         let page = page(&profile, seen, &title, &texts);
         self.picture.write(page.as_bytes(), ENDING, console)?;

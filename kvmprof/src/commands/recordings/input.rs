@@ -11,11 +11,14 @@ use kvmprof_cli::command_line::{Console, usage};
 use tempfile::NamedTempFile;
 
 use super::OutputLimit;
+use super::OutputLimit;
 use super::debuginfod::Debuginfod;
 use super::output::is_standard;
 use super::progress::Progress;
 use super::source::{self, OpenRecording};
-use kvmprof_recording::file::{Observer, Recording};
+use kvmprof_recording::exits::ExitInterval;
+use kvmprof_recording::file::{Contents, Observer, Recording};
+use kvmprof_report::exits;
 use kvmprof_report::graph::title_of;
 use kvmprof_report::profile::{
     Profile, Selection, SelectionArguments, ThreadCounts, TimeRange, Watcher,
@@ -312,6 +315,39 @@ impl InputArguments {
             title: title_of(&contents),
             length: recording.length(),
         })
+    }
+
+    /// Opens the only recording of `paths` and sums up its exits. Returns its contents, too.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; or there are several recordings, no exits, or options that select samples.
+    pub fn open_exits(&self, paths: &[PathBuf]) -> anyhow::Result<(ExitInterval, Contents)> {
+        let selection = self.selection()?;
+        let time = selection.time;
+        let of_time = Selection {
+            time,
+            ..Selection::default()
+        };
+        if selection != of_time {
+            return Err(usage(
+                "Exits are those of all processes and vCPUs: with --exits only --time selects a part",
+            ));
+        }
+        let [path] = paths else {
+            return Err(usage("--exits takes one recording: name one"));
+        };
+        let progress = Progress::for_terminal();
+        let OpenRecording { recording, .. } = source::open(path, progress.interrupt())?;
+        let reading = progress.of("Reading");
+        let (sum, contents) = exits::sum(&recording, &time, &reading)?;
+        match sum {
+            Some(sum) => Ok((sum, contents)),
+            None if time.is_all() => Err(anyhow!(
+                "{} has no exits: record the guest with --exits",
+                path.display()
+            )),
+            None => Err(self.nothing_matched(&[path])),
+        }
     }
 
     /// The files with names of functions.

@@ -7,12 +7,13 @@ use clap::Args;
 use super::input::TaskInput;
 use super::output_limit::within;
 use super::{InputArguments, OutputLimit};
+use crate::commands::exits::{self, Part, Sort};
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_cli::table::{USUAL_ROWS, most_rows};
 use kvmprof_cli::text::write_json;
 use kvmprof_report::profile::{
-    RowsArguments, SCHEMA, TableArguments, TableError, TableStyle, folded, print, print_accounts,
-    print_tree,
+    RowsArguments, SCHEMA, Symbols, TableArguments, TableError, TableStyle, folded, print,
+    print_accounts, print_tree,
 };
 use kvmprof_report::tasks;
 
@@ -48,8 +49,14 @@ pub struct ReportArguments {
     /// run, as far as the looks show it: the time from the first to the last of the looks between which it never ran.
     #[arg(long, conflicts_with_all = ["by", "sort", "callers", "callees"])]
     tasks: bool,
+    /// Show the recorded exits instead of the tables: why the guest exits, how long that takes, and who takes its vCPUs' time
+    ///
+    /// This needs a recording made with --exits, and prints what kvmprof exits does. They were counted for each second: --time selects
+    /// those of which the middle is in it.
+    #[arg(long, conflicts_with_all = ["by", "sort", "callers", "callees", "tasks"])]
+    exits: bool,
     /// Show the call tree instead of the tables, from the processes inwards; frames with less than 1 % are left out
-    #[arg(long, conflicts_with_all = ["by", "sort", "callers", "callees", "json", "top", "tasks"])]
+    #[arg(long, conflicts_with_all = ["by", "sort", "callers", "callees", "json", "top", "tasks", "exits"])]
     tree: bool,
 }
 
@@ -58,6 +65,9 @@ impl Command for ReportArguments {
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         if self.tasks {
             return self.show_tasks(console);
+        }
+        if self.exits {
+            return self.show_exits(console);
         }
         let by_parts = self.tables.need_parts().then_some(self.limit);
         let profile = self.input.open_grouped(&self.files, by_parts, console)?;
@@ -110,5 +120,27 @@ impl ReportArguments {
         let mut document = tasks::document(&sums, &resolver, self.most_rows(), &budget)?;
         document["schema"] = SCHEMA.into();
         within(&budget, console, |out| write_json(out, document))
+    }
+
+    /// Prints the exits of the selected time.
+    fn show_exits(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let (interval, contents) = self.input.open_exits(&self.files)?;
+        let symbols = Symbols::parse(&contents.symbols);
+        let part = Part {
+            interval: &interval,
+            symbols: (!contents.symbols.is_empty()).then_some(&symbols),
+            by: None,
+            sort: Sort::default(),
+            rows: self.most_rows(),
+        };
+        let budget = self.limit.budget(contents.symbols.len());
+        within(&budget, console, |out| {
+            if !self.tables.rows.json {
+                return exits::write_tables(&part, out);
+            }
+            let mut document = exits::document(&part);
+            document["schema"] = SCHEMA.into();
+            write_json(out, document)
+        })
     }
 }

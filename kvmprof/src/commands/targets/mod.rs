@@ -113,6 +113,25 @@ impl TargetArgs {
         }
     }
 
+    /// The process of the guest's VMM, as PID:START_TIME, for what sees the guest from outside.
+    ///
+    /// # Errors
+    /// [`UsageError`](kvmprof_cli::command_line::UsageError) if the guest is named by a socket, which another process may serve; there isn't just one, or it can't be
+    /// attached to.
+    pub fn process(&self) -> anyhow::Result<String> {
+        let machine = match self.target.as_deref() {
+            Some(target) if !target.contains('/') => machines::named(target)?,
+            None if self.socket.path().is_none() => machines::only()?,
+            _ => {
+                return Err(usage(
+                    "--exits needs the guest's name or its VMM's pid, as kvmprof list shows them, not a socket",
+                ));
+            }
+        };
+        let machine = machines::without_obstacle(machine)?;
+        Ok(format!("{}:{}", machine.pid, machine.start_time))
+    }
+
     fn find(&self) -> anyhow::Result<FoundGuest> {
         let served = live_sockets();
         let Some(target) = self.target.as_deref() else {

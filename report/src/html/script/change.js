@@ -9,9 +9,9 @@ const points = (change) => `${change < 0 ? "" : "+"}${(100 * change).toFixed(1)}
 /** @type {(sides: Sides) => string} */
 const changeText = (sides) => `${percent(sides[0], sums.sides[0])} before, ${percent(sides[1], sums.sides[1])} after (${points(changeOf(sides))})`;
 
-// A number of ticks, or of waits, as the tree with this root has them.
+// A number of ticks, or of waits, or a time in exits, as the tree with this root has them.
 /** @type {(count: number, root: Frame) => string} */
-const countOf = (count, root) => root.isOfWaits ? `${count} ${count === 1 ? "wait" : "waits"}` : ticksOf(count);
+const countOf = (count, root) => root.isOfExits ? `${duration(count)} of the sampled exits` : root.isOfWaits ? `${count} ${count === 1 ? "wait" : "waits"}` : ticksOf(count);
 
 // The ticks of a frame and its part of all that is shown.
 /** @type {(frame: Frame, root: Frame) => string} */

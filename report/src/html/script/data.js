@@ -6,6 +6,7 @@
  * @typedef {{ recording: number[], pid: (number | null)[], tid: (number | null)[], name: string[] }} ThreadColumns Null: all that aren't told apart.
  * @typedef {ThreadColumns & { labels: Words[] }} Threads
  * @typedef {{ looks: string[], states: string[], timed: boolean, rows: string, rare: { waits: number, seen: number }, threads: ThreadColumns }} WaitData
+ * @typedef {{ reasons: string[], halts: number[], timed: boolean, intervals: string, rows: string, lost: number }} ExitData
  * @typedef {{ function: number, begin: string, ticks: number, offsets: number[], texts: string[], ticksAt: number[], places: number[], names: string[],
  *   source: { file: string, first: number, texts: string[], ticksAt: number[] } | null }} CodeData
  * @typedef {object} PageData
@@ -31,6 +32,7 @@
  * @property {number} rare
  * @property {{ threads: (number | null)[], node: number }} halted
  * @property {WaitData} [waits]
+ * @property {ExitData} [exits]
  * @property {string} nodes
  * @property {string} cells
  * @property {string} missed

@@ -49,6 +49,7 @@ const isFromCallees = (flames) => flames === views.callers || !(flames instanceo
 
 /** @type {(selected: SelectedFrame) => [string, string][]} */
 function countsOf({ frame, flames }) {
+  if (flames.root.isOfExits) return [["time", countText(frame, flames.root)]];
   if (flames.root.isOfWaits) return [["waits", `${countText(frame, flames.root)}, ${rounded(frame.ticks / Math.max(waited.looks, 1))} tasks per look`]];
   const isSelf = frame.fn >= 0 && !isFromCallees(flames) && !(frame instanceof ChartFrame);
   if (isComparison) {

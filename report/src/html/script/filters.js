@@ -80,7 +80,7 @@ function drawFilters() {
 }
 
 function drawCommand() {
-  element("command").textContent = state.tab === "wait" ? waitsCommand() : command();
+  element("command").textContent = state.tab === "wait" ? waitsCommand() : state.tab === "exit" ? exitsCommand() : command();
   element("command").title = element("command").textContent;
 }
 

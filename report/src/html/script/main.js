@@ -4,11 +4,14 @@
 let sums;
 /** @type {WaitSums} */
 let waited;
+/** @type {ExitSums} */
+let exited;
 
 function render() {
   transformStacks();
   sums = sumUp();
   if (hasWaits) waited = sumWaits();
+  if (hasExits) exited = sumExits();
   drawFilters();
   drawTimeline();
   drawViews();

@@ -7,8 +7,8 @@ const TABS = [];
 /** @type {string[]} */
 const GROUPINGS = [];
 derive(() => {
-  // Waits are there in recordings with looks at tasks.
-  TABLES.splice(0, Infinity, "function", "module", "process", "thread", "vcpu", ...data.waits ? ["wait"] : []);
+  // Waits are there in recordings with looks at tasks, exits where they were counted.
+  TABLES.splice(0, Infinity, "function", "module", "process", "thread", "vcpu", ...data.waits ? ["wait"] : [], ...data.exits ? ["exit"] : []);
   // A chart has one time, a comparison two.
   TABS.splice(0, Infinity, "flame", "tree", ...isComparison ? [] : ["chart"], ...TABLES, ...data.code.length > 0 ? ["code"] : []);
   GROUPINGS.splice(0, Infinity, "process", "thread", "merged", ...labelKeys.map((key) => `label ${key}`));
@@ -17,7 +17,7 @@ const DEFAULTS = {
   time: "", pid: "", tid: "", label: "", vcpu: "", mode: "", module: "", function: "", regex: "",
   // A comparison is of all ticks, as `kvmprof diff`.
   idle: isComparison ? "1" : "",
-  tab: "flame", view: "icicle", inverted: "", group: "process", order: "share", fold: "", search: "", about: "", zoom: "",
+  tab: "flame", view: "icicle", inverted: "", group: "process", order: "share", fold: "", search: "", about: "", exit: "", zoom: "",
   span: "", intervals: "", side: "",
 };
 const NAMES = /** @type {(keyof typeof DEFAULTS)[]} */ (Object.keys(DEFAULTS));

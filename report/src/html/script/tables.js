@@ -100,6 +100,7 @@ function drawTables() {
   let rows = kind.rows();
   if (isComparison) compareRows(rows);
   if (state.tab === "function" && isHit) rows = rows.filter((row) => isHit(functions.name[row.key]));
+  if (state.tab === "exit" && isHit) rows = rows.filter((row) => isHit(reasonOf(row)));
   if (state.tab === "wait" && isHit) rows = rows.filter((row) => row.fn >= 0 && isHit(functions.name[row.fn]));
   /** @type {(a: any, b: any) => number} */
   const order = (a, b) => sort.isDescending ? compare(b, a) : compare(a, b);

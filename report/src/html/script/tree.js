@@ -17,6 +17,8 @@ class Frame {
   calls = NO_CALLS;
   // Whether it is the root of a tree of waits.
   isOfWaits = false;
+  // Whether it is the root of a tree of times in exits, in ns.
+  isOfExits = false;
 
   /** @param {Frame | null} parent @param {string} id @param {number} fn @param {string} name */
   constructor(parent, id, fn, name) {

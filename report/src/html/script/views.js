@@ -1,11 +1,11 @@
 // The views of what is selected, one at a time.
 
-/** @type {{ graph: Flames, callers: Flames, callees: Flames, waits: Flames, tree: CallTree, chart: StackChart }} */
+/** @type {{ graph: Flames, callers: Flames, callees: Flames, waits: Flames, exits: Flames, tree: CallTree, chart: StackChart }} */
 const views = Object.create(null);
 const PAUSE = 200; // ms
 /** @type {Record<string, string>} */
 const TAB_NAMES = { flame: "Flame graph", tree: "Call tree", chart: "Stack chart", function: "Functions", module: "Modules", process: "Processes",
-  thread: "Threads", vcpu: "vCPUs", wait: "Waits", code: "Code" };
+  thread: "Threads", vcpu: "vCPUs", wait: "Waits", exit: "Exits", code: "Code" };
 
 /** @type {(frame: Frame) => void} */
 const zoomTo = (frame) => views.graph.hold(() => change({ zoom: frame.path }));
@@ -21,6 +21,7 @@ function setUpViews() {
   views.callees = new Flames(element("callees"), "Callees", showFrame, about);
   views.callees.isUpright = true;
   setUpWaits();
+  setUpExits();
   views.tree = new CallTree(element("tree"), showFrame);
   views.chart = new StackChart(element("chart"), showFrame);
   listTabs();
@@ -108,16 +109,16 @@ function drawViews() {
   document.body.classList.toggle("narrow", state.side !== "");
   element("side").setAttribute("aria-expanded", String(state.side === ""));
   const isTable = TABLES.includes(tab);
-  const isEmpty = tab !== "code" && (tab === "wait" ? waited : sums).total === 0;
+  const isEmpty = tab !== "code" && (tab === "wait" ? waited : tab === "exit" ? exited : sums).total === 0;
   const parts = { flame: tab === "flame", tree: tab === "tree", chart: tab === "chart", rows: isTable, sandwich: tab === "function",
-    waits: tab === "wait", code: tab === "code" };
+    waits: tab === "wait", exits: tab === "exit", code: tab === "code" };
   for (const [id, isShown] of Object.entries(parts)) {
     element(id).hidden = !isShown || isEmpty;
   }
   drawEmptiness(isEmpty);
   drawCommand();
   const isHit = searched();
-  element("pane").classList.toggle("split", ["function", "wait"].includes(tab) && !isEmpty);
+  element("pane").classList.toggle("split", ["function", "wait", "exit"].includes(tab) && !isEmpty);
   if (isEmpty) selection = null;
   else if (tab === "flame") drawGraph(isHit);
   else if (tab === "tree") drawTree(isHit);
@@ -126,6 +127,7 @@ function drawViews() {
   else drawTables();
   if (tab === "function" && !isEmpty) drawSandwich(isHit);
   if (tab === "wait" && !isEmpty) drawWaits(isHit);
+  if (tab === "exit" && !isEmpty) drawExits(isHit);
   noteCrowd();
   drawSelection();
   if (isNew) showRow();
@@ -136,16 +138,18 @@ function drawViews() {
 /** @param {boolean} isEmpty */
 function drawEmptiness(isEmpty) {
   element("empty").hidden = !isEmpty;
-  const isOfWaits = state.tab === "wait";
+  /** @type {Record<string, string | undefined>} */
+  const others = { wait: "waits", exit: "exits" };
+  const what = others[state.tab];
   const isOfIdle = state.idle === "" && hasIdle && !isFiltered();
-  element("emptiness").textContent = isOfWaits ? "No waits are selected." : isOfIdle ? "All ticks are idle." : "No ticks are selected.";
-  element("showidle").hidden = isOfWaits || state.idle !== "" || !hasIdle;
+  element("emptiness").textContent = what ? `No ${what} are selected.` : isOfIdle ? "All ticks are idle." : "No ticks are selected.";
+  element("showidle").hidden = what !== undefined || state.idle !== "" || !hasIdle;
 }
 
 function noteCrowd() {
   const { tab } = state;
   /** @type {Record<string, { isCrowded: boolean }[]>} */
-  const drawn = { flame: [views.graph], function: [views.callers, views.callees], tree: [views.tree], chart: [views.chart], wait: [views.waits] };
+  const drawn = { flame: [views.graph], function: [views.callers, views.callees], tree: [views.tree], chart: [views.chart], wait: [views.waits], exit: [views.exits] };
   const isCrowded = element("empty").hidden && (drawn[tab] ?? []).some((view) => view.isCrowded);
   element("crowded").hidden = !isCrowded;
   element("crowded").textContent = tab === "tree" ? `Only the first ${MOST_ROWS} rows are shown: close some to see the others.`
@@ -155,7 +159,7 @@ function noteCrowd() {
 // The frames that are found in the present view, and the number of the one that was gone to last.
 let hitAt = -1;
 /** @type {() => Flames | CallTree | StackChart | undefined} */
-const hitView = () => new Map(Object.entries({ flame: views.graph, tree: views.tree, chart: views.chart, wait: views.waits })).get(state.tab);
+const hitView = () => new Map(Object.entries({ flame: views.graph, tree: views.tree, chart: views.chart, wait: views.waits, exit: views.exits })).get(state.tab);
 const hitsShown = () => hitView()?.hits ?? [];
 
 /** @param {Search} isHit */
@@ -183,6 +187,10 @@ function foundText(isHit) {
   if (state.tab === "wait") {
     const { ticks } = countFound(waited, isHit);
     return `${percent(ticks, waited.total)} (${countOf(ticks, views.waits.root)})`;
+  }
+  if (state.tab === "exit") {
+    const found = exited.rows.filter((row) => isHit(reasonOf(row)));
+    return `${percent(found.reduce((sum, { time }) => sum + time, 0), exited.time)} of the time`;
   }
   const { ticks, sides } = countFound(sums, isHit);
   return isComparison ? changeText(sides) : `${percent(ticks, sums.total)} (${ticksOf(ticks)})`;

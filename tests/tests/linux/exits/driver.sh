@@ -41,19 +41,35 @@ trace_interrupts() {
     done
 }
 
-# record_exits NAME PERIOD: samples one of so many exits while known processes make some.
+# note_time NAME: notes the host's time.
+note_time() { read -r now _ </proc/uptime && echo "$now" >>"$LAB_OUT/$1.times"; }
+
+# record_exits NAME PERIOD [--exits]: samples one of so many exits while known processes make some; with --exits these are counted, too, by the recording and
+# beside it.
 record_exits() {
-    kvmprof record "$machine" --event "kvm-exits:$2" --output "$LAB_OUT/$1.kvmprof" >"$LAB_OUT/$1.said" 2>&1 3>&- &
+    kvmprof record "$machine" --event "kvm-exits:$2" $3 --output "$LAB_OUT/$1.kvmprof" >"$LAB_OUT/$1.said" 2>&1 3>&- &
     recording=$!
     # The file has its name once there are samples.
     until [ -s "$LAB_OUT/$1.kvmprof" ]; do
         [ -e "/proc/$recording/exe" ] || fail 84 "kvmprof record ended: $(cat "$LAB_OUT/$1.said")"
         usleep 50000
     done
+    if [ "$3" ]; then
+        note_time beside
+        count_exits beside "$machine"
+        note_time beside
+    fi
     tell "$1"
     says "$1 ports"
+    if [ "$3" ]; then
+        note_time beside
+        counted
+        note_time beside
+    fi
     kill -TERM $recording
     wait $recording || fail 83 "kvmprof record failed: $(cat "$LAB_OUT/$1.said")"
+    [ -z "$3" ] || kvmprof report --exits --json "$LAB_OUT/$1.kvmprof" >"$LAB_OUT/recorded.json" 2>"$LAB_OUT/recorded.said" ||
+        fail 80 "kvmprof report failed: $(cat "$LAB_OUT/recorded.said")"
 }
 
 # scheduled NAME PROCESS: notes what the scheduler has counted of the vCPUs' threads: the times for which they ran and waited, and the number of turns.
@@ -147,7 +163,7 @@ echo "$machine $hogs" >"$LAB_OUT/known.pids"
 
 # Each exit is a sample, more than the emulated host can take; and so few that it can.
 record_exits all 1
-record_exits some 7
+record_exits some 7 --exits
 
 count_exits many $machine
 tell many

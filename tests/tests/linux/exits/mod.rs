@@ -2,6 +2,7 @@
 //! compared with what the host's scheduler counts. The host is Debian's, with SVM.
 
 mod interrupts;
+mod recorded;
 mod shared;
 
 use std::collections::BTreeMap;
@@ -32,6 +33,7 @@ const MARGIN: f64 = 0.05;
 
 kvmprof_tests::in_each_kernel! {
     a_guest_that_makes_many_different_exits_fills_no_map_beyond_its_bound
+    a_recording_has_what_is_counted_beside_it
     counting_ends_with_the_guest
     counts_are_those_of_perf
     each_exit_is_a_sample_with_its_reason
@@ -124,6 +126,14 @@ fn counts_are_those_of_perf(run: &Finished) {
     assert_eq!(document["lost"]["reasons"], 0);
     // Each is in an exit, since neither runs.
     assert!(number(&document, "unfinished") <= 2);
+}
+
+fn interrupts_are_those_of_the_hosts_tracer(run: &Finished) {
+    interrupts::check(run);
+}
+
+fn a_recording_has_what_is_counted_beside_it(run: &Finished) {
+    recorded::check(run);
 }
 
 fn port_writes_are_those_that_the_guest_counts(run: &Finished) {

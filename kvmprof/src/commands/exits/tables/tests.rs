@@ -1,8 +1,8 @@
 //! Tests of what is printed.
 
-use kvmprof_attach::exits::{
-    AccessKind, Counts, InterruptKind, Lost, OfAccess, OfFunction, OfInterrupt, OfProcess,
-    OfThread, OfWait, ReasonNames,
+use kvmprof_recording::exits::{
+    AccessKind, Counts, ExitInterval, InterruptKind, Lost, OfAccess, OfFunction, OfInterrupt,
+    OfProcess, OfThread, OfWait,
 };
 use kvmprof_report::profile::Symbols;
 
@@ -102,25 +102,26 @@ fn counts() -> Counts {
 }
 
 /// What is printed of [`counts`], and the words of its lines.
-fn written(change: impl FnOnce(&mut Part<'_>)) -> (String, Vec<String>) {
-    let (counts, names) = (counts(), ReasonNames::default());
+fn written(change: impl FnOnce(&mut ExitInterval), by: Option<Table>) -> (String, Vec<String>) {
     let symbols = Symbols::parse("0000000000001000 t native_write_msr\n0000000000001100 ? [end]\n");
-    let mut part = Part {
-        counts: &counts,
-        names: &names,
-        softirqs: &[(3, "NET_RX".to_owned())].into(),
-        symbols: Some(&symbols),
-        knows_processes: true,
-        vmm: 99,
+    let mut interval = ExitInterval {
+        begin: 5_000_000_000,
+        end: 7_000_000_000,
         vcpus: 2,
-        guests: &[],
-        time: Duration::from_secs(2),
-        missing: &["kvm_hypercall"],
-        by: None,
+        knows_processes: true,
+        softirqs: [(3, "NET_RX".to_owned())].into(),
+        missing: vec!["kvm_hypercall".to_owned()],
+        counts: counts(),
+        ..ExitInterval::default()
+    };
+    change(&mut interval);
+    let part = Part {
+        interval: &interval,
+        symbols: interval.knows_processes.then_some(&symbols),
+        by,
         sort: Sort::Time,
         rows: 20,
     };
-    change(&mut part);
     let mut output = Vec::new();
     write(&part, &mut output).unwrap();
     let text = String::from_utf8(output).unwrap();
@@ -131,7 +132,7 @@ fn written(change: impl FnOnce(&mut Part<'_>)) -> (String, Vec<String>) {
 
 #[test]
 fn tables_have_all_that_was_counted() {
-    let (text, lines) = written(|_| ());
+    let (text, lines) = written(|_| (), None);
     for expected in [
         "0x7b 123460 61730 1.0s - - 7.8ms 0 %",
         "write MSR TSC_DEADLINE 0x7b 2 1 100ns 50ns",
@@ -166,7 +167,7 @@ fn tables_have_all_that_was_counted() {
 
 #[test]
 fn one_table_is_printed_alone() {
-    let (text, _) = written(|part| part.by = Some(Table::Process));
+    let (text, _) = written(|_| (), Some(Table::Process));
     let headings = [
         "REASON ", "ACCESS", "PROCESS ", "FUNCTION", "VCPU", "TAKEN BY",
     ];
@@ -179,10 +180,7 @@ fn one_table_is_printed_alone() {
 
 #[test]
 fn guests_whose_kernel_is_unknown_have_addresses() {
-    let (text, lines) = written(|part| {
-        part.symbols = None;
-        part.knows_processes = false;
-    });
+    let (text, lines) = written(|interval| interval.knows_processes = false, None);
     for expected in [
         "0x1004 0x7b 10 5 9.0us 900ns",
         "The guest's kernel isn't known: exits have addresses, and no processes",

@@ -12,7 +12,7 @@ use kvmprof_cli::interrupt::Interrupt;
 use kvmprof_client::RemoteDevice;
 use kvmprof_recording::StackParts;
 use kvmprof_report::graph::title;
-use kvmprof_report::html::{Counts, Waits, live_page};
+use kvmprof_report::html::{BesideTicks, Counts, live_page};
 use kvmprof_report::symbolize::SourceTexts;
 use tempfile::{Builder, NamedTempFile};
 
@@ -58,6 +58,7 @@ impl Feed {
             recorder,
             path: self.file.path(),
             limit: Some(limit),
+            exits: None,
             progress: &mut progress,
         };
         let ended = copier.copy_to(&mut self.file.as_file(), |_| {
@@ -171,7 +172,8 @@ impl ViewArguments {
         let end = feed.end.get();
         let progress = recordings::Progress::unseen(interrupt.clone());
         let path = feed.file.path();
-        let (profile, seen) = (self.input).read_unfinished::<(Counts, Waits)>(path, &progress)?;
+        let (profile, seen) =
+            (self.input).read_unfinished::<(Counts, BesideTicks)>(path, &progress)?;
         let page = live_page(
             &profile,
             seen,

@@ -65,3 +65,53 @@ fn a_part_of_the_time_has_what_is_new() {
     assert_eq!(now.since(&earlier).reasons[0].longest, 91);
     assert_eq!(now.since(&Counts::default()), now);
 }
+
+/// An interval with exits in this class of the histogram.
+fn interval(begin: u64, count: u64, class: usize) -> ExitInterval {
+    let process = OfProcess {
+        reason: 7,
+        process: Some(12),
+        name: [b'a' + u8::try_from(class).unwrap(); 16],
+        exits: Exits {
+            count,
+            time: count * 10,
+        },
+    };
+    ExitInterval {
+        begin,
+        end: begin + 5,
+        vcpus: 2,
+        knows_processes: true,
+        counts: Counts {
+            isa: 2,
+            reasons: vec![of_reason(count, class as u64, class)],
+            processes: vec![process],
+            unfinished: count,
+            ..Counts::default()
+        },
+        ..ExitInterval::default()
+    }
+}
+
+#[test]
+fn sums_of_intervals_are_what_was_counted_in_all_of_them() {
+    assert_eq!(ExitSums::default().sum(), None);
+    let intervals = [interval(10, 3, 4), interval(15, 5, 9)];
+    let mut sums = ExitSums::default();
+    intervals.iter().for_each(|one| sums.add(one));
+    let sum = sums.sum().unwrap();
+    assert_eq!((sum.begin, sum.end, sum.time(), sum.vcpus), (10, 20, 10, 2));
+    let [reason] = &sum.counts.reasons[..] else {
+        panic!("{sum:?}")
+    };
+    let all = Exits { count: 8, time: 80 };
+    assert_eq!((reason.exits, reason.longest), (all, 9));
+    let classes = reason.histogram.classes();
+    assert_eq!((classes[4], classes[9]), (3, 5));
+    // The name is the last one.
+    let [process] = &sum.counts.processes[..] else {
+        panic!("{sum:?}")
+    };
+    assert_eq!((process.exits, process.name), (all, [b'j'; 16]));
+    assert_eq!((sum.counts.isa, sum.counts.unfinished), (2, 5));
+}

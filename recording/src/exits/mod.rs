@@ -1,6 +1,12 @@
-//! What was counted.
+//! Exits of a guest's vCPUs as they were counted, and for how long the vCPUs waited: numbers and times by what they belong to.
+
+mod interval;
+mod sums;
 
 use std::collections::BTreeMap;
+
+pub use interval::{ExitInterval, HostGuest, ReasonName};
+pub use sums::ExitSums;
 
 /// A number of exits, or of waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,7 +42,7 @@ impl Exits {
 
 /// How many exits took how long. The classes have a width of an eighth of the power of 2 below: a time is known within 6 %.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Histogram(pub(super) Vec<u64>);
+pub struct Histogram(Vec<u64>);
 
 impl Default for Histogram {
     fn default() -> Self {
@@ -46,12 +52,23 @@ impl Default for Histogram {
 
 impl Histogram {
     /// The power of 2 of the number of classes for each power of 2.
-    pub(super) const SHIFT: u8 = 3;
+    pub const SHIFT: u8 = 3;
     /// The power of 2 from which on times are as if they were the longest ones, in ns: 18 minutes.
-    pub(super) const MOST: u8 = 40;
+    pub const MOST: u8 = 40;
     /// The number of classes.
-    pub(super) const CLASSES: usize =
-        (Self::MOST as usize - Self::SHIFT as usize + 1) << Self::SHIFT;
+    pub const CLASSES: usize = (Self::MOST as usize - Self::SHIFT as usize + 1) << Self::SHIFT;
+
+    /// The numbers of exits in `classes`, from the shortest times on. Classes beyond [`Self::CLASSES`] are left out.
+    pub fn new(classes: impl IntoIterator<Item = u64>) -> Self {
+        let mut counts: Vec<u64> = classes.into_iter().take(Self::CLASSES).collect();
+        counts.resize(Self::CLASSES, 0);
+        Self(counts)
+    }
+
+    /// The numbers of exits in the classes, from the shortest times on.
+    pub fn classes(&self) -> &[u64] {
+        &self.0
+    }
 
     /// Adds another one.
     pub fn add(&mut self, other: &Self) {
@@ -93,9 +110,9 @@ impl Histogram {
         last.map_or(0, |class| Self::begin(class + 1) - 1)
     }
 
-    /// The shortest time of a class, in ns.
-    fn begin(class: usize) -> u64 {
-        let class = class as u64;
+    /// The shortest time of a class, in ns: of [`Self::CLASSES`] the time from which on all are in the last class.
+    pub fn begin(class: usize) -> u64 {
+        let class = class.min(Self::CLASSES) as u64;
         let (power, part) = (class >> Self::SHIFT, class & ((1 << Self::SHIFT) - 1));
         match power.checked_sub(1) {
             None => part,
@@ -152,7 +169,8 @@ impl AccessKind {
         Self::Hypercall,
     ];
 
-    pub(super) fn of(number: u32) -> Option<Self> {
+    /// The one with this number; `None` if there is none.
+    pub fn of(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u32 == number)
     }
 }
@@ -250,7 +268,8 @@ impl InterruptKind {
         Self::SingleCall,
     ];
 
-    pub(super) fn of(number: u32) -> Option<Self> {
+    /// The one with this number; `None` if there is none.
+    pub fn of(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u32 == number)
     }
 }
@@ -268,7 +287,7 @@ pub struct OfInterrupt {
     pub time: Exits,
 }
 
-/// What has been counted since the start.
+/// What has been counted since a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// By which reasons are named: `KVM_ISA_VMX` is 1, `KVM_ISA_SVM` 2 (`arch/x86/kvm/trace.h`). 0 before the first exit.
@@ -417,6 +436,35 @@ pub struct Lost {
 }
 
 impl Lost {
+    /// Adds others.
+    pub fn add(&mut self, other: Self) {
+        for (sum, more) in self.all_mut().into_iter().zip(other.all()) {
+            *sum = sum.saturating_add(more);
+        }
+    }
+
+    /// The numbers in the order of the members.
+    pub(crate) fn all(mut self) -> [u64; 8] {
+        self.all_mut().map(|number| *number)
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn all_mut(&mut self) -> [&mut u64; 8] {
+        let Self {
+            threads,
+            reasons,
+            accesses,
+            functions,
+            processes,
+            waits,
+            slots,
+            interrupts,
+        } = self;
+        [
+            threads, reasons, accesses, functions, processes, waits, slots, interrupts,
+        ]
+    }
+
     fn since(self, earlier: Self) -> Self {
         Self {
             threads: self.threads.saturating_sub(earlier.threads),
