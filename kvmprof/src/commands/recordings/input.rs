@@ -11,7 +11,6 @@ use kvmprof_cli::command_line::{Console, usage};
 use tempfile::NamedTempFile;
 
 use super::OutputLimit;
-use super::OutputLimit;
 use super::debuginfod::Debuginfod;
 use super::output::is_standard;
 use super::progress::Progress;

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use super::attach::ONE;
 use interrupts::interrupts_are_those_of_the_hosts_tracer;
+use recorded::a_recording_has_what_is_counted_beside_it;
 use shared::vcpus_take_the_time_of_another_guest;
 
 /// Its path in Debian's package linux-perf.
@@ -126,14 +127,6 @@ fn counts_are_those_of_perf(run: &Finished) {
     assert_eq!(document["lost"]["reasons"], 0);
     // Each is in an exit, since neither runs.
     assert!(number(&document, "unfinished") <= 2);
-}
-
-fn interrupts_are_those_of_the_hosts_tracer(run: &Finished) {
-    interrupts::check(run);
-}
-
-fn a_recording_has_what_is_counted_beside_it(run: &Finished) {
-    recorded::check(run);
 }
 
 fn port_writes_are_those_that_the_guest_counts(run: &Finished) {

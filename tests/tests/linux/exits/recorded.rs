@@ -36,7 +36,7 @@ fn writes(document: &Value, kind: &str, is_wanted: impl Fn(&Value) -> bool) -> u
     rows.map(|row| number(row, "count")).sum()
 }
 
-pub fn check(run: &Finished) {
+pub fn a_recording_has_what_is_counted_beside_it(run: &Finished) {
     let recording = Recording::open(&run.path("some.kvmprof")).unwrap();
     let mut intervals = Vec::new();
     let contents = recording.exits(&Unobserved, |one| intervals.push(one.clone()));
