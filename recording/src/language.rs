@@ -1,4 +1,4 @@
-//! Frames of languages in call stacks: functions that an interpreter executes, which have no code of their own.
+//! Frames of languages in call stacks: functions that an interpreter executes, or code that their runtime has made.
 
 /// A language whose runtime keeps stacks of its own. The numbers are those of the recording's format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -6,16 +6,19 @@
 pub enum Language {
     /// Python, as CPython executes it.
     Python = 1,
+    /// JavaScript, as V8 executes it.
+    JavaScript = 2,
 }
 
 impl Language {
     /// All languages.
-    pub const ALL: [Self; 1] = [Self::Python];
+    pub const ALL: [Self; 2] = [Self::Python, Self::JavaScript];
 
     /// Its name in reports and recordings.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Python => "python",
+            Self::JavaScript => "javascript",
         }
     }
 }
@@ -93,6 +96,12 @@ mod tests {
                 assert_eq!(LanguageFrame::from_word(frame.to_word()), Some(frame));
                 assert_eq!(frame.language_name(), "python");
             }
+        }
+        for language in Language::ALL {
+            let frame = LanguageFrame::new(language, 7, None);
+            let found = LanguageFrame::from_word(frame.to_word());
+            assert_eq!(found, Some(frame));
+            assert_eq!(frame.language_name(), language.name());
         }
         let far = LanguageFrame::new(Language::Python, 1, Some(u32::MAX));
         assert_eq!(far.offset, None);

@@ -31,7 +31,8 @@ fn function(function: u64, name: &str, file: &str) -> LanguageFunction {
     }
 }
 
-/// A recording of a function of Python that sorts by another one, which reads a file, and of one that has no name.
+/// A recording of a function of Python that sorts by another one, which reads a file, of one that has no name, and of one of JavaScript that
+/// is in no file.
 fn write(path: &Path) {
     let mut written = Written::with_symbols(KERNEL);
     let process = (5, &b"loom"[..]);
@@ -39,12 +40,19 @@ fn write(path: &Path) {
     let user = [INTERPRETER, key, SORT, INTERPRETER, nameless, sorts, START];
     written.samples(3, process, Mode::Kernel, (&[READ], &user));
     written.samples(2, process, Mode::User, (&[], &user[3..]));
+    let built_in = LanguageFrame::new(Language::JavaScript, 4, None).to_word();
+    let user = [INTERPRETER, built_in, START];
+    written.samples(1, process, Mode::User, (&[], &user));
     written.write(path);
     let functions = vec![
         function(1, "Cloth.key", "/srv/loom.py"),
         function(2, "sorts", "<frozen loom>"),
         // The first one counts.
         function(2, "other", "other.py"),
+        LanguageFunction {
+            line: 0,
+            ..function(4, "sort", "")
+        },
     ];
     let block = LanguageFunctions { functions }.to_block().unwrap();
     let mut bytes = std::fs::read(path).unwrap();
@@ -69,7 +77,11 @@ fn functions_take_the_place_of_the_interpreter() {
     for (native, interpreter) in [(false, ""), (true, ";0x401000")] {
         let outer = format!("loom-5;0x403000;sorts (<frozen loom>:7);python:0x3{interpreter}");
         let inner = format!("0x402000;Cloth.key (loom.py:7){interpreter};read_file_[k]");
-        let expected = [format!("{outer} 2"), format!("{outer};{inner} 3")];
+        let expected = [
+            format!("loom-5;0x403000;sort ([javascript]){interpreter} 1"),
+            format!("{outer} 2"),
+            format!("{outer};{inner} 3"),
+        ];
         assert_eq!(stacks(&profile(native)), expected);
     }
 }

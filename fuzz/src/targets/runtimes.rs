@@ -1,13 +1,16 @@
-//! The memory of a process that seems to be an interpreter: its threads, frames, functions and names. The input has a version, then the
-//! memory.
+//! The memory of a process that seems to have a language's runtime: its threads, frames, functions and names. The input has a version, then
+//! the memory.
+
+mod javascript;
 
 use kvmprof_introspection::ProcessRuntime;
 use kvmprof_introspection::parts::{LanguageFrames, ProcessMemory, python_of_version};
 use kvmprof_recording::MAX_STACK_FRAMES;
+use kvmprof_recording::file::LanguageFunction;
 
 use crate::input::Input;
 
-/// A version for each way to walk frames. Those that describe themselves are walked as 3.12.
+/// A version for each way to walk frames of Python. Those that describe themselves are walked as 3.12. Versions of Node.js follow.
 const VERSIONS: [u32; 4] = [0x030b_02f0, 0x030c_01f0, 0x030a_00f0, 0x0309_12f0];
 /// Where the memory begins.
 const BASE: u64 = 0x1000;
@@ -24,13 +27,15 @@ const MAX_READS: u32 = 2 * (1536 + 128 + 8) + 4 * 256 + 16;
 
 struct Bytes<'a> {
     bytes: &'a [u8],
+    /// Where the memory begins.
+    base: u64,
     reads: u32,
 }
 
 impl ProcessMemory for Bytes<'_> {
     fn read(&mut self, address: u64, buffer: &mut [u8]) -> Option<()> {
         self.reads += 1;
-        let begin = usize::try_from(address.checked_sub(BASE)?).ok()?;
+        let begin = usize::try_from(address.checked_sub(self.base)?).ok()?;
         let end = begin.checked_add(buffer.len())?;
         buffer.copy_from_slice(self.bytes.get(begin..end)?);
         Some(())
@@ -40,18 +45,26 @@ impl ProcessMemory for Bytes<'_> {
 /// Walks the frames, and reads the names of what is met.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
-    let version = VERSIONS[usize::from(input.u8()) % VERSIONS.len()];
-    let runtime = python_of_version(version, BASE).unwrap();
+    let version = usize::from(input.u8()) % (VERSIONS.len() + javascript::VERSIONS.len());
+    let Some(version) = VERSIONS.get(version) else {
+        return javascript::run(version - VERSIONS.len(), input.rest());
+    };
+    let runtime = python_of_version(*version, BASE).unwrap();
     let process = ProcessRuntime::new(runtime, 0, 0x1000, 1);
     let mut memory = Bytes {
         bytes: input.rest(),
+        base: BASE,
         reads: 0,
     };
     let mut frames = LanguageFrames::default();
     process.walk_in(POINTER, &mut memory, &mut frames);
     assert!(frames.length() <= MAX_STACK_FRAMES && memory.reads <= MAX_READS);
-    let functions = process.read_new(&mut memory);
-    assert!(functions.len() <= frames.length());
+    check(&process.read_new(&mut memory), frames.length());
+}
+
+/// Checks the functions of a number of frames.
+fn check(functions: &[LanguageFunction], frames: usize) {
+    assert!(functions.len() <= frames);
     for function in functions {
         assert!(function.name.chars().count() <= MAX_NAME);
         assert!(function.file.chars().count() <= MAX_NAME);
@@ -59,13 +72,15 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// A thread of each version with three frames, in two calls of the interpreter, of one function with a name.
+/// A thread of each version with three frames, in two calls of the interpreter, of one function with a name; those of Node.js have
+/// two frames.
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("linked", linked()),
         ("shimmed", shimmed()),
         ("single", single()),
         ("held", held()),
+        ("javascript", javascript::seed()),
     ]
 }
 

@@ -2,6 +2,7 @@
 //! synthetic; the unwind table is as large as a distribution kernel's.
 #![expect(clippy::unwrap_used, reason = "a benchmark fails like a test")]
 
+mod javascript;
 mod python;
 mod stacks;
 
@@ -17,6 +18,7 @@ use kvmprof_introspection_fixtures::linux_guest::{
 };
 use kvmprof_introspection_fixtures::modules::{START, TestModule};
 
+use javascript::JavaScriptFrames;
 use python::PythonFrames;
 use stacks::DeepStacks;
 
@@ -73,6 +75,8 @@ fn main() -> anyhow::Result<()> {
         "those to the stack by .eh_frame",
         python / frameless
     );
+    let mut javascript = JavaScriptFrames::new(FRAMES);
+    measure("functions of JavaScript", 5.0, || javascript.walk())?;
     measure_modules()?;
     measure_looks()
 }

@@ -10,9 +10,9 @@ use kvmprof_introspection_fixtures::page_tables::Tables;
 
 const VERSION: u32 = 0x030c_01f0;
 /// Where the process has its memory, and where the guest has that.
-const MEMORY: u64 = 0x7f00_0000_0000;
-const PAGES: u64 = 0x52_0000;
-const PAGE: u64 = 4096;
+pub const MEMORY: u64 = 0x7f00_0000_0000;
+pub const PAGES: u64 = 0x52_0000;
+pub const PAGE: u64 = 4096;
 const COUNT: u64 = 64;
 /// Places in that memory: each function and some frames have pages of their own.
 const INTERPRETER: u64 = 0x100;
@@ -23,6 +23,17 @@ const FRAMES: u64 = PAGE;
 const FRAME: u64 = 0x180;
 const CODE: u64 = 16 * PAGE;
 const POINTER: u64 = MEMORY + 0xf00;
+
+/// A guest with a process that has [`COUNT`] pages at [`MEMORY`].
+pub fn process_guest() -> LinuxGuest {
+    let guest = LinuxGuest::new(HOT);
+    let mut tables = Tables::new(guest.memory.clone(), TABLES, 4);
+    tables.skip_to(PAGES + COUNT * PAGE);
+    for page in 0..COUNT {
+        tables.map(MEMORY + page * PAGE, PAGES + page * PAGE, 1);
+    }
+    guest
+}
 
 /// A process whose running thread has some frames of Python.
 pub struct PythonFrames {
@@ -35,12 +46,7 @@ pub struct PythonFrames {
 impl PythonFrames {
     /// `count` frames, each of a function of its own.
     pub fn new(count: u64) -> Self {
-        let guest = LinuxGuest::new(HOT);
-        let mut tables = Tables::new(guest.memory.clone(), TABLES, 4);
-        tables.skip_to(PAGES + COUNT * PAGE);
-        for page in 0..COUNT {
-            tables.map(MEMORY + page * PAGE, PAGES + page * PAGE, 1);
-        }
+        let guest = process_guest();
         let put = |offset: u64, word: u64| guest.write(PAGES + offset, &word.to_le_bytes());
         put(40, MEMORY + INTERPRETER);
         put(INTERPRETER + 72, MEMORY + THREAD);

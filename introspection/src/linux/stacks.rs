@@ -6,12 +6,12 @@ use kvmprof_recording::StackEnd;
 use super::LinuxKnowledge;
 use super::modules::LoadedModules;
 use super::processes::ProcessView;
-use super::runtimes::ProcessRuntime;
+use super::runtimes::{ProcessRuntime, SpaceMemory};
 use super::view::KernelView;
 use crate::image::KernelImage;
 use crate::unwind::{
-    Initcalls, KernelUnwinder, OrcFormat, OrcTable, PagedMemory, Stack, StackCopy, StackSource,
-    UnwindCache, UserRegisters, UserUnwinder,
+    Executed, Initcalls, KernelUnwinder, OrcFormat, OrcTable, PagedMemory, Stack, StackCopy,
+    StackSource, UnwindCache, UserRegisters, UserUnwinder,
 };
 use kvmprof_paging::AddressSpace;
 
@@ -91,7 +91,8 @@ impl LinuxKnowledge {
         match user {
             Some(user) if parts.user => {
                 // Stacks alone are copied.
-                if let Some(runtime) = code.runtime.filter(|_| copies.is_none()) {
+                let runtime = code.runtime.filter(|_| copies.is_none());
+                if let Some(runtime) = runtime {
                     runtime.walk(memory, registers, stack.language());
                 }
                 // The task's own list is another than when its stack was copied.
@@ -102,9 +103,15 @@ impl LinuxKnowledge {
                     (self.return_hooks).true_address_in_program((back, place), task, word)
                 };
                 let space = AddressSpace::new(memory, registers);
+                let mut of_process = SpaceMemory::new(memory, &space);
+                let mut executed = |frame| {
+                    let unknown = Executed::Unknown;
+                    runtime.map_or(unknown, |runtime| runtime.executed(frame, &mut of_process))
+                };
                 let mut memory = PagedMemory::new(memory, |address| space.translate(address))
                     .with_copies(copies)
-                    .with_true_return(&true_return);
+                    .with_true_return(&true_return)
+                    .with_runtime(&mut executed);
                 stack.walk_user(&user, code.user, &mut memory);
                 if memory.take_left_copies() {
                     stack.cut_short();

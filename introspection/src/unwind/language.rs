@@ -7,6 +7,30 @@ use kvmprof_recording::MAX_STACK_FRAMES;
 
 use super::user_registers::FrameRegisters;
 
+/// A frame of machine code that has no unwind information, or whose code was made at run time.
+#[derive(Clone, Copy, Debug)]
+pub struct BareFrame {
+    /// The stack pointer.
+    pub sp: u64,
+    /// The frame pointer (RBP).
+    pub bp: u64,
+    /// Whether the code is in no file with unwind information, as code that was made at run time.
+    pub is_generated: bool,
+}
+
+/// What a language's runtime knows about a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Executed {
+    /// Nothing: it may be any code's.
+    Unknown,
+    /// It is one of the runtime's, whose frame pointer leads to its caller.
+    Runtime,
+    /// It is one of the runtime's, and executes the function that this word stands for (`kvmprof_recording::LanguageFrame`).
+    Function(u64),
+    /// It seems to execute a function, which can't be read.
+    Unread,
+}
+
 /// Maximum number of times that an interpreter calls code that calls the interpreter again, on one stack.
 const MAX_RUNS: usize = 256;
 

@@ -39,7 +39,7 @@ pub use code_rules::CodeRules;
 pub(super) use image::{ImageTables, ImageUnwinder};
 pub(super) use initcalls::Initcalls;
 pub use kernel::KernelUnwinder;
-pub use language::LanguageFrames;
+pub use language::{BareFrame, Executed, LanguageFrames};
 pub use orc::{Base, Kind, OrcFormat, OrcTable};
 pub(super) use return_hooks::ReturnHooks;
 pub(super) use stack_memory::StackMemory;

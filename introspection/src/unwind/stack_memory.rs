@@ -5,6 +5,7 @@ use vm_memory::GuestAddress;
 
 use crate::PhysicalMemory;
 
+use super::language::{BareFrame, Executed};
 use crate::bytes::u64_at;
 use kvmprof_paging::{PAGE, read_paged};
 
@@ -46,6 +47,11 @@ pub trait StackMemory {
         None
     }
 
+    /// What a language's runtime knows about `frame`.
+    fn executed(&mut self, _frame: BareFrame) -> Executed {
+        Executed::Unknown
+    }
+
     /// Whether the stack's code may use `address`. User code has the lower half of all addresses.
     fn may_use(&self, address: u64) -> bool {
         address >> 63 == 0
@@ -78,6 +84,9 @@ impl<C: FnMut(u64) -> Option<[u8; 8]>> StackMemory for CopiedMemory<'_, C> {
 /// The address that a function returns to, by the return address on the stack and the place of that; `None` if the kernel hasn't replaced it.
 pub(crate) type TrueReturn<'a> = dyn Fn(u64, u64) -> Option<u64> + 'a;
 
+/// What a language's runtime knows about a frame.
+pub(crate) type Runtime<'a> = dyn FnMut(BareFrame) -> Executed + 'a;
+
 /// Guest memory, read through `translate`, which turns a virtual address into a physical one. The words of a stack are
 /// close together, so the last word's page is cached. If the vCPU already runs again, words come only from copies of
 /// its stacks, while its code is unchanged.
@@ -89,6 +98,7 @@ pub struct PagedMemory<'a, M, T> {
     copies: Option<&'a [StackCopy<'a>]>,
     has_left_copies: bool,
     true_return: Option<&'a TrueReturn<'a>>,
+    runtime: Option<&'a mut Runtime<'a>>,
     // Kernels may have their code and stacks in either half.
     has_both_halves: bool,
 }
@@ -103,6 +113,7 @@ impl<'a, M: PhysicalMemory, T: Fn(u64) -> Option<GuestAddress>> PagedMemory<'a, 
             copies: None,
             has_left_copies: false,
             true_return: None,
+            runtime: None,
             has_both_halves: false,
         }
     }
@@ -123,6 +134,13 @@ impl<'a, M: PhysicalMemory, T: Fn(u64) -> Option<GuestAddress>> PagedMemory<'a, 
     #[must_use]
     pub(crate) fn with_true_return(mut self, true_return: &'a TrueReturn<'a>) -> Self {
         self.true_return = Some(true_return);
+        self
+    }
+
+    /// Has `runtime` say what frames of a language's runtime execute.
+    #[must_use]
+    pub(crate) fn with_runtime(mut self, runtime: &'a mut Runtime<'a>) -> Self {
+        self.runtime = Some(runtime);
         self
     }
 
@@ -173,6 +191,10 @@ impl<M: PhysicalMemory, T: Fn(u64) -> Option<GuestAddress>> StackMemory for Page
 
     fn true_return(&self, back: u64, place: u64) -> Option<u64> {
         self.true_return?(back, place)
+    }
+
+    fn executed(&mut self, frame: BareFrame) -> Executed {
+        (self.runtime.as_mut()).map_or(Executed::Unknown, |runtime| runtime(frame))
     }
 
     fn may_use(&self, address: u64) -> bool {

@@ -35,6 +35,9 @@ const MAX_REMEMBERED: usize = 16;
 /// Maximum number of loadable segments, and of program headers.
 const MAX_SEGMENTS: usize = 64;
 const MAX_HEADERS: usize = 256;
+/// Minimum length of a stretch of code that a language's runtime was built with, in bytes. V8's has more than 1 MiB, functions in assembly
+/// have some KiB.
+const STRETCH: u64 = 256 << 10;
 /// Maximum distance of a return address from a program's first instruction.
 const START: u64 = 64;
 
@@ -200,6 +203,22 @@ impl UnwindTable {
     /// Whether there is unwind information for the code at the file's virtual address `address`.
     pub fn covers(&self, address: u64) -> bool {
         self.function(address).is_some() || (self.go.as_ref()).is_some_and(|go| go.covers(address))
+    }
+
+    /// Whether `address` is in a long stretch of code without unwind information, as the code that a language's runtime was built with.
+    pub fn is_in_stretch(&self, address: u64) -> bool {
+        let mut segments = self.segments.iter();
+        let segment = segments.find(|(_, start, length)| address.wrapping_sub(*start) < *length);
+        let Some((_, start, length)) = segment else {
+            return false;
+        };
+        let next = (self.functions).partition_point(|function| function.begin <= address);
+        let before = (next.checked_sub(1)).and_then(|before| self.functions.get(before));
+        let begin = before.map_or(*start, |function| function.end.max(*start));
+        let end = start.saturating_add(*length);
+        let after = self.functions.get(next);
+        let end = after.map_or(end, |function| function.begin.min(end));
+        !self.covers(address) && end.saturating_sub(begin) >= STRETCH
     }
 
     /// Whether the function at `address` is the outermost one of its stack, which need not have called anything.

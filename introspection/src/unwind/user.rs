@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kvmprof_recording::StackEnd;
 
 use super::calls::{self, ENDBR64, code_from, follows_call};
+use super::language::{BareFrame, Executed};
 use super::row_rules::{Ended, RowCache};
 use super::stack_memory::{CopiedMemory, StackCopy, StackMemory};
 use super::user_registers::{FrameRegisters, number};
@@ -174,18 +175,59 @@ impl UserUnwinder {
             has_frames: false,
             signals: 0,
             switches: 0,
+            is_covered: false,
+            executed: None,
+            is_runtimes: false,
+            is_cut: false,
             reads: MAX_READS,
         };
         loop {
-            if !push(walk.inside(), &walk.frame) {
+            let has_room = push(walk.inside(), &walk.frame)
+                && (self.executed(&mut walk, memory)).is_none_or(|word| push(word, &walk.frame));
+            if !has_room {
                 return StackEnd::Truncated;
             }
             if let Err(end) = self.advance(&mut walk, cache, memory) {
                 return match end {
-                    StackEnd::Broken if self.is_outermost(&walk, memory) => StackEnd::Complete,
+                    StackEnd::Broken if self.is_outermost(&walk, memory) => walk.whole(),
+                    StackEnd::Complete => walk.whole(),
                     end => end,
                 };
             }
+        }
+    }
+
+    /// The word of the function of a language that the walk's frame executes, if a runtime knows that. Notes what kind of frame it is.
+    fn executed(&self, walk: &mut Walk, memory: &mut impl StackMemory) -> Option<u64> {
+        let inside = walk.inside();
+        (walk.is_covered, walk.is_runtimes) = (self.covers(inside), false);
+        if walk.is_signal || walk.is_covered {
+            return None;
+        }
+        let span = self.span(inside);
+        let own = |span: &Span| span.table.is_in_stretch(inside.wrapping_sub(span.bias));
+        if span.is_some_and(|span| !own(span)) {
+            return None;
+        }
+        let bp = walk.frame.bp()?;
+        let executed = memory.executed(BareFrame {
+            sp: walk.frame.sp,
+            bp,
+            is_generated: span.is_none(),
+        });
+        if executed == Executed::Unknown
+            || walk.is_exact && calls::without_frame(&walk.frame, memory).is_some()
+        {
+            // The frame pointer is that of the caller, which comes next.
+            return None;
+        }
+        walk.is_runtimes = executed != Executed::Unread;
+        walk.is_cut |= executed == Executed::Unread;
+        // Code without a frame of its own has the frame of its caller.
+        let is_new = walk.executed.replace(bp) != Some(bp);
+        match executed {
+            Executed::Function(word) => is_new.then_some(word),
+            _ => None,
         }
     }
 
@@ -197,20 +239,13 @@ impl UserUnwinder {
         memory: &mut impl StackMemory,
     ) -> Result<(), StackEnd> {
         let frame = walk.frame;
-        let is_covered = self.covers(walk.inside());
-        let reads = &mut walk.reads;
+        let is_covered = walk.is_covered;
         let mut caller = if walk.is_signal {
             interrupted(frame.sp, memory).ok_or(StackEnd::Broken)?
         } else if is_covered {
-            self.step(&frame, walk.is_exact, cache, reads, memory)?
+            self.step(&frame, walk.is_exact, cache, &mut walk.reads, memory)?
         } else {
-            let (is_exact, has_frames) = (walk.is_exact, walk.has_frames);
-            match frame_pointer::step(&frame, is_exact, has_frames, reads, memory) {
-                Err(StackEnd::Broken) => self
-                    .start_above(&frame, reads, memory)
-                    .ok_or(StackEnd::Broken)?,
-                other => other?,
-            }
+            self.by_frame_pointer(walk, memory)?
         };
         // A return address is right below the caller's stack.
         let place = caller.sp.wrapping_sub(8);
@@ -225,7 +260,8 @@ impl UserUnwinder {
         }
         // Code that a signal interrupted may use another stack, and may be at any instruction.
         let is_exact = walk.is_signal;
-        let is_called = is_exact || follows_call(memory, caller.ip);
+        // A runtime may have its frames return to where nothing was called.
+        let is_called = is_exact || walk.is_runtimes || follows_call(memory, caller.ip);
         let is_signal = !is_called && returns_from_signal(memory, caller.ip);
         let (signals, switches) = (
             walk.signals + u32::from(is_signal),
@@ -249,9 +285,31 @@ impl UserUnwinder {
             has_frames: !walk.is_signal && !is_covered,
             signals,
             switches,
-            reads: walk.reads,
+            ..*walk
         };
         Ok(())
+    }
+
+    /// The caller of the walk's frame, whose code has no unwind information.
+    fn by_frame_pointer(
+        &self,
+        walk: &mut Walk,
+        memory: &mut impl StackMemory,
+    ) -> Result<FrameRegisters, StackEnd> {
+        let (frame, is_exact) = (walk.frame, walk.is_exact);
+        if walk.is_runtimes {
+            let bp = frame.bp().ok_or(StackEnd::Broken)?;
+            let found = frame_pointer::linkage(frame.sp, bp, memory).ok_or(StackEnd::Broken)?;
+            let caller = Some(found.caller);
+            return Ok(FrameRegisters::new(found.back, found.sp, caller));
+        }
+        let reads = &mut walk.reads;
+        match frame_pointer::step(&frame, is_exact, walk.has_frames, reads, memory) {
+            Err(StackEnd::Broken) => self
+                .start_above(&frame, reads, memory)
+                .ok_or(StackEnd::Broken),
+            other => other,
+        }
     }
 
     /// Whether `address` is in a function that is the outermost one of its stack by its file. It may have called nothing: goroutines return there.
@@ -368,6 +426,14 @@ struct Walk {
     signals: u32,
     /// The number of times that the stack continued at a lower address.
     switches: u32,
+    /// Whether there is unwind information for the frame's code.
+    is_covered: bool,
+    /// The frame pointer of the last frame that a language's runtime knew.
+    executed: Option<u64>,
+    /// Whether the frame is one of that runtime's, by its frame pointer.
+    is_runtimes: bool,
+    /// Whether a function of a language is missing.
+    is_cut: bool,
     /// The number of words that may still be read.
     reads: u32,
 }
@@ -376,6 +442,14 @@ impl Walk {
     /// An address inside the frame's current instruction.
     fn inside(&self) -> u64 {
         self.frame.ip.wrapping_sub(u64::from(!self.is_exact))
+    }
+
+    /// The end of a stack that was walked to its outermost function.
+    fn whole(&self) -> StackEnd {
+        match self.is_cut {
+            true => StackEnd::Broken,
+            false => StackEnd::Complete,
+        }
     }
 }
 

@@ -74,6 +74,8 @@ pub(super) struct Memory {
     signal: Option<u64>,
     /// The true one for a return address at a place.
     returns: HashMap<(u64, u64), u64>,
+    /// What a runtime knows about frames with these frame pointers.
+    executed: HashMap<u64, Executed>,
     /// Code at addresses.
     code: Vec<(u64, Vec<u8>)>,
 }
@@ -104,6 +106,11 @@ impl StackMemory for Memory {
 
     fn true_return(&self, back: u64, place: u64) -> Option<u64> {
         self.returns.get(&(back, place)).copied()
+    }
+
+    fn executed(&mut self, frame: BareFrame) -> Executed {
+        let known = self.executed.get(&frame.bp);
+        known.copied().unwrap_or(Executed::Unknown)
     }
 
     fn code_before(&mut self, address: u64) -> Option<[u8; 8]> {
@@ -339,6 +346,57 @@ fn a_frame_pointer_of_0_ends_no_stack_of_code_without_frame_pointers() {
         (stack.summary().user, stack.summary().user_end),
         (2, StackEnd::Broken)
     );
+}
+
+/// A runtime's frame that executes a function, and has an old return address in it, then one of its own code, and the outermost function.
+#[test]
+fn frames_of_a_runtime_lead_to_their_callers() {
+    const MADE: u64 = 0x2000_0000;
+    let unwinder = unwinder(&program());
+    let [first, second] = [STACK + 0x40, STACK + 0x80];
+    let mut memory = Memory::default();
+    for (offset, word) in [(0, 0), (8, 0), (0x10, MADE + 0x100)] {
+        memory.set(STACK + offset, word);
+    }
+    memory.code(MADE + 0xfe, &[0xff, 0xd0]);
+    memory.set(first, second);
+    memory.call(first + 8, UNKNOWN);
+    memory.set(second, 0x1234);
+    memory.call(second + 8, START);
+    let walked = |memory: &mut Memory, known| {
+        memory.executed = HashMap::from([(first, known), (second, Executed::Runtime)]);
+        let stack = walk(&unwinder, memory, MADE, first);
+        (stack.frames().to_vec(), stack.summary().user_end)
+    };
+    let [own, outermost] = [UNKNOWN, START].map(|function| BIAS + function + 0x1f);
+    let frames = vec![MADE, 77, own, outermost];
+    let function = Executed::Function(77);
+    assert_eq!(walked(&mut memory, function), (frames, StackEnd::Complete));
+    // The frame pointer alone proves nothing.
+    for unknown in [Executed::Unknown, Executed::Unread] {
+        let expected = (vec![MADE], StackEnd::Broken);
+        assert_eq!(walked(&mut memory, unknown), expected);
+    }
+    // A stack without one of its functions isn't whole.
+    memory.set(STACK + 0x10, 0);
+    let expected = (vec![MADE, own, outermost], StackEnd::Broken);
+    assert_eq!(walked(&mut memory, Executed::Unread), expected);
+    // At its last instruction, a function has the frame pointer of its caller.
+    memory.code(MADE, &[0xc3]);
+    memory.call(STACK, UNKNOWN);
+    let expected = (vec![MADE, own, 77, own, outermost], StackEnd::Complete);
+    assert_eq!(walked(&mut memory, function), expected);
+}
+
+#[test]
+fn code_of_a_runtime_is_a_long_stretch() {
+    let whole = table(&program()).unwrap();
+    assert!(whole.is_in_stretch(UNKNOWN) && whole.is_in_stretch(BASE + LENGTH - 1));
+    for other in [LEAF + 5, LEAF + 0x200, BASE, BASE + LENGTH, 0, u64::MAX] {
+        assert!(!whole.is_in_stretch(other), "{other:#x}");
+    }
+    let short = UnwindTable::new(&program(), SECTION, 0, vec![(0, BASE, 0x2_0000)]);
+    assert!(!short.unwrap().is_in_stretch(UNKNOWN));
 }
 
 #[test]

@@ -385,7 +385,7 @@ impl Resolver {
         }
     }
 
-    /// Resolves a frame of a language: `function (file.py:7)`, with the line at which the function begins.
+    /// Resolves a frame of a language: `function (file.py:7)`, with the line at which the function begins if that is known.
     fn in_language(&self, frame: LanguageFrame) -> Resolved {
         let word = frame.to_word();
         let frames = self.once(Key::Language(word), || {
@@ -401,7 +401,10 @@ impl Resolver {
                 "" => format!("[{language}]"),
                 short => short.to_owned(),
             };
-            let name = format!("{name} ({module}:{})", function.line);
+            let name = match function.line {
+                0 => format!("{name} ({module})"),
+                line => format!("{name} ({module}:{line})"),
+            };
             let line = frame.offset.and_then(|offset| function.line_at(offset));
             vec![Frame {
                 source: line.map(|line| SourceLine {

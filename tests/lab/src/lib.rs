@@ -39,7 +39,8 @@ pub use initramfs::InitramfsBuilder;
 pub use jail::{JAIL, shared_libraries, virtiofsd};
 pub use kernels::{
     BOXLITE, Kernel, MICROSANDBOX, PYRO, PypiPackage, busybox, cache_folder, debian_11_package,
-    debian_package, debug_symbols, kernels, passt, pypi_package,
+    debian_12_package, debian_13_package, debian_package, debug_symbols, kernels, passt,
+    pypi_package,
 };
 pub use lab::{Lab, Outcome};
 pub use network::GUEST_NETWORK;

@@ -26,7 +26,7 @@ pub use kernel::{
 pub use microvm::Product;
 pub use once::{once, turn};
 pub use programs::{
-    Program, SharedProgram, guest_program, shared_library, shared_program, with_libraries,
+    Program, Release, SharedProgram, guest_program, shared_library, shared_program, with_libraries,
 };
 pub use running_guest::RunningGuest;
 pub use scenario::{Finished, Scenario, guest_builder, guest_init};

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kvmprof_lab::{InitramfsBuilder, debian_package};
+use kvmprof_lab::{InitramfsBuilder, LabError};
 
 /// A statically linked program, and the addresses of its instructions.
 #[derive(Clone, Debug)]
@@ -16,6 +16,11 @@ pub struct Program {
     pub text: Range<u64>,
 }
 
+/// Finds where a package of a release of Debian is unpacked.
+pub type Release = fn(&'static str) -> Result<PathBuf, LabError>;
+
+/// The loader of programs with libraries.
+const LOADER: &str = "ld-linux-x86-64.so.2";
 /// Bytes of address space for a program.
 const EXTENT: u64 = 0x100_0000;
 
@@ -95,25 +100,26 @@ impl Program {
     }
 }
 
-/// Adds libraries of Debian's packages, each given by its package and its name, where Debian's programs look for them, and their loader.
+/// Adds libraries of packages of a release of Debian, each given by its package and its name, where Debian's programs look for them, and
+/// their loader.
 ///
 /// # Panics
 /// If one is unavailable.
 #[must_use]
 pub fn with_libraries(
     mut builder: InitramfsBuilder,
+    release: Release,
     libraries: &[(&'static str, &str)],
 ) -> InitramfsBuilder {
-    for &(package, library) in libraries {
-        let root = debian_package(package).expect("a package");
+    for &(package, library) in libraries.iter().chain(&[("libc6", LOADER)]) {
+        let root = release(package).expect("a package");
         let places = ["usr/lib", "lib"].map(|lib| root.join(lib).join("x86_64-linux-gnu"));
         let mut places = places.into_iter().map(|place| place.join(library));
         let found = places.find(|path| path.exists()).expect(library);
         builder = builder.add(found, &format!("/lib/x86_64-linux-gnu/{library}"));
     }
-    let libc = debian_package("libc6").expect("a package");
-    let loader = libc.join("lib/x86_64-linux-gnu/ld-linux-x86-64.so.2");
-    builder.add(loader, "/lib64/ld-linux-x86-64.so.2")
+    let loader = format!("../lib/x86_64-linux-gnu/{LOADER}");
+    builder.link(&format!("/lib64/{LOADER}"), &loader)
 }
 
 fn compile(source: &str, link: &[&str], more: &[&str]) -> Vec<u8> {

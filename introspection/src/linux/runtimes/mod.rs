@@ -5,11 +5,17 @@
 //! names of those that are new ([`ProcessRuntime::new_functions`]). All of it is the process's own memory, which may have any contents:
 //! walks are bounded, and what doesn't fit is left out.
 //!
+//! Some runtimes have lists of their frames ([`Runtime::walk`]). Others have frames of machine code only, which show what they execute
+//! ([`Runtime::executed`]): the walk of the stack asks for each of them.
+//!
 //! A language is a folder or a file here that implements [`Runtime`], and a line in [`RUNTIMES`].
 
 mod functions;
 mod memory;
 mod python;
+#[cfg(test)]
+mod test_memory;
+mod v8;
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -21,18 +27,18 @@ use kvmprof_recording::{Language, LanguageFrame};
 
 use crate::PhysicalMemory;
 use crate::Registers;
-use crate::unwind::LanguageFrames;
+use crate::unwind::{BareFrame, Executed, LanguageFrames};
 use functions::{NewFunction, NewFunctions};
 use kvmprof_paging::AddressSpace;
-use memory::SpaceMemory;
 
 use super::LinuxKnowledge;
 
-pub use memory::ProcessMemory;
+pub use memory::{ProcessMemory, SpaceMemory};
 pub use python::of_version as python_of_version;
+pub use v8::of_node as v8_of_node;
 
 /// How each language is recognized.
-const RUNTIMES: [Recognize; 1] = [python::recognize];
+const RUNTIMES: [Recognize; 2] = [python::recognize, v8::recognize];
 type Recognize = fn(&ProgramFile<'_>) -> Option<Arc<dyn Runtime>>;
 
 /// Maximum number of functions whose names are read in one call.
@@ -52,8 +58,20 @@ pub trait Runtime: fmt::Debug + Send + Sync {
     /// The language.
     fn language(&self) -> Language;
 
-    /// Hands the frames of `thread` to `sink`, innermost first. Bounded, without locks and allocations.
-    fn walk(&self, thread: Thread, memory: &mut dyn ProcessMemory, sink: &mut Sink<'_>);
+    /// Hands the frames of `thread` to `sink`, innermost first. Bounded, without locks and allocations. The default is for runtimes that
+    /// have no list of them.
+    fn walk(&self, _thread: Thread, _memory: &mut dyn ProcessMemory, _sink: &mut Sink<'_>) {}
+
+    /// What `frame` of machine code executes in `process`. Bounded, without locks and allocations. The default is for runtimes whose machine
+    /// code doesn't show it.
+    fn executed(
+        &self,
+        _frame: BareFrame,
+        _process: &ProcessRuntime,
+        _memory: &mut dyn ProcessMemory,
+    ) -> Executed {
+        Executed::Unknown
+    }
 
     /// What doesn't change while the function at `function` exists. `None` if there is none.
     fn identity(&self, function: u64, memory: &mut dyn ProcessMemory) -> Option<FunctionIdentity>;
@@ -89,10 +107,8 @@ impl Sink<'_> {
         identity: &FunctionIdentity,
         offset: Option<u32>,
     ) -> bool {
-        let number = self.process.number(function, identity);
-        self.process.new.note(NewFunction { function, number });
-        let frame = LanguageFrame::new(self.process.runtime.language(), number, offset);
-        self.frames.push(frame.to_word())
+        let word = self.process.word(function, identity, offset);
+        self.frames.push(word)
     }
 
     /// Lets anchors of runs be values in registers ([`LanguageFrames::hold_in`]).
@@ -146,6 +162,18 @@ impl ProcessRuntime {
     /// The number of the function at `function`: another function with the same address, or in another process, has another one.
     fn number(&self, function: u64, identity: &FunctionIdentity) -> u64 {
         SEED.hash_one((self.root, self.pid, function, identity))
+    }
+
+    /// The word of a frame of the function at `function` with this identity, whose name is read later.
+    fn word(&self, function: u64, identity: &FunctionIdentity, offset: Option<u32>) -> u64 {
+        let number = self.number(function, identity);
+        self.new.note(NewFunction { function, number });
+        LanguageFrame::new(self.runtime.language(), number, offset).to_word()
+    }
+
+    /// What `frame` of machine code executes, by the process's `memory`.
+    pub fn executed(&self, frame: BareFrame, memory: &mut dyn ProcessMemory) -> Executed {
+        self.runtime.executed(frame, self, memory)
     }
 
     /// Fills `frames` with those of the thread that a vCPU with `registers` runs, in the process's memory.

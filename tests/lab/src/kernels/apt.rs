@@ -45,6 +45,15 @@ deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian
 ",
 };
 
+/// Newer versions of programs.
+pub(super) const DEBIAN_13: Sources = Sources {
+    name: "Debian 13",
+    folder: ".apt-13",
+    lines: "\
+deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian trixie main
+",
+};
+
 /// A set of package lists.
 pub(super) struct Apt {
     options: Vec<String>,
@@ -81,6 +90,8 @@ impl Apt {
             place("Etc::SourceList", &list),
             place("Etc::SourceParts", Path::new("/dev/null")),
             place("State::Lists", &lists),
+            // What the machine has installed may be newer.
+            place("State::status", Path::new("/dev/null")),
             place("Cache", &cache),
         ]);
         eprintln!("lab: fetching package lists of {name}");

@@ -8,7 +8,10 @@ use std::path::{Path, PathBuf};
 
 pub use kvmprof_initramfs::Kernel;
 pub(crate) use packages::backport;
-pub use packages::{busybox, cache_folder, debian_11_package, debian_package, passt};
+pub use packages::{
+    busybox, cache_folder, debian_11_package, debian_12_package, debian_13_package, debian_package,
+    passt,
+};
 pub use pypi::{BOXLITE, MICROSANDBOX, PYRO, PypiPackage, pypi_package};
 
 use kvmprof_initramfs::InitramfsError;

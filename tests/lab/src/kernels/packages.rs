@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
-use super::apt::{self, Apt, BACKPORTS, DEBIAN_11, DEBIAN_12, Sources};
+use super::apt::{self, Apt, BACKPORTS, DEBIAN_11, DEBIAN_12, DEBIAN_13, Sources};
 use crate::LabError;
 
 /// A package that the lab needs.
@@ -111,6 +111,22 @@ pub(crate) fn backport(package: &'static str) -> Result<PathBuf, LabError> {
     unpacked(&RequiredPackage::Of(&BACKPORTS, package))
 }
 
+/// The folder into which the package of Debian 12 of this name is unpacked; the machine may have another version. Fetched on first use.
+///
+/// # Errors
+/// If the package cannot be fetched.
+pub fn debian_12_package(name: &'static str) -> Result<PathBuf, LabError> {
+    unpacked_in("debian-12", &RequiredPackage::Of(&DEBIAN_12, name))
+}
+
+/// The same of Debian 13.
+///
+/// # Errors
+/// If the package cannot be fetched.
+pub fn debian_13_package(name: &'static str) -> Result<PathBuf, LabError> {
+    unpacked_in("debian-13", &RequiredPackage::Of(&DEBIAN_13, name))
+}
+
 /// The folder into which a package that only Debian 11 has is unpacked. Fetched on first use.
 ///
 /// # Errors
@@ -121,7 +137,12 @@ pub fn debian_11_package(name: &'static str) -> Result<PathBuf, LabError> {
 
 /// The folder into which the newest such package is unpacked.
 pub(super) fn unpacked(wanted: &RequiredPackage) -> Result<PathBuf, LabError> {
-    let packages = cache_folder()?.join("packages");
+    unpacked_in("", wanted)
+}
+
+/// The same, among those in the folder `place` of the packages: releases have packages of the same names.
+fn unpacked_in(place: &str, wanted: &RequiredPackage) -> Result<PathBuf, LabError> {
+    let packages = cache_folder()?.join("packages").join(place);
     if let Some(found) = newest_cached(&packages, wanted) {
         return Ok(found);
     }

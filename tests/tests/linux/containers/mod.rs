@@ -40,7 +40,7 @@ fn run(series: &str) -> Finished {
         let runc = debian_package("runc").unwrap().join("usr/sbin/runc");
         let init = guest_builder(include_str!("init.sh"), &programs).add(runc, "/bin/runc");
         let libraries = [("libc6", "libc.so.6"), ("libseccomp2", "libseccomp.so.2")];
-        let init = with_libraries(init, &libraries);
+        let init = with_libraries(init, debian_package, &libraries);
         Scenario::new()
             .kernel("vmlinuz", &debian(series))
             .file("guest.cpio", init.build().unwrap())

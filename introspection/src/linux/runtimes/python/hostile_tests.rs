@@ -1,8 +1,7 @@
 //! Memory of processes that look like an interpreter, and aren't one.
 
-use std::collections::BTreeMap;
-
 use super::super::ProcessRuntime;
+use super::super::test_memory::Words;
 use super::*;
 use crate::unwind::LanguageFrames;
 use kvmprof_recording::{LanguageFrame, MAX_STACK_FRAMES};
@@ -22,43 +21,6 @@ const POINTER: u64 = 0x7fff_1000;
 const SIZE_OF_FRAME: u64 = 0x100;
 /// Frames of a deep recursion.
 const DEEP: u64 = 0x100_0000;
-
-/// Words by their addresses; those between are 0 on pages that have any, and other pages aren't there.
-#[derive(Clone, Default)]
-struct Words {
-    words: BTreeMap<u64, u64>,
-    reads: usize,
-}
-
-impl Words {
-    fn put(&mut self, address: u64, word: u64) {
-        self.words.insert(address, word);
-    }
-
-    fn has_page(&self, address: u64) -> bool {
-        let page = address & !0xfff;
-        self.words.range(page..page + 0x1000).next().is_some()
-    }
-
-    fn byte(&self, address: u64) -> Option<u8> {
-        let (at, word) = self.words.range(..=address).next_back().unwrap_or((&0, &0));
-        let distance = usize::try_from(address - at).ok()?;
-        let byte = word.to_le_bytes().get(distance).copied();
-        self.has_page(address).then(|| byte.unwrap_or(0))
-    }
-}
-
-impl ProcessMemory for Words {
-    fn read(&mut self, address: u64, buffer: &mut [u8]) -> Option<()> {
-        self.reads += 1;
-        let end = address.checked_add(buffer.len() as u64)?;
-        (end >> 63 == 0).then_some(())?;
-        for (address, byte) in (address..).zip(buffer) {
-            *byte = self.byte(address)?;
-        }
-        Some(())
-    }
-}
 
 fn python(version: u32) -> Arc<dyn Runtime> {
     of_version(version, RUNTIME - 0x1000).unwrap()

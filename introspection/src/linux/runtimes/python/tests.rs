@@ -1,13 +1,10 @@
 //! Walks of interpreters of this host, which wait in a call of a known depth, and of memory made by hand.
 
-use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::Command;
 
 use super::super::ProcessRuntime;
+use super::super::test_memory::Waiting;
 use super::*;
 use crate::unwind::LanguageFrames;
 use kvmprof_recording::LanguageFrame;
@@ -47,81 +44,6 @@ const WAITING: [(&str, u32, u32); 6] = [
     ("<lambda>", 20, 20),
 ];
 
-/// A process of this host.
-struct HostMemory(File);
-
-impl ProcessMemory for HostMemory {
-    fn read(&mut self, address: u64, buffer: &mut [u8]) -> Option<()> {
-        (address >> 63 == 0).then_some(())?;
-        self.0.read_exact_at(buffer, address).ok()
-    }
-}
-
-struct Waiting {
-    process: Child,
-    thread: u64,
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
-}
-
-fn waiting(interpreter: &Path) -> Waiting {
-    let mut process = Command::new(interpreter)
-        .args(["-S", "-c", SCRIPT])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    let output = process.stdout.as_mut().unwrap();
-    BufReader::new(output).read_line(&mut line).unwrap();
-    let thread = line.trim().parse().unwrap();
-    // It waits once it sleeps in read(2).
-    let state = format!("/proc/{}/task", process.id());
-    let sleeps = |path: PathBuf| {
-        let call = fs::read_to_string(path.join("syscall")).unwrap_or_default();
-        call.starts_with("0 0x0 ")
-    };
-    while !fs::read_dir(&state)
-        .unwrap()
-        .any(|task| sleeps(task.unwrap().path()))
-    {
-        std::thread::yield_now();
-    }
-    Waiting { process, thread }
-}
-
-/// The runtime of a process, and the distance of its file from its own addresses.
-fn runtime(pid: u32) -> Option<(Arc<dyn Runtime>, u64)> {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-    let mut files: BTreeMap<String, u64> = BTreeMap::new();
-    for line in maps.lines() {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let (Some(path), Some(range)) = (words.get(5), words.first()) else {
-            continue;
-        };
-        let begin = range.split('-').next().unwrap();
-        let begin = u64::from_str_radix(begin, 16).unwrap();
-        if words[2] == "00000000" && path.starts_with('/') {
-            files.entry((*path).to_owned()).or_insert(begin);
-        }
-    }
-    files.into_iter().find_map(|(path, begin)| {
-        let contents = fs::read(&path).ok()?;
-        let runtime = super::super::recognize(&ProgramFile {
-            path: &path,
-            contents: &contents,
-        })?;
-        // A program at fixed addresses has its own ones.
-        let is_fixed = contents[16] == 2;
-        Some((runtime, if is_fixed { 0 } else { begin }))
-    })
-}
-
 /// A runtime and its frames: the runs of numbers of functions, and whether they were cut.
 struct Walked {
     process: ProcessRuntime,
@@ -152,16 +74,15 @@ fn interpreters() -> Vec<PathBuf> {
 #[test]
 fn functions_of_interpreters_of_this_host_are_named() {
     for interpreter in interpreters() {
-        let waiting = waiting(&interpreter);
-        let pid = waiting.process.id();
-        let Some((runtime, bias)) = runtime(pid) else {
+        let mut waiting = Waiting::new(Command::new(&interpreter).args(["-S", "-c", SCRIPT]));
+        let thread = waiting.line.trim().parse().unwrap();
+        let Some((runtime, bias)) = waiting.runtime() else {
             println!("{} is of a version that isn't known", interpreter.display());
             continue;
         };
-        let mut memory = HostMemory(File::open(format!("/proc/{pid}/mem")).unwrap());
-        let walked = walk(runtime, bias, waiting.thread, &mut memory);
+        let walked = walk(runtime, bias, thread, &mut waiting);
         assert!(!walked.frames.is_cut(), "{}", interpreter.display());
-        let functions = walked.process.read_new(&mut memory);
+        let functions = walked.process.read_new(&mut waiting);
         let runs = walked.frames.runs();
         let named = |word: &u64| {
             let frame = LanguageFrame::from_word(*word).unwrap();

@@ -1,4 +1,4 @@
-/usr/bin/python3.* -S /loom.py &
+/bin/loom &
 read -r word
 : >/stop
 wait $!

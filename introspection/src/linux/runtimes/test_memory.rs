@@ -1,0 +1,137 @@
+//! Memory of processes for tests: processes of this host, and memory made by hand.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use super::{ProcessMemory, ProgramFile, Runtime, recognize};
+
+/// Words by their addresses; those between are 0 on pages that have any, and other pages aren't there.
+#[derive(Clone, Default)]
+pub struct Words {
+    words: BTreeMap<u64, u64>,
+    pub reads: usize,
+}
+
+impl Words {
+    pub fn put(&mut self, address: u64, word: u64) {
+        self.words.insert(address, word);
+    }
+
+    fn has_page(&self, address: u64) -> bool {
+        let page = address & !0xfff;
+        self.words.range(page..page + 0x1000).next().is_some()
+    }
+
+    fn byte(&self, address: u64) -> Option<u8> {
+        let (at, word) = self.words.range(..=address).next_back().unwrap_or((&0, &0));
+        let distance = usize::try_from(address - at).ok()?;
+        let byte = word.to_le_bytes().get(distance).copied();
+        self.has_page(address).then(|| byte.unwrap_or(0))
+    }
+}
+
+impl ProcessMemory for Words {
+    fn read(&mut self, address: u64, buffer: &mut [u8]) -> Option<()> {
+        self.reads += 1;
+        let end = address.checked_add(buffer.len() as u64)?;
+        (end >> 63 == 0).then_some(())?;
+        for (address, byte) in (address..).zip(buffer) {
+            *byte = self.byte(address)?;
+        }
+        Some(())
+    }
+}
+
+/// A process of this host that waits.
+pub struct Waiting {
+    process: Child,
+    /// What it has said.
+    pub line: String,
+    /// The stack pointer of the thread that waits.
+    pub sp: u64,
+    memory: File,
+}
+
+impl ProcessMemory for Waiting {
+    fn read(&mut self, address: u64, buffer: &mut [u8]) -> Option<()> {
+        (address >> 63 == 0).then_some(())?;
+        self.memory.read_exact_at(buffer, address).ok()
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Waiting {
+    /// Runs `command`, which says a line, and then reads from its standard input.
+    pub fn new(command: &mut Command) -> Self {
+        let mut process = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let output = process.stdout.as_mut().unwrap();
+        BufReader::new(output).read_line(&mut line).unwrap();
+        // It waits once a thread sleeps in read(2).
+        let tasks = format!("/proc/{}/task", process.id());
+        let sp = loop {
+            let mut tasks = fs::read_dir(&tasks).unwrap();
+            let found = tasks.find_map(|task| {
+                let path = task.unwrap().path().join("syscall");
+                let call = fs::read_to_string(path).unwrap_or_default();
+                let words: Vec<&str> = call.split_whitespace().collect();
+                let ["0", "0x0", .., sp, _] = words[..] else {
+                    return None;
+                };
+                u64::from_str_radix(sp.strip_prefix("0x")?, 16).ok()
+            });
+            match found {
+                Some(sp) => break sp,
+                None => std::thread::yield_now(),
+            }
+        };
+        let memory = File::open(format!("/proc/{}/mem", process.id())).unwrap();
+        Self {
+            process,
+            line,
+            sp,
+            memory,
+        }
+    }
+
+    /// Its runtime, and the distance of that one's file from its own addresses. `None` if it is of a version that isn't known.
+    pub fn runtime(&self) -> Option<(Arc<dyn Runtime>, u64)> {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", self.process.id())).unwrap();
+        let mut files: BTreeMap<String, u64> = BTreeMap::new();
+        for line in maps.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let (Some(path), Some(range)) = (words.get(5), words.first()) else {
+                continue;
+            };
+            let begin = range.split('-').next().unwrap();
+            let begin = u64::from_str_radix(begin, 16).unwrap();
+            if words[2] == "00000000" && path.starts_with('/') {
+                files.entry((*path).to_owned()).or_insert(begin);
+            }
+        }
+        files.into_iter().find_map(|(path, begin)| {
+            let contents = fs::read(&path).ok()?;
+            let runtime = recognize(&ProgramFile {
+                path: &path,
+                contents: &contents,
+            })?;
+            // A program at fixed addresses has its own ones.
+            let is_fixed = contents[16] == 2;
+            Some((runtime, if is_fixed { 0 } else { begin }))
+        })
+    }
+}

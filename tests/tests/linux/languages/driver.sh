@@ -1,0 +1,15 @@
+# Guests with a program in a language, recorded until so many samples were taken.
+for program in python3.11 python3.9 node18 node20; do
+    start $program --kernel /lab/vmlinuz --initrd /lab/$program.cpio --memory 512M --jitter \
+        --cmdline "console=ttyS0 $quick"
+    says 'workload running'
+    record $program.kvmprof
+    sampled 1500
+    stop_recording
+    tell stop
+    says 'spent all'
+    ended
+    kvmprof report "$recording" >"$LAB_OUT/$program.report"
+    # The functions of the language have no time of their own then, as the machine code has it.
+    kvmprof report --native --sort total --top 100 "$recording" >"$LAB_OUT/$program.native"
+done
