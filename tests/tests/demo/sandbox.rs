@@ -95,13 +95,16 @@ impl Place {
 /// The fields of a `status` of proc(5).
 pub(super) type Fields = BTreeMap<String, String>;
 
-/// Those of all threads, by their names, once there are `named` ones and each has its filter.
+/// Those of all threads, by their names, once there are `named` ones and each has its filter, but for the one that reports calls with `--sandbox log`.
 pub(super) fn contained_threads(pid: u32, named: &[&str]) -> BTreeMap<String, Fields> {
-    let has_filter = |fields: &Fields| fields.get("Seccomp").is_some_and(|mode| mode == "2");
+    const REPORTER: &str = "system calls";
+    let has_filter = |(name, fields): (&String, &Fields)| {
+        name == REPORTER || fields.get("Seccomp").is_some_and(|mode| mode == "2")
+    };
     until("all threads have their filters", || {
         let threads = threads(pid);
         let is_complete = named.iter().all(|name| threads.contains_key(*name));
-        (is_complete && threads.values().all(has_filter)).then_some(threads)
+        (is_complete && threads.iter().all(has_filter)).then_some(threads)
     })
 }
 
