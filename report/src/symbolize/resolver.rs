@@ -397,9 +397,9 @@ impl Resolver {
                 return vec![Frame::of_language(name, module)];
             };
             let (name, file) = (visible(&function.name), visible(&function.file));
-            let module = match module_name(&file) {
+            let module = match &*file {
                 "" => format!("[{language}]"),
-                short => short.to_owned(),
+                file => module_name(file).to_owned(),
             };
             let name = match function.line {
                 0 => format!("{name} ({module})"),
