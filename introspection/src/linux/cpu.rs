@@ -76,7 +76,7 @@ impl Cpu {
         want_process_group: bool,
     ) -> Identity {
         let mut identity = Identity::at_level(registers.cpl, halted);
-        self.seen = None;
+        let last = self.seen.take();
         let Some(placement) = linux.locate(memory, registers) else {
             return identity;
         };
@@ -101,12 +101,12 @@ impl Cpu {
                     linux.find_direct_map(memory, placement, pointer, physical);
                 }
             }
-            let seen = RunningTask::new(&view, task);
+            let seen = RunningTask::new(&view, task, last);
             self.seen = Some(seen);
             identity.pid = task.process;
             identity.tid = task.thread;
             identity.comm = comm(&view, task.address);
-            identity.started = seen.process_started(&view, task.thread);
+            identity.started = seen.process_started.unwrap_or_default();
             if want_process_group {
                 identity.process_group = process_group(&view, task).unwrap_or(-1);
             }
@@ -235,9 +235,10 @@ impl VcpuIntrospector {
             return;
         };
         let view = linux.view(memory, registers);
+        let last = self.cpu.seen;
         self.cpu.seen = view.and_then(|view| {
             let still = task_at(&view, task)?;
-            (still.process == pid).then(|| RunningTask::new(&view, &still))
+            (still.process == pid).then(|| RunningTask::new(&view, &still, last))
         });
     }
 

@@ -13,7 +13,8 @@ use kvmprof_profiling::kernel_capture::{decode_places, encode_places};
 use kvmprof_sandbox::Thread;
 
 use super::error::AttachedError;
-use super::kernel_finder::{KernelFinder, guest_registers};
+use super::kernel_finder::KernelFinder;
+use super::vcpu_look::VcpuLook;
 use super::{Attachment, give_up_rights, numbers};
 use crate::vm::{VmError, restrict_paths};
 
@@ -172,7 +173,7 @@ fn places(mut vcpus: Vec<(u32, RemoteVcpu, VcpuIntrospector)>) -> Vec<(u32, Proc
 
 fn places_now(vcpu: &mut RemoteVcpu, introspector: &mut VcpuIntrospector) -> Option<ProcessPlaces> {
     let memory = Arc::clone(vcpu.memory());
-    let registers = guest_registers(vcpu)?;
+    let registers = VcpuLook::new(vcpu).registers()?;
     introspector.identify(&*memory, &registers, false, false);
     introspector.places(&*memory, &registers)
 }

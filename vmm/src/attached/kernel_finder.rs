@@ -6,13 +6,13 @@ use std::thread;
 use std::time::Duration;
 
 use kvmprof_attach::remote::{Channel, RemoteVcpu};
-use kvmprof_attach::tracer::StopOutcome;
 use kvmprof_introspection::{
     BuildFiles, GuestKnowledge, IntrospectionError, LinuxKnowledge, Registers,
 };
 
+use super::vcpu_look::VcpuLook;
 use kvmprof_profiling::clock::monotonic_ns;
-use kvmprof_profiling::sampling::{Gate, select_registers};
+use kvmprof_profiling::sampling::Gate;
 
 /// The pause between two looks for a kernel, in a guest that hasn't started one yet.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -157,33 +157,13 @@ impl KernelFinder {
         (self.memory, self.vcpus)
     }
 
-    /// The registers of the vCPU whose turn it is; `None` if it runs a nested guest, or can't be stopped now.
+    /// The registers of the vCPU whose turn it is; `None` if it hasn't started, runs a nested guest, or can't be stopped now.
     fn registers(&mut self) -> Option<Registers> {
         let turn = self.looks.checked_rem(self.vcpus.len())?;
         self.looks += 1;
         let vcpu = self.vcpus.get_mut(turn)?;
-        let registers = guest_registers(vcpu);
+        let registers = VcpuLook::new(vcpu).registers();
         self.has_seen |= registers.is_some();
         registers
-    }
-}
-
-/// The registers of a vCPU; `None` if it runs a nested guest, or can't be stopped now.
-pub fn guest_registers(vcpu: &mut RemoteVcpu) -> Option<Registers> {
-    let looked = vcpu.look(|vcpu| {
-        if vcpu.runs_nested_guest() {
-            return Ok(None);
-        }
-        vcpu.registers().map(Some)
-    });
-    match looked {
-        Ok(StopOutcome::Stopped(registers)) => {
-            registers.map(|(regs, sregs)| select_registers(&regs, &sregs))
-        }
-        Ok(_) => None,
-        Err(error) => {
-            log::debug!("The guest's kernel isn't looked at now: {error}");
-            None
-        }
     }
 }

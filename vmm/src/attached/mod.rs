@@ -14,6 +14,7 @@ mod reboot;
 mod restart;
 mod threads;
 mod vcpu;
+mod vcpu_look;
 
 use std::cell::RefCell;
 use std::fs::File;

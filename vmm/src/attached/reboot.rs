@@ -8,7 +8,6 @@ use std::thread;
 use std::time::Duration;
 
 use kvmprof_attach::remote::{Channel, RemoteVcpu};
-use kvmprof_attach::tracer::StopOutcome;
 use kvmprof_introspection::{
     BuildFiles, GuestKnowledge, IntrospectionError, KernelPulse, KernelWatch, LinuxKnowledge,
     Registers,
@@ -16,8 +15,9 @@ use kvmprof_introspection::{
 
 use super::kernel_finder::Reading;
 use super::vcpu::{AttachedCommon, REFRESH_NS};
+use super::vcpu_look::VcpuLook;
 use kvmprof_profiling::clock::{ThreadTimes, monotonic_ns};
-use kvmprof_profiling::sampling::{VcpuShared, has_started, select_registers};
+use kvmprof_profiling::sampling::VcpuShared;
 
 /// The pause between two rounds of looks.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -50,37 +50,10 @@ impl WatchedVcpu {
     }
 
     fn look(&mut self) -> VcpuLook {
-        let looked = self.vcpu.look(|vcpu| {
-            if vcpu.runs_nested_guest() {
-                return Ok(VcpuLook::Unknown);
-            }
-            let has_started = has_started(vcpu.mp_state()?);
-            let (regs, sregs) = vcpu.registers()?;
-            Ok(match has_started {
-                true => VcpuLook::Registers(Box::new(select_registers(&regs, &sregs))),
-                false => VcpuLook::NotStarted,
-            })
-        });
+        let look = VcpuLook::new(&mut self.vcpu);
         self.run = self.run();
-        match looked {
-            Ok(StopOutcome::Stopped(looked)) => looked,
-            Ok(_) => VcpuLook::Unknown,
-            Err(error) => {
-                log::debug!("Whether the guest has rebooted isn't looked for now: {error}");
-                VcpuLook::Unknown
-            }
-        }
+        look
     }
-}
-
-/// What a look at a vCPU gives.
-#[derive(Clone, Debug)]
-enum VcpuLook {
-    Registers(Box<Registers>),
-    /// The guest hasn't started it yet.
-    NotStarted,
-    /// It runs a nested guest, or can't be stopped now, as while the thread that samples it looks at it.
-    Unknown,
 }
 
 /// Whether any of these vCPUs runs the kernel. `None` if none was seen, or if an unknown one could: a guest whose other vCPUs still wait in its firmware

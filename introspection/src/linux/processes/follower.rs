@@ -24,37 +24,48 @@ const MAX_NAMES: usize = 256 << 10;
 const RECHECK_CHANGED: u64 = 100_000_000;
 const RECHECK_SAME: u64 = 1_000_000_000;
 
-/// A running task: its `task_struct`, its process, and when it was started.
+/// A running task: its `task_struct`, its process, and when both were started.
 #[derive(Clone, Copy, Debug)]
 pub struct RunningTask {
     /// Its guest virtual address.
     pub task: u64,
     /// The process's id.
     pub pid: i32,
+    /// The thread's id.
+    pub tid: i32,
     /// When this thread was started, in ns of the guest's CLOCK_MONOTONIC; `None` if unknown.
     pub started: Option<u64>,
+    /// When its process was started, in the same ns; `None` if unknown.
+    pub process_started: Option<u64>,
 }
 
 impl RunningTask {
-    /// The `task`, as it is now.
-    pub fn new<M: PhysicalMemory>(view: &KernelView<'_, M>, task: &Task) -> Self {
+    /// The `task`, as it is now. `last` is the one before on the same vCPU: what a thread keeps for good isn't read again.
+    pub fn new<M: PhysicalMemory>(
+        view: &KernelView<'_, M>,
+        task: &Task,
+        last: Option<Self>,
+    ) -> Self {
         let instances = view.linux().instances.as_ref();
+        let started = instances.and_then(|layout| layout.thread_started(view, task.address));
+        let (tid, pid) = (task.thread, task.process);
+        let is_same = |last: &Self| {
+            started.is_some() && (last.task, last.tid, last.started) == (task.address, tid, started)
+        };
+        let process_started = if tid == pid {
+            started
+        } else if let Some(last) = last.filter(is_same) {
+            last.process_started
+        } else {
+            instances.and_then(|layout| layout.process_started(view, task.address))
+        };
         Self {
             task: task.address,
-            pid: task.process,
-            started: instances.and_then(|layout| layout.thread_started(view, task.address)),
+            pid,
+            tid,
+            started,
+            process_started,
         }
-    }
-
-    /// When its process was started, in ns of the guest's CLOCK_MONOTONIC; 0 if unknown. The thread's id is `tid`.
-    pub fn process_started<M: PhysicalMemory>(&self, view: &KernelView<'_, M>, tid: i32) -> u64 {
-        let instances = view.linux().instances.as_ref();
-        let started = if tid == self.pid {
-            self.started
-        } else {
-            instances.and_then(|layout| layout.process_started(view, self.task))
-        };
-        started.unwrap_or_default()
     }
 }
 
@@ -360,12 +371,16 @@ mod tests {
     const PARENT: RunningTask = RunningTask {
         task: DIRECT_MAP + TASKS + 0x1000,
         pid: 41,
+        tid: 41,
         started: None,
+        process_started: None,
     };
     const CHILD: RunningTask = RunningTask {
         task: DIRECT_MAP + TASKS + 0x2000,
         pid: 42,
+        tid: 42,
         started: None,
+        process_started: None,
     };
 
     fn area(begin: u64) -> AreaPlan {
