@@ -1,4 +1,5 @@
-/* Writes to ports that no device has: COUNT times to one, by one instruction, or to SPAN ports, each by an instruction of its own. */
+/* Writes to ports that no device has: COUNT times to one, by one instruction, or to SPAN ports, each by an instruction of its own. With a second word it asks the processor
+   what it is COUNT times instead. */
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,12 @@ static const unsigned char code[] = { 0xee, 0xc3 };
 __attribute__((noinline)) static void write_port(unsigned short port)
 {
 	__asm__ volatile("outb %%al, %%dx" : : "a"(0), "d"(port));
+}
+
+__attribute__((noinline)) static void ask_processor(void)
+{
+	unsigned int a = 0, b, c, d;
+	__asm__ volatile("cpuid" : "+a"(a), "=b"(b), "=c"(c), "=d"(d));
 }
 
 static int write_many(void)
@@ -36,6 +43,6 @@ int main(int count, char **words)
 	if (count < 2)
 		return write_many();
 	for (int left = atoi(words[1]); left > 0; left--)
-		write_port(PORT);
+		count > 2 ? ask_processor() : write_port(PORT);
 	return 0;
 }
