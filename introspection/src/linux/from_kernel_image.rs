@@ -11,7 +11,7 @@ use super::gaps::Gaps;
 use super::locks::LockLoops;
 use super::modules::Modules;
 use super::placement::{ALIGNMENT, PlacementCell};
-use super::processes::{InstanceLayout, MapBudget, ProcessLayout};
+use super::processes::{InstanceLayout, MapBudget, ProcessLayout, VdsoPlace};
 use super::running::RunningImage;
 use super::task_layout::{Addresses, TaskLayout};
 use super::tasks::TaskListLayout;
@@ -200,6 +200,7 @@ impl LinuxKnowledge {
             addresses,
             placement: PlacementCell::default(),
             direct_map: AtomicU64::new(0),
+            vdso_place: VdsoPlace::default(),
             symbols,
             gaps,
         };

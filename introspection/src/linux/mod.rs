@@ -41,7 +41,7 @@ use gaps::Gaps;
 use kvmprof_paging::{AddressSpace, read_u64};
 use locks::LockLoops;
 use placement::{Placement, PlacementCell};
-use processes::{InstanceLayout, MapBudget, ProcessLayout};
+use processes::{InstanceLayout, MapBudget, ProcessLayout, VdsoPlace};
 use task_layout::{Addresses, TaskLayout};
 use tasks::TaskListLayout;
 
@@ -107,6 +107,7 @@ pub struct LinuxKnowledge {
     placement: PlacementCell,
     /// The start of the direct mapping of all memory, 0 while unknown (`page_offset_base`).
     direct_map: AtomicU64,
+    vdso_place: VdsoPlace,
     modules: Modules,
     gaps: Gaps,
 }

@@ -37,6 +37,11 @@ impl Placement {
     pub fn physical(&self, address: u64) -> GuestAddress {
         GuestAddress(address.wrapping_add(self.physical))
     }
+
+    /// The link-time address of what is at physical address `address`, if it is in the image.
+    pub fn linked(&self, address: GuestAddress) -> u64 {
+        address.0.wrapping_sub(self.physical)
+    }
 }
 
 /// A placement that any vCPU sets once for each run of the kernel.

@@ -31,6 +31,8 @@ pub struct RawArea {
     pub offset: u64,
     /// The guest virtual address of its `struct file`; 0 without a file.
     pub file: u64,
+    /// Without a file, the guest virtual address of its `struct vm_special_mapping` if the kernel has made the area for itself.
+    pub special: u64,
 }
 
 /// The members of an area that were read.
@@ -40,17 +42,22 @@ struct Visited {
     flags: u64,
     pages: u64,
     file: u64,
+    private: u64,
 }
 
 impl Visited {
     fn raw(&self) -> Option<RawArea> {
         // The offset of anonymous memory is its address.
-        let pages = if self.file == 0 { 0 } else { self.pages };
+        let (pages, special) = match self.file {
+            0 => (0, self.private),
+            _ => (self.pages, 0),
+        };
         Some(RawArea {
             begin: self.begin,
             end: self.end,
             offset: pages.checked_mul(PAGE)?,
             file: self.file,
+            special,
         })
     }
 }
@@ -131,6 +138,7 @@ impl<M: PhysicalMemory> ProcessView<'_, M> {
             flags: u64_at(bytes, layout.flags)?,
             pages: u64_at(bytes, layout.page_offset)?,
             file: u64_at(bytes, layout.file)?,
+            private: u64_at(bytes, layout.private)?,
         })
     }
 }

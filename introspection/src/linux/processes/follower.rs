@@ -8,6 +8,7 @@ use super::areas::RawArea;
 use super::labels::{LabelNumbers, Labelled};
 use super::perf_map::PerfMapPlace;
 use super::user_memory::UserMemory;
+use super::vdso::is_vdso;
 use super::{Area, Backing, ProcessMap, ProcessView, UnwinderSlot};
 use crate::linux::cpu::{Task, process_name};
 use crate::linux::view::KernelView;
@@ -181,7 +182,7 @@ impl ProcessFollower {
                 return None;
             }
         }
-        let areas = processes.named(mm, &self.areas);
+        let areas = processes.named(&self.areas);
         let perf_map = perf_map(view, seen, &areas).unwrap_or_default();
         let (unwinder, cache) = self.shared(known, &signature, &areas);
         let map = Arc::new(ProcessMap {
@@ -310,17 +311,17 @@ impl<M: PhysicalMemory> ProcessView<'_, M> {
     }
 
     /// The areas with their backing. Areas whose backing is unreadable are left out.
-    fn named(&self, mm: u64, areas: &[RawArea]) -> Vec<Area> {
-        let vdso = self.layout.address_space.vdso;
-        let vdso = vdso.and_then(|offset| self.view.u64(mm.wrapping_add(offset)));
+    fn named(&self, areas: &[RawArea]) -> Vec<Area> {
         // Most files have several mappings.
         let mut files: Vec<(u64, Option<Backing>)> = Vec::new();
         let mut backing = |area: &RawArea| {
-            if area.file == 0 && vdso == Some(area.begin) {
-                return Some(Backing::Vdso);
-            }
             if area.file == 0 {
-                return Some(Backing::Anonymous);
+                let is_vdso = is_vdso(self.view, area);
+                return Some(if is_vdso {
+                    Backing::Vdso
+                } else {
+                    Backing::Anonymous
+                });
             }
             if let Some((_, backing)) = files.iter().find(|(file, _)| *file == area.file) {
                 return backing.clone();

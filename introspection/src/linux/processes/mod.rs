@@ -43,6 +43,7 @@ pub use instance::{
 pub use labels::Labelled;
 pub use perf_map::PerfMapPlace;
 pub use process_layout::{ProcessLayout, ProcessView};
+pub use vdso::VdsoPlace;
 
 /// The executable mappings of one address space at one moment.
 #[derive(Debug)]

@@ -53,8 +53,6 @@ pub struct AddressSpaceLayout {
     pub arg_end: u64,
     /// `exe_file`, a pointer.
     pub executable: Option<u64>,
-    /// `context.vdso`.
-    pub vdso: Option<u64>,
     pub areas: Areas,
 }
 
@@ -91,6 +89,8 @@ pub struct AreaLayout {
     pub flags: usize,
     pub page_offset: usize,
     pub file: usize,
+    /// `vm_private_data`.
+    pub private: usize,
     /// The number of bytes that contain all these members.
     pub length: usize,
 }
@@ -185,7 +185,6 @@ impl AddressSpaceLayout {
             // It follows at once (`include/linux/mm_types.h`).
             arg_end: mm.need("arg_start")? + 8,
             executable: mm.offset_of("exe_file"),
-            vdso: mm.offset_of("context.vdso"),
             areas,
         })
     }
@@ -215,7 +214,7 @@ impl AreaLayout {
         let area = types.structures(NAME);
         let index = |member| {
             let offset = usize::try_from(area.need(member)?).ok();
-            let inside = offset.filter(|offset| *offset <= MAX_READ - 8);
+            let inside = offset.filter(|offset| *offset <= MAX_READ - 16);
             inside.ok_or(Missing::Form(NAME))
         };
         let (start, end, flags) = (index("vm_start")?, index("vm_end")?, index("vm_flags")?);
@@ -226,7 +225,9 @@ impl AreaLayout {
             flags,
             page_offset,
             file,
-            length: start.max(end).max(flags).max(page_offset).max(file) + 8,
+            // It follows at once (`include/linux/mm_types.h`).
+            private: file + 8,
+            length: start.max(end).max(flags).max(page_offset).max(file + 8) + 8,
         })
     }
 }

@@ -98,8 +98,9 @@ fn finds_executable_mappings_in_trees_and_lists() {
             (0..20).map(|index| area(0x7f10_0000_0000 + index * 0x10_0000, 4, index == 19, 0, 0)),
         );
         plans.push(area(VDSO, 2, true, 0, 0));
-        let mm = room.process(1, &plans);
-        room.vdso(mm, VDSO);
+        room.process(1, &plans);
+        room.special(0x7f00_0000_0000, "[uprobes]");
+        room.special(VDSO, "[vdso]");
         for registers in [guest.user(), guest.kernel(0)] {
             let mut introspector = guest.introspector(0);
             let map = look_with(&mut introspector, &guest, &registers, 5).unwrap();

@@ -51,12 +51,14 @@ struct Run {
 
 kvmprof_tests::in_each_kernel! {
     described or not:
+    a_late_recorder_has_the_programs
     an_exec_changes_the_functions
     stacks_of_interrupted_programs_reach_main
     stacks_cross_interrupts
     the_guest_ends_and_all_ticks_are_accounted
     the_lab_reads_its_own_recording
     shares_agree_with_the_programs_counts
+    the_programs_have_their_names
     stacks_of_kernel_threads_reach_their_start
     stacks_of_system_calls_reach_their_entry
     threads_are_distinguished
@@ -64,13 +66,6 @@ kvmprof_tests::in_each_kernel! {
     user_stacks_of_a_shared_program_are_whole
     user_stacks_with_frame_pointers_are_whole
     user_stacks_without_frame_pointers_are_whole
-}
-
-// What a kernel's code doesn't tell: where the vDSO is (docs/limits.md).
-kvmprof_tests::in_each_kernel! {
-    described:
-    a_late_recorder_has_the_programs
-    the_programs_have_their_names
 }
 
 /// A guest with that series of kernels.

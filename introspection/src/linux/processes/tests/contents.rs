@@ -1,9 +1,13 @@
 //! The contents of files and of the vDSO, read out of guest memory.
 
 use super::*;
+use crate::linux::processes::{ProcessFollower, RunningTask};
 use crate::linux::{Cpu, LinuxKnowledge};
 use kvmprof_introspection_fixtures::kernel::{TEXT, offsets};
-use kvmprof_introspection_fixtures::linux_guest::{IMAGE, MEMORY, SLIDE};
+use kvmprof_introspection_fixtures::linux_guest::{
+    DIRECT_MAP, IMAGE, MEMORY, SLIDE, TABLES, TASKS,
+};
+use kvmprof_introspection_fixtures::page_tables::Tables;
 use kvmprof_introspection_fixtures::processes::PAGES;
 
 /// With CONFIG_BASE_SMALL nodes have 16 slots.
@@ -144,4 +148,41 @@ fn reads_the_vdso_out_of_the_kernel() {
             assert_eq!(vdso(data, length), None);
         }
     }
+}
+
+/// Kernels that don't describe themselves have no names of variables.
+#[test]
+fn finds_the_vdso_of_a_kernel_without_its_symbol() {
+    let guest = LinuxGuest::new(HOT);
+    let mut linux = LinuxKnowledge::from_image(&HOT.file()).unwrap();
+    linux.addresses.vdso = None;
+    let registers = guest.kernel(0);
+    Cpu::new(0).identify(&linux, &guest.memory, &registers, false, false);
+    let mut room = FixtureMemory::new(&guest, Areas::Tree);
+    room.process(1, &[area(VDSO, 1, true, 0, 0)]);
+    room.special(VDSO, "[vdso]");
+    let seen = RunningTask {
+        task: DIRECT_MAP + TASKS + 0x1000,
+        pid: 41,
+        tid: 41,
+        started: None,
+        process_started: None,
+    };
+    let mut tables = Tables::new(guest.memory.clone(), TABLES, guest.levels());
+    tables.skip_to(0x58_0000);
+    let page = offsets::END - 0x1000;
+    let mut found = |physical: u64| {
+        tables.map(VDSO, physical, 1);
+        let view = linux.view(&guest.memory, &registers).unwrap();
+        let map = ProcessFollower::default().follow(&view, &registers, seen, 0);
+        assert_eq!(map.unwrap().areas[0].name(), "[vdso]");
+        linux.vdso(&guest.memory)
+    };
+    assert_eq!(found(IMAGE + page), None, "it isn't an ELF file");
+    for place in [page, offsets::END] {
+        guest.write(IMAGE + place, b"\x7fELF\x02");
+    }
+    assert_eq!(found(IMAGE + offsets::END), None, "it isn't in the image");
+    let contents = found(IMAGE + page).unwrap();
+    assert!(contents.starts_with(b"\x7fELF\x02") && contents.len() == 0x1000);
 }
