@@ -24,7 +24,7 @@ pub struct VdsoPlace(AtomicU64);
 
 impl VdsoPlace {
     fn set(&self, linked: u64, length: u64) {
-        self.0.store(linked | length / PAGE, Ordering::Relaxed);
+        self.0.store(linked | (length / PAGE), Ordering::Relaxed);
     }
 
     fn get(&self) -> Option<(u64, u64)> {

@@ -63,7 +63,7 @@ const OF_DEBIAN_12: [(&str, &str); 8] = [
     ("libicu72", "libicuuc.so.72"),
     ("libicu72", "libicudata.so.72"),
 ];
-const OF_DEBIAN_13: [(&str, &str); 8] = [
+const OF_DEBIAN_13: [(&str, &str); 9] = [
     ("libnode115", "libnode.so.115"),
     ("libuv1t64", "libuv.so.1"),
     ("libcares2", "libcares.so.2"),
@@ -72,6 +72,7 @@ const OF_DEBIAN_13: [(&str, &str); 8] = [
     ("libicu76", "libicui18n.so.76"),
     ("libicu76", "libicuuc.so.76"),
     ("libicu76", "libicudata.so.76"),
+    ("libzstd1", "libzstd.so.1"),
 ];
 
 /// The program and its scripts.
