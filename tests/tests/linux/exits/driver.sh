@@ -57,7 +57,7 @@ record_exits() {
         [ -e "/proc/$recording/exe" ] || fail 84 "kvmprof record ended: $(cat "$LAB_OUT/$1.said")"
         usleep 50000
     done
-    until kvmprof report --tree "$LAB_OUT/$1.kvmprof" 2>/dev/null 3>&- | grep -q ' main$'; do
+    until kvmprof export --format folded "$LAB_OUT/$1.kvmprof" 2>/dev/null 3>&- | grep -q ';main;'; do
         before=$(asked)
         tell ask
         until [ "$(asked)" -gt "$before" ]; do

@@ -1,9 +1,27 @@
-# Guests with a program in a language, recorded until so many samples were taken.
+# Guests with a program in a language, recorded until so many samples were taken, from when both of its threads have had stacks with its functions: large files are read for seconds.
+
+# has FUNCTION: whether the recording has it.
+has() { kvmprof export --format folded "$recording" 2>/dev/null 3>&- | grep -q ";$1 ("; }
+
 for program in python3.11 python3.9 node18 node20; do
     start $program --kernel /lab/vmlinuz --initrd /lab/$program.cpio --memory 512M --jitter \
         --cmdline "console=ttyS0 $quick"
     says 'workload running'
+    record $program.first.kvmprof
+    first=$recorder
+    until has card && has comb; do
+        is_over && fail 90 "over before its functions were known"
+        alive "$(count) samples without both threads' functions"
+        usleep 500000
+    done
+    tell begin
+    until [ "$(grep -c '^begun' "$console")" -eq 2 ]; do
+        is_over && fail 91 "over before both threads had begun"
+        usleep 50000
+    done
     record $program.kvmprof
+    kill -TERM $first
+    wait $first || fail 94 "the first recorder failed"
     sampled 1500
     stop_recording
     tell stop

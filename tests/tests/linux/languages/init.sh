@@ -1,5 +1,7 @@
 /bin/loom &
 read -r word
+: >/begin
+read -r word
 : >/stop
 wait $!
 poweroff -f

@@ -1,10 +1,11 @@
-"""Five functions of known shares, which are called through C and in two threads. Each measures its own time."""
+"""Five functions of known shares, which are called through C and in two threads. Each measures its own time, from when the guest is told to begin."""
 
 import os
 import threading
 import time
 
 spent = {}
+begun = set()
 
 
 def account(name, begin):
@@ -57,14 +58,23 @@ def sort_threads(number):
     return sorted([number], key=card)
 
 
+def goes_on(functions):
+    if functions not in begun and os.path.exists("/begin"):
+        begun.add(functions)
+        for name in functions:
+            spent.pop(name, None)
+        os.write(1, b"begun\n")
+    return not os.path.exists("/stop")
+
+
 def first_room():
-    while not os.path.exists("/stop"):
+    while goes_on(("card", "weave")):
         list(map(sort_threads, [1]))
         sum(weave())
 
 
 def second_room():
-    while not os.path.exists("/stop"):
+    while goes_on(("comb", "Dyer.dye", "press")):
         max([1], key=comb)
         list(filter(Dyer().dye, map(press, [1])))
 

@@ -231,7 +231,7 @@ fn functions_have_their_callers_and_lines(run: &Run) {
     assert_eq!(checked.len(), program.functions.len());
 }
 
-/// From the first stack of a thread with a function of the language on: before, the program's files are being read. Other threads have none.
+/// Of the threads with functions of the language: other threads have none.
 fn stacks_are_whole_once_the_files_have_been_read(run: &Run) {
     let (contents, samples) = run.finished.recording(&run.file("kvmprof"));
     let comm = format!("{}\0", run.program.executes);
