@@ -126,8 +126,9 @@ impl Program {
         let named = lines.filter_map(|(number, line)| {
             let (head, rest) = line.split_once('(')?;
             let has_block = rest.ends_with([':', '{']);
+            let is_condition = ["if", "while"].contains(&head.split_whitespace().next()?);
             let name = head.split_whitespace().next_back()?;
-            has_block.then_some((name, number))
+            (has_block && !is_condition).then_some((name, number))
         });
         named.collect()
     }
