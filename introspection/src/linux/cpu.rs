@@ -260,6 +260,12 @@ impl VcpuIntrospector {
             .follow(&view, registers, self.cpu.seen?, time)
     }
 
+    /// Takes the mappings of process `pid` as they last were, if [`VcpuIntrospector::follow_process`] hasn't found the process, which was running in user mode at `time` (ns) with
+    /// `registers`: it may have ended since.
+    pub fn recall_process(&mut self, registers: &Registers, pid: i32, time: u64) {
+        self.cpu.follower.recall(registers, pid, time);
+    }
+
     /// The id in its innermost pid namespace of the thread `tid` that [`VcpuIntrospector::identify`] has just found. `None` if that namespace is the
     /// guest's first one, or if it is unknown.
     ///

@@ -214,6 +214,9 @@ impl<M: PhysicalMemory> VcpuView<M> {
         }
         if self.processes {
             self.follow_process(registers, copied.time, ticks);
+            if registers.cpl == USER {
+                (self.introspector).recall_process(registers, copied.pid, copied.time);
+            }
         }
         match copied.copies {
             Some(copies) if is_wanted => {

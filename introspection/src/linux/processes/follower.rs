@@ -13,6 +13,7 @@ use super::{Area, Backing, ProcessMap, ProcessView, UnwinderSlot};
 use crate::linux::cpu::{Task, process_name};
 use crate::linux::view::KernelView;
 use crate::unwind::UnwindCache;
+use kvmprof_paging::{FRAME, PTI_USER};
 
 /// Maximum number of address spaces that one vCPU remembers.
 const MAX_SPACES: usize = 64;
@@ -280,6 +281,20 @@ impl ProcessFollower {
         Some((&space.map, &mut space.cache))
     }
 
+    /// Takes the map of process `pid` as it last was, if [`Self::follow`] hasn't found the process, which was running at `time` with `registers`: it may have ended since. Only of a
+    /// process that was seen shortly before.
+    pub fn recall(&mut self, registers: &Registers, pid: i32, time: u64) {
+        let tables = registers.cr3 & FRAME;
+        let is_it = |space: &Space| {
+            space.map.pid == pid
+                && [space.map.root, space.map.root | PTI_USER].contains(&tables)
+                && time.abs_diff(space.seen) < RECHECK_SAME
+        };
+        if self.current.is_none() {
+            self.current = self.spaces.iter().position(is_it);
+        }
+    }
+
     /// Notes that no known process is running.
     pub fn leave(&mut self) {
         self.current = None;
@@ -391,6 +406,38 @@ mod tests {
             executable: true,
             offset: 0,
             file: 0,
+        }
+    }
+
+    /// Stacks that were copied are unwound later.
+    #[test]
+    fn a_process_that_has_ended_since_is_as_it_last_was() {
+        let guest = LinuxGuest::new(HOT);
+        guest.identify(0, &guest.kernel(0));
+        let linux = guest.linux();
+        let (kernel, user) = (guest.kernel(0), guest.user());
+        let view = linux.view(&guest.memory, &kernel).unwrap();
+        let mut room = FixtureMemory::new(&guest, Areas::Tree);
+        room.process(1, &[area(0x40_0000)]);
+        let mut follower = ProcessFollower::default();
+        assert!(follower.follow(&view, &kernel, PARENT, 7).is_some());
+        room.put(PARENT.task + task::MM, 0);
+        let elsewhere = Registers {
+            cr3: 0x8000,
+            ..user
+        };
+        let soon = 7 + RECHECK_SAME - 1;
+        for (registers, pid, time, is_known) in [
+            (&user, 41, 7, true),
+            (&kernel, 41, soon, true),
+            (&user, 41, soon + 1, false),
+            (&user, 42, 7, false),
+            (&elsewhere, 41, 7, false),
+        ] {
+            assert!(follower.follow(&view, registers, PARENT, time).is_none());
+            assert!(follower.current().is_none());
+            follower.recall(registers, pid, time);
+            assert_eq!(follower.current().is_some(), is_known, "{pid} {time}");
         }
     }
 
