@@ -1,10 +1,11 @@
 /* Writes to ports that no device has: COUNT times to one, by one instruction, or to SPAN ports, each by an instruction of its own. With a second word it asks the processor
-   what it is COUNT times instead. */
+   what it is COUNT times instead, slowly. */
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/io.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum { PORT = 0x2345, FIRST = 0x2000, SPAN = 20000, LENGTH = 8 };
 
@@ -42,7 +43,13 @@ int main(int count, char **words)
 		return 1;
 	if (count < 2)
 		return write_many();
-	for (int left = atoi(words[1]); left > 0; left--)
-		count > 2 ? ask_processor() : write_port(PORT);
+	for (int left = atoi(words[1]); left > 0; left--) {
+		if (count < 3) {
+			write_port(PORT);
+			continue;
+		}
+		ask_processor();
+		usleep(10000);
+	}
 	return 0;
 }

@@ -8,7 +8,7 @@ while read -r word; do
     # By processes whose numbers of exits are known.
     again) ports 1200 && ports 700 && sleep 1 && echo again worked ;;
     # The program's file is read while it runs, which is longer than its samples wait.
-    ask) ports 1000 ask && echo asked ;;
+    ask) ports 100 ask && echo asked ;;
     all | some) ports 400 && sleep 2 && ports 1100 && echo "$word" ports ;;
     many) ports && echo many ports ;;
     # A loop on each vCPU.
