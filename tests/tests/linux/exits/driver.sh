@@ -47,8 +47,8 @@ note_time() { read -r now _ </proc/uptime && echo "$now" >>"$LAB_OUT/$1.times"; 
 # asked: how often the guest has said so.
 asked() { grep -c '^asked' "$console"; }
 
-# record_exits NAME PERIOD [--exits]: samples one of so many exits while known processes make some, as soon as it has their program's file and so whole stacks; with
-# --exits these are counted, too, by the recording and beside it.
+# record_exits NAME PERIOD [--exits]: samples one of so many exits while known processes make some; with --exits these are counted, too, by the recording and beside it, as soon
+# as it has their program's file and so whole stacks.
 record_exits() {
     kvmprof record "$machine" --event "kvm-exits:$2" $3 --output "$LAB_OUT/$1.kvmprof" >"$LAB_OUT/$1.said" 2>&1 3>&- &
     recording=$!
@@ -57,16 +57,16 @@ record_exits() {
         [ -e "/proc/$recording/exe" ] || fail 84 "kvmprof record ended: $(cat "$LAB_OUT/$1.said")"
         usleep 50000
     done
-    until kvmprof export --format folded "$LAB_OUT/$1.kvmprof" 2>/dev/null 3>&- | grep -q ';main;'; do
-        before=$(asked)
-        tell ask
-        until [ "$(asked)" -gt "$before" ]; do
-            is_over && fail 79 "over before the program's file was read"
-            alive "asked $before times"
-            usleep 50000
-        done
-    done
     if [ "$3" ]; then
+        until kvmprof export --format folded "$LAB_OUT/$1.kvmprof" 2>/dev/null 3>&- | grep -q ';main;'; do
+            before=$(asked)
+            tell ask
+            until [ "$(asked)" -gt "$before" ]; do
+                is_over && fail 79 "over before the program's file was read"
+                alive "asked $before times"
+                usleep 50000
+            done
+        done
         note_time beside
         count_exits beside "$machine"
         note_time beside
