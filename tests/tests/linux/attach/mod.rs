@@ -306,9 +306,11 @@ fn the_kernels_functions_are_those_of_its_file(run: &Run) {
             let linked = address.wrapping_sub(found.slide);
             linux.symbols().function_at(linked).map(|(name, _)| name)
         };
-        let kernel = samples
-            .iter()
-            .filter(|(sample, _)| sample.mode == Mode::Kernel);
+        let image = linux.image();
+        let kernel = samples.iter().filter(|(sample, _)| {
+            // Modules have files of their own.
+            sample.mode == Mode::Kernel && image.contains(&sample.pc.wrapping_sub(found.slide))
+        });
         let named = kernel
             .clone()
             .filter(|(sample, _)| function(&sample.pc).is_some());
@@ -325,7 +327,7 @@ fn the_kernels_functions_are_those_of_its_file(run: &Run) {
         println!(
             "{recording}: {named} of {all} kernel samples have names, {reading} of dd's {calls} are of reading"
         );
-        assert!(all >= 50 && named * 100 >= all * 95 && reading >= 20);
+        assert!(all >= 50 && named * 100 >= all * 95 && reading >= 10);
         shares.push((reading, calls));
     }
     // By ptrace, and by the host's kernel.
