@@ -77,5 +77,8 @@ fn ten_tasks_take_no_more_steps_than_in_the_firefox_profiler() {
     let tid = &said["Thread selection"]["state"]["tid"];
     let thread = (report["threads"].as_array().unwrap().iter())
         .find(|thread| json!(thread["tid"].to_string()) == *tid);
-    assert_eq!(total("Thread selection"), count(&thread.unwrap()["samples"]));
+    assert_eq!(
+        total("Thread selection"),
+        count(&thread.unwrap()["samples"])
+    );
 }

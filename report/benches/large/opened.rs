@@ -77,7 +77,7 @@ impl PageMeasurement {
         );
         for (name, Interaction { shown, computed }) in &self.interactions {
             let [shown, computed] =
-                [shown, computed].map(|times| (quantile(times, 0.5), quantile(times, 0.95)));
+                [shown, computed].map(|times| (percentile(times, 50), percentile(times, 95)));
             println!(
                 "{name:<31} {:>9.0} {:>9.0} {:>9.0} {:>10.0}",
                 shown.0, shown.1, computed.0, computed.1
@@ -89,17 +89,17 @@ impl PageMeasurement {
     /// Whether it is within its limits.
     pub fn is_within_limits(&self) -> bool {
         let is_fast = |Interaction { shown, .. }: &Interaction| {
-            quantile(shown, 0.5) <= SHOWN.0 && quantile(shown, 0.95) <= SHOWN.1
+            percentile(shown, 50) <= SHOWN.0 && percentile(shown, 95) <= SHOWN.1
         };
         self.length <= BYTES && self.usable <= USABLE && self.interactions.values().all(is_fast)
     }
 }
 
-/// The least of `times` that at least this part of them doesn't exceed.
-fn quantile(times: &[f64], part: f64) -> f64 {
+/// The least of `times` that at least so many percent of them don't exceed.
+fn percentile(times: &[f64], percent: usize) -> f64 {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let rank = (part * sorted.len() as f64).ceil() as usize;
+    let rank = (percent * sorted.len()).div_ceil(100);
     sorted
         .get(rank.saturating_sub(1))
         .copied()

@@ -72,7 +72,7 @@ class Frame {
 /** @type {() => (a: Frame, b: Frame) => number} */
 function orderOfFrames() {
   /** @type {Record<string, (a: Frame, b: Frame) => number>} */
-  const orders = { share: (a, b) => b.weight - a.weight || (a.name < b.name ? -1 : 1),
+  const orders = { share: (a, b) => b.weight - a.weight || Number(a.name > b.name) - Number(a.name < b.name),
     time: (a, b) => a.first - b.first || b.ticks - a.ticks, name: (a, b) => a.name.localeCompare(b.name) };
   return orders[state.order];
 }
@@ -131,9 +131,11 @@ class Tree {
   }
 }
 
-// A frame, the stacks that it is on, and where each of them goes on behind it.
-/** @typedef {{ stack: Stack, at: number }[]} Rest */
-/** @typedef {{ frame: Frame, rest: Rest }} Call */
+// The stacks that a frame is on, and where each of them goes on behind it.
+/**
+ * @typedef {{ stack: Stack, at: number }[]} Rest
+ * @typedef {{ frame: Frame, rest: Rest }} Call
+ */
 
 // A tree of stacks whose frames get their calls when somebody asks for them: most are too small to be seen. It has the stacks as they are shown when it is made.
 class StackTree {
