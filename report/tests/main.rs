@@ -20,6 +20,7 @@ mod page_data;
 mod page_exits;
 mod page_filters;
 mod page_frames;
+mod page_guide;
 mod page_looks;
 mod page_script;
 mod page_tool;

@@ -232,7 +232,7 @@ fn tips_and_keys_are_there() {
     let tabs: Vec<&str> = tabs.split(',').collect();
     assert_eq!(said["tabs"], json!(tabs));
     assert_eq!(said["side"], false);
-    assert_eq!(said["focused"], "pid");
+    assert_eq!(said["focused"], "function");
 }
 
 /// Time goes to the right: functions are as wide as they took, in the order in which they did; of each time that which took most is there.

@@ -1,4 +1,33 @@
-//! Blocks of a guest's exits in an interval. Each stands for itself.
+//! Blocks of a guest's exits in an interval. Each stands for itself, and consists of what follows, in this order. *Numbers* and *signed numbers* are those of
+//! `FORMAT.md`; a *text* is the number of its bytes, and these, in UTF-8; *exits* are two numbers: how many, and how long all of them together took, in ns; a
+//! process of the guest is a signed number, -1 when unknown; a thread or process of the host is a number.
+//!
+//! - numbers: when the interval began, in ns of CLOCK_MONOTONIC; its length in ns; the number of vCPUs,
+//! - byte: 1 if exits have processes, else 0,
+//! - numbers: by which processor's reasons they are named (1 VT-x, 2 SVM, 0 before the first exit); vCPUs whose exit isn't over at the end; how often KVM handed
+//!   something to the VMM,
+//! - eight numbers: what is missing: exits of threads that are too many; exits among the reasons; among the accesses; among the functions; among the processes;
+//!   turns of other threads; waits of which only the time is known; interrupts,
+//! - a number, and so many texts: tracepoints that the host lacks,
+//! - a number, and so many names of reasons: number: the reason; byte: 1 if it is a halt; text,
+//! - a number, and so many names of the host's softirqs: number; text,
+//! - a number, and so many guests of the host: the VMM's process; byte: 1 if it is the recorded guest, plus 2 if it has a name; its name, if it has one; the VMM's
+//!   program, a text; a number, and so many threads of vCPUs,
+//! - a number, and so many reasons of vCPUs: numbers: the reason, as the processor gives it, and the vCPU; exits; exits that KVM handed to the VMM; number: the
+//!   longest one, in ns, known within 12 %; a number, and so many classes of the histogram: numbers: how many classes without exits come before it, and how many
+//!   exits are in it,
+//! - a number, and so many accesses: numbers: the reason; the kind (1 port read, 2 port write, 3 MMIO read, 4 MMIO write, 5 MSR read, 6 MSR write, 7 hypercall);
+//!   the port, address, register or number; exits,
+//! - a number, and so many functions: number: the reason; the process; signed: the instruction's address; exits,
+//! - a number, and so many processes: number: the reason; the process; number: length of the name of its thread that left last, the name; exits,
+//! - a number, and so many threads of vCPUs: the thread; number: the vCPU that it ran last; exits: its waits for a processor,
+//! - a number, and so many that ran while vCPUs waited: the thread that waited; the thread and the process that ran, both 0 for an idle processor; number: length
+//!   of its name, the name; exits: its turns,
+//! - a number, and so many interrupts: the thread that had the processor; numbers: the kind (1 device, 2 softirq, 3 timer, 4 reschedule, 5 call, 6 call of one
+//!   processor); which one; exits: how often and how long.
+//!
+//! Class *c* of a histogram has the times from *t(c)* to *t(c + 1)*, in ns, with *t(c)* = *c* for *c* < 8, else (8 + *c* mod 8) * 2^(*c* div 8 - 1). There are
+//! 304; the last one has all longer times, too.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -15,10 +15,16 @@ use kvmprof_recording::{Mode, Sample, StackEnd, StackSummary, comm_of};
 use super::Result;
 use random::Random;
 
-/// Functions of the kernel, and their bytes.
+/// Functions of the kernel and of each program, and their bytes.
 const FUNCTIONS: u64 = 100_000;
+const USER_FUNCTIONS: u64 = 4_000;
 const FUNCTION: u64 = 256;
 const KERNEL: u64 = 0xffff_ffff_8100_0000;
+const USER: u64 = 0x40_0000;
+/// System calls and interrupts, or what a program's main function calls.
+const ENTRIES: u64 = 300;
+/// Functions that each other function calls.
+const CALLEES: u64 = 4;
 const PROCESSES: u64 = 200;
 const STACKS: u64 = 20_000;
 const VCPUS: u16 = 4;
@@ -46,10 +52,8 @@ impl Template {
             _ => 2 + random.below(12),
         };
         let user = 1 + random.below(10);
-        let mut frames: Vec<u64> = (0..kernel)
-            .map(|_| KERNEL + random.skewed(FUNCTIONS) * FUNCTION + random.below(FUNCTION))
-            .collect();
-        frames.extend((0..user).map(|_| 0x40_0000 + random.skewed(1 << 16)));
+        let mut frames = calls(random, kernel, (KERNEL, FUNCTIONS));
+        frames.extend(calls(random, user, (USER, USER_FUNCTIONS)));
         let sample = Sample {
             pc: frames[0],
             pid,
@@ -74,6 +78,21 @@ impl Template {
         };
         Self { sample, frames }
     }
+}
+
+/// A stack of this depth, the innermost frame first, of functions from `begin` on.
+fn calls(random: &mut Random, depth: u64, (begin, functions): (u64, u64)) -> Vec<u64> {
+    let mut frames = Vec::new();
+    let (mut function, mut callees) = (0, ENTRIES);
+    for _ in 0..depth {
+        let callee = random.skewed(callees);
+        // Where it calls that.
+        frames.insert(0, begin + function * FUNCTION + callee % FUNCTION);
+        // Any number without a factor in common with theirs spreads callees over all functions.
+        function = (function * 7919 + (callee + 1) * 104_729) % functions;
+        callees = CALLEES;
+    }
+    frames
 }
 
 /// Writes a recording of `samples` samples to `path`; returns the average number of frames.

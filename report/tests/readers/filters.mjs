@@ -27,7 +27,7 @@ export async function lanes () {
   const boxes = page.locator('#lanesbox svg')
   const drawn = await boxes.evaluateAll(boxes => boxes.map(box => [box.getAttribute('class'), box.getAttribute('aria-label')]))
   const bins = await page.evaluate(() => lanes.boxes.map(({ row }) => {
-    const ticks = row.bins.map(parts => (parts ?? []).reduce((sum, part) => sum + part, 0))
+    const ticks = Array.from({ length: data.bins }, (_, bin) => partsOf(row, bin).reduce((sum, part) => sum + part))
     return ticks.indexOf(Math.max(...ticks))
   }))
   const rows = []

@@ -3,6 +3,7 @@
 //     page.mjs TASK PAGE.html FOLDER
 import { address, browser, choose, chooseFunctions, complaints, drag, folder, page, shown, state, table, task, text, until, untilState, view, violations } from './browser.mjs'
 import * as filters from './filters.mjs'
+import { guide } from './guide.mjs'
 import * as tool from './tool.mjs'
 
 // The totals of one second, a process and a search, in the usual view and in the inverted one.
@@ -144,7 +145,7 @@ async function sandwich () {
 async function compare () {
   const answer = { total: await text('#total'), command: await text('#command') }
   answer.lanes = await page.evaluate(() => lanes.boxes.slice(0, 2).map(({ name, row }) =>
-    [name, row.bins.reduce((sum, parts) => sum + (parts ?? []).slice(0, MODES.length).reduce((sum, ticks) => sum + ticks, 0), 0)]))
+    [name, row.parts.reduce((sum, ticks, part) => part % PARTS.length < MODES.length ? sum + ticks : sum, 0)]))
   answer.lengths = await page.$$eval('#names .recording .share', lengths => lengths.map(length => length.textContent))
   answer.functions = await table('function')
   answer.titles = await page.$$eval('#table tbody tr', rows => rows.map(row => row.cells[1].title))
@@ -308,7 +309,7 @@ async function touch () {
   return answer
 }
 
-const tasks = { ...filters, ...tool, part, cut, linked, touch, code, totals, compare, merged, back, keys, sandwich, access }
+const tasks = { ...filters, ...tool, guide, part, cut, linked, touch, code, totals, compare, merged, back, keys, sandwich, access }
 try {
   // All ticks, as reports have them; what is shown first is of those that aren't idle.
   await page.goto(task.startsWith('first') ? address : `${address}#idle=1`)

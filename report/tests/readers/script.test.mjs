@@ -28,6 +28,8 @@ for (const [name, transforms, expected] of [
   ['recursion: the outermost call is left', ['recursion:eval|app|u'], ['main eval 3', 'main eval read 4', 'main read copy enter 3']],
   ['module: neighbours are one frame', ['module:libc'], ['main eval 1', 'main eval eval libc 4', 'main eval parse eval 2', 'main libc enter 3']],
   ['module: what it calls through others stays', ['module:app'], ['app 3', 'app read 4', 'app read copy enter 3']],
+  ['within: functions of other modules and other stacks are gone', ['within:libc'], ['read 4', 'read copy 3']],
+  ['within: callees of other modules are a part of what calls them', ['within:app'], ['main 3', 'main eval 1', 'main eval eval 4', 'main eval parse eval 2']],
   ['one after the other', ['module:libc', 'focus:libc|libc|u'], ['libc 4', 'libc enter 3']],
   ['one that the first one has removed', ['merge:eval|app|u', 'focus:eval|app|u'], []],
   ['functions that there are none of', ['merge:other|app|u', 'leaf:other|app|u', 'recursion:x|y|k', 'module:other', 'no such:main|app|u', 'merge'], ['main eval 1', 'main eval eval read 4', 'main eval parse eval 2', 'main read copy enter 3']],

@@ -73,10 +73,7 @@ class CallTree {
     this.isCrowded = rest.length > 0;
     this.elements = new Map();
     this.hits = frames.filter((frame) => frame.fn >= 0 && this.isHit?.(frame.name));
-    const top = this.box.scrollTop;
     this.body.replaceChildren(...frames.map((frame) => this.row(frame)));
-    // Browsers may scroll to keep a row in place that isn't there any more.
-    this.box.scrollTop = top;
     if (!this.elements.has(this.current)) this.current = "";
     const current = this.elements.get(this.current);
     current?.setAttribute("tabindex", "0");

@@ -37,14 +37,15 @@
  * @property {string} cells
  * @property {string} missed
  * @typedef {{ parent: Int32Array, fn: Int32Array, flags: Uint8Array, length: number }} Calls A tree of calls, by node.
- * @typedef {{ node: Int32Array, ticks: Float64Array, run: Int32Array, length: number }} Cells
- * @typedef {{ bin: Uint16Array, vcpu: Uint16Array, mode: Uint8Array, thread: Int32Array }} Runs
+ * @typedef {{ node: Int32Array, ticks: Float64Array, length: number }} Cells
+ * @typedef {{ bin: Uint16Array, vcpu: Uint16Array, mode: Uint8Array, thread: Int32Array, ticks: Float64Array, begin: Int32Array, length: number }} Runs
  * @typedef {{ bin: number, recording: number, vcpu: number, idle: number, parts: number[] }} MissedRow
  * @typedef {[number, number]} Bins The first bin, and the one behind the last.
  * @typedef {((name: string) => boolean) | null} Search Which names are searched for.
  */
 
 const MODES = ["user", "kernel", "interrupt", "idle"];
+const IDLE = MODES.indexOf("idle");
 const MISSED = ["stolen", "lost", "others"];
 
 // Most elements have only some properties of an input.
@@ -76,8 +77,10 @@ class Packed {
   }
 
   next() {
-    let number = 0;
-    let scale = 1;
+    let number = this.bytes.charCodeAt(this.at++);
+    if (number < 128) return number;
+    number -= 128;
+    let scale = 128;
     for (;;) {
       const byte = this.bytes.charCodeAt(this.at++);
       number += (byte & 127) * scale;
@@ -107,44 +110,50 @@ function readNodes(text) {
   return { parent, fn, flags, length };
 }
 
-// Samples, and idle ticks without a sample: the node and the ticks of each cell, and the run of cells it is in, which have bin, vCPU, mode and thread
-// in common.
+// Samples, and idle ticks without a sample: the node and the ticks of each cell; of each run of cells, which have bin, vCPU, mode and thread in common, these,
+// its ticks, and its first cell. Behind the last run `begin` has the number of all cells.
 /** @type {(text: string, missed: MissedRow[], halted: PageData["halted"]) => [Cells, Runs]} */
 function readCells(text, missed, halted) {
   const packed = new Packed(text);
   const idle = missed.filter((row) => row.idle > 0);
   const sampled = packed.next();
   const length = sampled + idle.length;
-  const cells = { node: new Int32Array(length), ticks: new Float64Array(length), run: new Int32Array(length), length };
-  const [bins, vcpus, modes, threads] = Array.from({ length: 4 }, () => /** @type {number[]} */ ([]));
-  /** @type {(bin: number, vcpu: number, mode: number, thread: number) => void} */
-  const addRun = (bin, vcpu, mode, thread) => {
+  const cells = { node: new Int32Array(length), ticks: new Float64Array(length), length };
+  const [bins, vcpus, modes, threads, sums, begins] = Array.from({ length: 6 }, () => /** @type {number[]} */ ([]));
+  /** @type {(bin: number, vcpu: number, mode: number, thread: number, ticks: number, begin: number) => void} */
+  const addRun = (bin, vcpu, mode, thread, ticks, begin) => {
     bins.push(bin);
     vcpus.push(vcpu);
     modes.push(mode);
     threads.push(thread);
+    sums.push(ticks);
+    begins.push(begin);
   };
   let [bin, thread] = [0, 0];
   for (let cell = 0; cell < sampled;) {
     bin += packed.next();
     const number = packed.next();
     thread += packed.nextDifference();
-    const end = cell + packed.next();
-    addRun(bin, Math.floor(number / 4), number % 4, thread);
+    const begin = cell;
+    const end = begin + packed.next();
+    let sum = 0;
     for (let node = 0; cell < end; cell++) {
       node += packed.next();
+      const ticks = packed.next();
       cells.node[cell] = node;
-      cells.ticks[cell] = packed.next();
-      cells.run[cell] = bins.length - 1;
+      cells.ticks[cell] = ticks;
+      sum += ticks;
     }
+    addRun(bin, Math.floor(number / 4), number % 4, thread, sum, begin);
   }
   idle.forEach((row, index) => {
-    addRun(row.bin, row.vcpu, MODES.indexOf("idle"), halted.threads[row.recording] ?? 0);
+    addRun(row.bin, row.vcpu, IDLE, halted.threads[row.recording] ?? 0, row.idle, sampled + index);
     cells.node[sampled + index] = halted.node;
     cells.ticks[sampled + index] = row.idle;
-    cells.run[sampled + index] = bins.length - 1;
   });
-  const runs = { bin: Uint16Array.from(bins), vcpu: Uint16Array.from(vcpus), mode: Uint8Array.from(modes), thread: Int32Array.from(threads) };
+  begins.push(length);
+  const runs = { bin: new Uint16Array(bins), vcpu: new Uint16Array(vcpus), mode: new Uint8Array(modes), thread: new Int32Array(threads),
+    ticks: new Float64Array(sums), begin: new Int32Array(begins), length: bins.length };
   return [cells, runs];
 }
 
@@ -199,7 +208,7 @@ derive(() => {
   recorded = readNodes(data.nodes);
   missed = readMissed(data.missed);
   [cells, runs] = readCells(data.cells, missed, data.halted);
-  allTicks = cells.ticks.reduce((sum, ticks) => sum + ticks, 0);
+  allTicks = runs.ticks.reduce((sum, ticks) => sum + ticks, 0);
   if (!renumbered) return;
   const { functions: ofFunctions, threads: ofThreads } = renumbered;
   recorded.fn = recorded.fn.map((fn) => fn < 0 ? fn : ofFunctions[fn]);
@@ -218,7 +227,8 @@ function pushRow(columns, row) {
 /** @type {Map<number, number>} */
 const moduleFunctions = new Map();
 derive(() => {
-  const isOfKernel = new Map(functions.module.map((module, fn) => [module, functions.kernel[fn]]));
+  const isOfKernel = new Map();
+  functions.module.forEach((module, fn) => isOfKernel.set(module, functions.kernel[fn]));
   modules.name.forEach((name, module) => {
     if (moduleFunctions.has(module)) return;
     moduleFunctions.set(module, functions.name.length);
@@ -255,7 +265,11 @@ derive(() => {
 });
 /** @type {number[]} */
 let vcpus;
-derive(() => { vcpus = [...new Set([...runs.vcpu, ...missed.map((row) => row.vcpu)])].sort((a, b) => a - b); });
+derive(() => {
+  const all = new Set(runs.vcpu);
+  for (const { vcpu } of missed) all.add(vcpu);
+  vcpus = [...all].sort((a, b) => a - b);
+});
 
 // A process is known by its number in the list, -1 for all that aren't told apart: pids mean nothing in another recording. In a
 // comparison, processes of the same name are the first one of this name, and so are threads of the same names.

@@ -95,17 +95,18 @@ const EXIT_MODULE = "[host:exit]";
 // The tree of samples of exits, the reasons first: each sample has the mean time of the selected exits for its reason.
 /** @type {(sums: AllSums, exited: ExitSums) => Frame} */
 function exitTree(sums, exited) {
-  const tree = new Tree("all");
-  tree.root.isOfExits = true;
+  /** @type {Stack[]} */
+  const stacks = [];
   const means = new Map(exited.rows.map((row) => [reasonName(row.reason), row.time / row.count]));
-  const find = framesFrom(tree, () => tree.root);
   for (const stack of sums.stacks) {
     let outermost = stack.node;
     while (nodes.parent[outermost] > 0) outermost = nodes.parent[outermost];
     const fn = nodes.fn[outermost];
     const mean = fn >= 0 && moduleName(fn) === EXIT_MODULE ? means.get(functions.name[fn]) : undefined;
     if (mean === undefined) continue;
-    find(stack.group, stack.node).add({ ...stack, ticks: stack.ticks * mean, modes: stack.modes.map((ticks) => ticks * mean) });
+    stacks.push({ ...stack, ticks: stack.ticks * mean, modes: stack.modes.map((ticks) => ticks * mean) });
   }
-  return tree.finish();
+  const { root } = new StackTree(stacks, "merged", false);
+  root.isOfExits = true;
+  return root;
 }

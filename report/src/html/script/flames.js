@@ -14,10 +14,12 @@ const shades = [];
 const nextShades = [0, 0];
 derive(() => {
   const ticks = modules.name.map((name, module) => ({ module, ticks: 0 }));
-  const ofNode = Int32Array.from(recorded.fn, (fn) => fn < 0 ? -1 : functions.module[fn]);
-  for (let cell = 0; cell < cells.length; cell++) {
-    const module = ofNode[cells.node[cell]];
-    if (module >= 0 && runs.mode[cells.run[cell]] !== MODES.indexOf("idle")) ticks[module].ticks += cells.ticks[cell];
+  for (let run = 0; run < runs.length; run++) {
+    if (runs.mode[run] === IDLE) continue;
+    for (let cell = runs.begin[run]; cell < runs.begin[run + 1]; cell++) {
+      const fn = recorded.fn[cells.node[cell]];
+      if (fn >= 0 && functions.module[fn] >= 0) ticks[functions.module[fn]].ticks += cells.ticks[cell];
+    }
   }
   ticks.sort((a, b) => b.ticks - a.ticks || a.module - b.module);
   const isOfKernel = new Set(functions.module.filter((_, fn) => functions.kernel[fn]));
@@ -141,13 +143,13 @@ class Flames {
   /** @type {(rows: number, fill: () => void) => void} */
   resize(rows, fill) {
     const pane = this.box.parentElement ?? this.box;
-    const [top, bottom] = [pane.scrollTop, pane.scrollHeight - pane.clientHeight - pane.scrollTop];
-    const away = this.hangs ? top : bottom;
+    // What asks for places makes the browser find them for all of the page: not where the edge is the top, which stays by itself.
+    const away = !this.hangs ? pane.scrollHeight - pane.clientHeight - pane.scrollTop : this.isHeld ? pane.scrollTop : 0;
     const least = this.isHeld && away > 0 ? away + pane.clientHeight : 0;
     this.box.style.height = `${Math.max(rows * HEIGHT, least)}px`;
     this.box.classList.toggle("stands", !this.hangs);
     fill();
-    if (!this.hangs) pane.scrollTop = pane.scrollHeight - pane.clientHeight - bottom;
+    if (!this.hangs) pane.scrollTop = pane.scrollHeight - pane.clientHeight - away;
   }
 
   /** @type {(box: Box, width: number, isHit: Search) => FrameElement} */

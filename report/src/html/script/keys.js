@@ -9,7 +9,6 @@ const KEYS = {
   "?": () => element("help").togglePopover(),
   f: () => {
     element("filters").togglePopover();
-    if (element("filters").matches(":popover-open")) element("pid").focus();
   },
   i: () => { if (hasIdle) change({ idle: state.idle === "" ? "1" : "", zoom: "" }); },
   s: () => toggleDetails(),

@@ -19,19 +19,23 @@ derive(() => {
     const own = byVcpu.get(vcpu);
     if (own) own[bin] += ticks;
   };
-  for (let cell = 0; cell < cells.length; cell++) {
-    const run = cells.run[cell];
-    add(runs.bin[run], runs.vcpu[run], threads.recording[runs.thread[run]], cells.ticks[cell]);
-  }
+  for (let run = 0; run < runs.length; run++) add(runs.bin[run], runs.vcpu[run], threads.recording[runs.thread[run]], runs.ticks[run]);
   for (const { bin, vcpu, recording, parts } of missed) add(bin, vcpu, recording, parts.reduce((sum, ticks) => sum + ticks, 0));
   wholes = { all, byVcpu, byRecording };
 });
 
 /**
  * @typedef {"recording" | "vcpu" | "process" | "thread"} LaneKind
- * @typedef {{ kind: LaneKind, key: number, ticks: number, bins: (number[] | null)[], canOpen?: boolean, isOpen?: boolean }} LaneRow
+ * Its parts are of each bin the ticks of each kind.
+ * @typedef {{ kind: LaneKind, key: number, ticks: number, parts: Float64Array, canOpen?: boolean, isOpen?: boolean }} LaneRow
  * @typedef {{ name: string, row: LaneRow, whole: Float64Array, box: Element }} Lane
  */
+
+/** @type {(row: LaneRow, bin: number, part: number, ticks: number) => void} */
+function addToLane(row, bin, part, ticks) {
+  row.parts[bin * PARTS.length + part] += ticks;
+  row.ticks += ticks;
+}
 
 // Ticks of lanes by key: of each bin those of each kind.
 class LaneSums {
@@ -45,24 +49,39 @@ class LaneSums {
 
   /** @type {(key: number) => LaneRow} */
   row(key) {
-    const row = this.rows.get(key) ?? { kind: this.kind, key, ticks: 0, bins: Array.from({ length: data.bins }, () => null) };
+    const row = this.rows.get(key) ?? { kind: this.kind, key, ticks: 0, parts: new Float64Array(data.bins * PARTS.length) };
     this.rows.set(key, row);
     return row;
-  }
-
-  /** @type {(key: number, bin: number, part: number, ticks: number) => void} */
-  add(key, bin, part, ticks) {
-    const row = this.row(key);
-    const parts = row.bins[bin] ?? [0, 0, 0, 0, 0, 0, 0];
-    row.bins[bin] = parts;
-    parts[part] += ticks;
-    row.ticks += ticks;
   }
 
   // The busiest first.
   sorted() {
     return [...this.rows.values()].sort((a, b) => b.ticks - a.ticks);
   }
+}
+
+// The process whose threads have lanes until somebody opens or closes one: the busiest that has several.
+/** @type {string[]} */
+let usuallyOpen;
+derive(() => {
+  const [threadsOf, ticks] = [new Map(), new Float64Array(processes.pid.length)];
+  for (let run = 0; run < runs.length; run++) {
+    const process = processOf[runs.thread[run]];
+    if (process === OTHERS || processes.pid[process] === 0) continue;
+    ticks[process] += runs.ticks[run];
+    threadsOf.set(process, (threadsOf.get(process) ?? new Set()).add(sameThread[runs.thread[run]]));
+  }
+  const several = [...threadsOf.keys()].filter((process) => threadsOf.get(process).size > 1);
+  usuallyOpen = several.sort((a, b) => ticks[b] - ticks[a]).slice(0, 1).map(processId);
+});
+const NONE_OPEN = "none";
+const openProcesses = () => state.open.length > 0 ? state.open : usuallyOpen;
+
+/** @type {(id: string, isOpen: boolean) => void} */
+function openProcess(id, isOpen) {
+  const others = openProcesses().filter((one) => one !== id && one !== NONE_OPEN);
+  const open = isOpen ? [...others, id] : others;
+  change({ open: open.length > 0 ? open : [NONE_OPEN] });
 }
 
 // What the first lanes are of: vCPUs, or the two recordings of a comparison.
@@ -72,21 +91,25 @@ const FIRST = isComparison ? "recording" : "vcpu";
 /** @type {(most: number) => { rows: LaneRow[], vcpus: number, processes: number }} */
 function laneRows(most) {
   const [byFirst, byProcess, byThread] = [new LaneSums(FIRST), new LaneSums("process"), new LaneSums("thread")];
-  const opened = new Set(state.open);
-  (isComparison ? [0, 1] : vcpus.filter(isSelectedVcpu)).forEach((key) => byFirst.row(key));
+  const opened = new Set(openProcesses());
+  const firstOf = oncePerKey((key) => byFirst.row(key));
+  (isComparison ? [0, 1] : vcpus.filter(isSelectedVcpu)).forEach(firstOf);
   const threadsOf = new Map();
-  eachRun(sums.all, (run, selected, ticks) => {
-    const [bin, mode, thread] = [runs.bin[run], runs.mode[run], sameThread[runs.thread[run]]];
+  // The lanes that a thread's ticks are in.
+  const lanesOf = oncePerKey((one) => {
+    const thread = sameThread[one];
     const process = processOf[thread];
-    byFirst.add(isComparison ? sideOf(run) : runs.vcpu[run], bin, mode, ticks);
-    if (processes.pid[process] === 0) return;
-    byProcess.add(process, bin, mode, ticks);
-    if (!threadsOf.has(process)) threadsOf.set(process, new Set());
-    threadsOf.get(process).add(thread);
-    if (opened.has(processId(process))) byThread.add(thread, bin, mode, ticks);
+    if (processes.pid[process] === 0) return [];
+    threadsOf.set(process, (threadsOf.get(process) ?? new Set()).add(thread));
+    return [byProcess.row(process), ...opened.has(processId(process)) ? [byThread.row(thread)] : []];
+  });
+  eachRun(sums.all, (run, ticks) => {
+    const [bin, mode] = [runs.bin[run], runs.mode[run]];
+    addToLane(firstOf(isComparison ? sideOf(run) : runs.vcpu[run]), bin, mode, ticks);
+    for (const row of lanesOf(runs.thread[run])) addToLane(row, bin, mode, ticks);
   });
   for (const { bin, vcpu, recording, parts } of missed) {
-    if (isSelectedVcpu(vcpu)) parts.forEach((ticks, part) => byFirst.add(isComparison ? recording : vcpu, bin, MODES.length + part, ticks));
+    if (isSelectedVcpu(vcpu)) parts.forEach((ticks, part) => addToLane(firstOf(isComparison ? recording : vcpu), bin, MODES.length + part, ticks));
   }
   const allVcpus = [...byFirst.rows.values()].sort((a, b) => a.key - b.key);
   const [allProcesses, allThreads] = [byProcess.sorted(), byThread.sorted()];
@@ -103,8 +126,8 @@ function laneRows(most) {
 const LANE_NAMES = { recording: (key) => ["before", "after"][key], vcpu: (key) => `vCPU ${key}`, process: processName, thread: threadName };
 /** @type {(row: LaneRow) => Float64Array} */
 const wholeOf = (row) => row.kind === "vcpu" ? wholes.byVcpu.get(row.key) ?? wholes.all : row.kind === "recording" ? wholes.byRecording[row.key] : wholes.all;
-/** @type {(row: LaneRow, bin: number) => number} */
-const ticksIn = (row, bin) => (row.bins[bin] ?? []).reduce((sum, ticks) => sum + ticks, 0);
+/** @type {(row: LaneRow, bin: number) => Float64Array} */
+const partsOf = ({ parts }, bin) => parts.subarray(bin * PARTS.length, (bin + 1) * PARTS.length);
 
 // The share that a full lane of a process or thread stands for: the largest one. vCPUs and recordings fill their lanes.
 /** @type {(rows: LaneRow[]) => number} */
@@ -112,7 +135,7 @@ function scaleOf(rows) {
   let scale = 0;
   for (const row of rows) {
     if (row.kind === FIRST) continue;
-    row.bins.forEach((parts, bin) => { if (parts && wholes.all[bin] > 0) scale = Math.max(scale, ticksIn(row, bin) / wholes.all[bin]); });
+    wholes.all.forEach((whole, bin) => { if (whole > 0) scale = Math.max(scale, partsOf(row, bin).reduce((sum, ticks) => sum + ticks) / whole); });
   }
   return scale || 1;
 }
@@ -127,11 +150,11 @@ function drawLane(row, scale) {
   box.setAttribute("class", row.kind);
   box.setAttribute("aria-label", `${name}: ${ticksOf(row.ticks)} over time`);
   const paths = PARTS.map(() => "");
-  row.bins.forEach((parts, bin) => {
-    if (!parts || whole[bin] === 0) return;
+  whole.forEach((all, bin) => {
+    if (all === 0) return;
     let bottom = 100;
-    parts.forEach((ticks, part) => {
-      const height = 100 * ticks / whole[bin] / (row.kind === FIRST ? 1 : scale);
+    partsOf(row, bin).forEach((ticks, part) => {
+      const height = 100 * ticks / all / (row.kind === FIRST ? 1 : scale);
       if (ticks > 0) paths[part] += `M${bin} ${(bottom - height).toFixed(1)}h1V${bottom.toFixed(1)}h-1z`;
       bottom -= height;
     });
@@ -156,7 +179,7 @@ function laneName({ name, row }) {
   }
   const ticks = sums[row.kind].rows.get(row.key)?.ticks ?? 0;
   const opener = row.canOpen ? make("button", { type: "button", className: "fold", textContent: row.isOpen ? "▾" : "▸", "aria-expanded": row.isOpen, "aria-label": `Threads of ${name}`,
-    onclick: () => change({ open: row.isOpen ? state.open.filter((one) => one !== processId(row.key)) : [...state.open, processId(row.key)] }) }) : make("span", { className: "fold" });
+    onclick: () => openProcess(processId(row.key), !row.isOpen) }) : make("span", { className: "fold" });
   const choose = make("button", { type: "button", className: "name", textContent: name, title: `${name}: only this; with Alt all but this`, onclick: (/** @type {MouseEvent} */ event) => chooseLane(row, event.altKey) });
   return make("div", { className: row.kind }, opener, choose, make("span", { className: "share", textContent: percent(ticks, sums.total) }));
 }

@@ -35,10 +35,8 @@ function showState() {
 // Says what isn't told apart, so that the page has a bounded size.
 function noteLimits() {
   let [rare, others] = [0, 0];
-  for (let cell = 0; cell < cells.length; cell++) {
-    if (cells.node[cell] === data.rare) rare += cells.ticks[cell];
-    if (threads.pid[runs.thread[cells.run[cell]]] === null) others += cells.ticks[cell];
-  }
+  for (let cell = 0; cell < cells.length; cell++) if (cells.node[cell] === data.rare) rare += cells.ticks[cell];
+  for (let run = 0; run < runs.length; run++) if (threads.pid[runs.thread[run]] === null) others += runs.ticks[run];
   const notes = [];
   if (rare > 0) notes.push(`The functions of ${ticksOf(rare)} aren't shown: their stacks are too rare for a page of this size.`);
   if (others > 0) notes.push(`${ticksOf(others)} are of [others]: there are more threads than a page tells apart.`);

@@ -26,7 +26,7 @@ const CHOICES = {
   order: ["share", "time", "name"],
 };
 // Functions that stacks have to have, and may not have; what is left out, as KIND:VALUE; transforms, as KIND:VALUE, in their order; processes whose
-// threads have lanes.
+// threads have lanes, none at all if they are the usual ones.
 /** @type {("only" | "hide" | "not" | "transform" | "open")[]} */
 const LISTS = ["only", "hide", "not", "transform", "open"];
 
@@ -110,7 +110,7 @@ const leftOut = (kind) => state.not.filter((one) => one.startsWith(`${kind}:`)).
 
 // The modes that are selected.
 let hasIdle = false;
-derive(() => { hasIdle = cells.run.some((run) => runs.mode[run] === MODES.indexOf("idle")); });
+derive(() => { hasIdle = runs.mode.includes(IDLE); });
 function selectedModes() {
   const without = leftOut("mode");
   return MODES.filter((mode) => state.mode !== "" ? mode === state.mode

@@ -17,7 +17,12 @@ function matcher(text, isRegex) {
 
 // 1 for the functions that are wanted.
 /** @type {(isWanted: (name: string, fn: number) => boolean) => Uint8Array} */
-const functionsWhere = (isWanted) => Uint8Array.from(functions.name, (name, fn) => isWanted(name, fn) ? 1 : 0);
+function functionsWhere(isWanted) {
+  const { name } = functions;
+  const wanted = new Uint8Array(name.length);
+  for (let fn = 0; fn < name.length; fn++) if (isWanted(name[fn], fn)) wanted[fn] = 1;
+  return wanted;
+}
 
 // 1 for the nodes of a tree that have one of the functions on their stack.
 /** @type {(tree: Calls, wanted: Uint8Array) => Uint8Array} */
@@ -27,9 +32,11 @@ function nodesWith(tree, wanted) {
   return has;
 }
 
-// 1 for the recorded nodes whose stacks are selected, and shown.
+// 1 for the recorded nodes whose stacks are selected, and shown; null if all are.
 function selectedNodes() {
-  const selected = Uint8Array.from(shownAs, (place) => place < 0 ? 0 : 1);
+  if (state.module === "" && state.function === "" && [state.only, state.hide, state.transform, leftOut("module")].every((list) => list.length === 0)) return null;
+  const selected = new Uint8Array(recorded.length);
+  for (let node = 0; node < recorded.length; node++) if (shownAs[node] >= 0) selected[node] = 1;
   /** @type {(wanted: Uint8Array, value: number) => void} */
   const restrict = (wanted, value) => {
     const has = nodesWith(recorded, wanted);
@@ -63,32 +70,57 @@ function selectedThreads(hasLabels = true) {
 /** @type {(vcpu: number) => boolean} */
 const isSelectedVcpu = (vcpu) => (state.vcpu === "" || String(vcpu) === state.vcpu) && !leftOut("vcpu").includes(String(vcpu));
 
-// The numbers of the cells that all filters but that of time select, in order.
-function selectedCells() {
-  const [byNode, byThread] = [selectedNodes(), selectedThreads()];
+// What selects runs and their cells: all filters but that of time.
+const RUN_FILTERS = /** @type {(keyof State)[]} */ ([...FILTERS.filter((name) => name !== "time"), "regex", "idle", "only", "hide", "not", "transform"]);
+// What they select as long as they stay so. Its arrays are always the same ones: others would have to be collected.
+/** @type {{ by: string, all: SelectedRuns }} */
+let selected;
+/** @type {Int32Array} */
+let places; // of sums by node, for sumStacks
+derive(() => {
+  selected = { by: "", all: { run: new Int32Array(runs.length), ticks: new Float64Array(runs.length), nodes: null, length: 0 } };
+  places = new Int32Array(recorded.length);
+});
+
+function selectedRuns() {
+  const by = JSON.stringify(RUN_FILTERS.map((name) => state[name]));
+  if (selected.by === by) return selected.all;
+  const byThread = selectedThreads();
   const wanted = selectedModes();
   const byMode = MODES.map((mode) => wanted.includes(mode));
-  const byVcpu = new Map(vcpus.map((vcpu) => [vcpu, isSelectedVcpu(vcpu)]));
-  const byRun = Uint8Array.from(runs.thread, (thread, run) =>
-    byThread[thread] && byMode[runs.mode[run]] && byVcpu.get(runs.vcpu[run]) ? 1 : 0);
-  const selected = new Int32Array(cells.length);
-  let length = 0;
-  for (let cell = 0; cell < cells.length; cell++) {
-    if (byRun[cells.run[cell]] && byNode[cells.node[cell]]) selected[length++] = cell;
+  const byVcpu = oncePerKey(isSelectedVcpu);
+  const all = { ...selected.all, nodes: selectedNodes(), length: 0 };
+  for (let run = 0; run < runs.length; run++) {
+    if (!byThread[runs.thread[run]] || !byMode[runs.mode[run]] || !byVcpu(runs.vcpu[run])) continue;
+    const ticks = all.nodes ? ticksOfNodes(run, all.nodes) : runs.ticks[run];
+    if (ticks === 0) continue;
+    all.run[all.length] = run;
+    all.ticks[all.length++] = ticks;
   }
-  return selected.subarray(0, length);
+  selected = { by, all };
+  return all;
 }
 
-// Calls `each` for the cells of each run: with the run, these cells, and their ticks.
-/** @type {(selected: Int32Array, each: (run: number, cells: Int32Array, ticks: number) => void) => void} */
-function eachRun(selected, each) {
-  for (let begin = 0; begin < selected.length;) {
-    const run = cells.run[selected[begin]];
-    let [end, ticks] = [begin, 0];
-    for (; end < selected.length && cells.run[selected[end]] === run; end++) ticks += cells.ticks[selected[end]];
-    each(run, selected.subarray(begin, end), ticks);
-    begin = end;
-  }
+// The ticks of a run's cells with these nodes.
+/** @type {(run: number, byNode: Uint8Array) => number} */
+function ticksOfNodes(run, byNode) {
+  let ticks = 0;
+  for (let cell = runs.begin[run]; cell < runs.begin[run + 1]; cell++) if (byNode[cells.node[cell]]) ticks += cells.ticks[cell];
+  return ticks;
+}
+
+// Calls `each` for each run that is selected, with its selected ticks.
+/** @type {(selected: SelectedRuns, each: (run: number, ticks: number) => void) => void} */
+function eachRun({ run, ticks, length }, each) {
+  for (let place = 0; place < length; place++) each(run[place], ticks[place]);
+}
+
+// `make`, which is asked once for each number.
+/** @type {<Made>(make: (key: number) => Made) => (key: number) => Made} */
+function oncePerKey(make) {
+  /** @type {any[]} */
+  const made = [];
+  return (key) => made[key] ??= make(key);
 }
 
 // Whether a run is of what is compared with (0), or of what is compared (1).
@@ -105,18 +137,22 @@ let divided = [];
  * @typedef {{ group: number, node: number, ticks: number, first: number, modes: number[], sides: Sides }} Stack
  * @typedef {{ change: number, low: number, high: number, p: number }} Change
  * @typedef {{ key: any, ownSides: Sides, totalSides: Sides, own: number, total: number, seen: number }} FunctionRow
- * @typedef {{ total: number, sides: Sides, all: Int32Array, process: Sums, thread: Sums, vcpu: Sums, mode: number[], stacks: Stack[], missed: number[] }} AllSums
+ * @typedef {{ run: Int32Array, ticks: Float64Array, nodes: Uint8Array | null, length: number }} SelectedRuns Runs with their selected ticks, and which recorded nodes these have.
+ * @typedef {{ total: number, sides: Sides, all: SelectedRuns, process: Sums, thread: Sums, vcpu: Sums, mode: number[], stacks: Stack[], missed: number[] }} AllSums
  */
 
-const NO_TICKS = { ticks: 0, first: Infinity };
+/** @type {(sides: Sides, run: number, ticks: number) => void} */
+function addToSides(sides, run, ticks) {
+  sides[sideOf(run)] += ticks;
+  if (isComparison) addToBlock(sides, run, ticks);
+}
 
 // Adds ticks of a run to a sum: by mode, and by recording where two are compared.
-/** @type {(sum: Row | Stack, run: number, ticks: number) => void} */
+/** @type {(sum: Row, run: number, ticks: number) => void} */
 function addTicks(sum, run, ticks) {
   sum.ticks += ticks;
   sum.modes[runs.mode[run]] += ticks;
-  sum.sides[sideOf(run)] += ticks;
-  if (isComparison) addToBlock(sum.sides, run, ticks);
+  addToSides(sum.sides, run, ticks);
   if (runs.bin[run] < sum.first) sum.first = runs.bin[run];
 }
 
@@ -125,14 +161,28 @@ class Sums {
   /** @type {Map<number, Row>} */
   rows = new Map();
 
-  /** @type {(key: number, run: number, ticks: number) => void} */
-  add(key, run, ticks) {
+  /** @type {(key: number) => Row} */
+  row(key) {
     let row = this.rows.get(key);
     if (!row) {
-      row = { key, ...NO_TICKS, modes: [0, 0, 0, 0], sides: newSides() };
+      row = { key, ticks: 0, first: Infinity, modes: [0, 0, 0, 0], sides: newSides() };
       this.rows.set(key, row);
     }
-    addTicks(row, run, ticks);
+    return row;
+  }
+
+  // The same sums by what `keyOf` says of their keys.
+  /** @type {(keyOf: (key: number) => number) => Sums} */
+  by(keyOf) {
+    const sums = new Sums();
+    for (const { key, ticks, first, modes, sides } of this.rows.values()) {
+      const row = sums.row(keyOf(key));
+      row.ticks += ticks;
+      row.first = Math.min(row.first, first);
+      modes.forEach((count, mode) => { row.modes[mode] += count; });
+      addSides(row.sides, sides);
+    }
+    return sums;
   }
 
   // The largest first.
@@ -154,53 +204,77 @@ derive(() => {
   }
 });
 
+// Sums of all runs that are selected, as long as they stay so, by time and group.
+/** @type {{ all: SelectedRuns | null, sums: Map<string, AllSums> }} */
+let knownSums = { all: null, sums: new Map() };
+const KNOWN = 8; // at most
+
 // The selected ticks: their number, by process, thread, vCPU, and by group and node.
 /** @returns {AllSums} */
 function sumUp() {
-  const [begin, end] = selectedBins();
-  if (isComparison) divided = dividedTime([begin, end]);
-  const all = selectedCells();
-  const sums = { total: 0, sides: newSides(), all, process: new Sums(), thread: new Sums(), vcpu: new Sums(), mode: [0, 0, 0, 0] };
-  const group = GROUPS[state.group];
-  /** @type {Members} */
-  const members = new Map(); // runs and their cells, by group
-  eachRun(all, (run, selected, ticks) => {
-    if (runs.bin[run] < begin || runs.bin[run] >= end) return;
-    const thread = runs.thread[run];
-    sums.total += ticks;
-    sums.sides[sideOf(run)] += ticks;
-    if (isComparison) addToBlock(sums.sides, run, ticks);
-    sums.mode[runs.mode[run]] += ticks;
-    sums.process.add(processOf[thread], run, ticks);
-    sums.thread.add(sameThread[thread], run, ticks);
-    sums.vcpu.add(runs.vcpu[run], run, ticks);
-    const key = group(thread);
-    const its = members.get(key);
-    if (its) its.push({ run, selected });
-    else members.set(key, [{ run, selected }]);
-  });
-  return { ...sums, stacks: sumStacks(members), missed: missedTicks(begin, end) };
+  const all = selectedRuns();
+  const time = selectedBins();
+  if (isComparison) divided = dividedTime(time);
+  if (knownSums.all !== all || knownSums.sums.size >= KNOWN) knownSums = { all, sums: new Map() };
+  const by = JSON.stringify([time, state.group]);
+  const known = knownSums.sums.get(by) ?? sumUpRuns(all, time);
+  knownSums.sums.set(by, known);
+  return known;
 }
 
-// The ticks of each group's nodes, one group after the other.
-/** @typedef {Map<number, { run: number, selected: Int32Array }[]>} Members */
-/** @type {(members: Members) => Stack[]} */
-function sumStacks(members) {
+/** @type {(all: SelectedRuns, time: Bins) => AllSums} */
+function sumUpRuns(all, [begin, end]) {
+  const [thread, vcpu] = [new Sums(), new Sums()];
+  const group = GROUPS[state.group];
+  /** @type {Map<number, number[]>} */
+  const members = new Map(); // runs, by group
+  const rowOf = oncePerKey((one) => thread.row(sameThread[one]));
+  const runsOf = oncePerKey((one) => {
+    const key = group(one);
+    const its = members.get(key) ?? [];
+    members.set(key, its);
+    return its;
+  });
+  const rowOfVcpu = oncePerKey((one) => vcpu.row(one));
+  eachRun(all, (run, ticks) => {
+    if (runs.bin[run] < begin || runs.bin[run] >= end) return;
+    addTicks(rowOf(runs.thread[run]), run, ticks);
+    addTicks(rowOfVcpu(runs.vcpu[run]), run, ticks);
+    runsOf(runs.thread[run]).push(run);
+  });
+  const { ticks, sides, modes } = vcpu.by(() => 0).row(0);
+  return { total: ticks, sides, mode: modes, all, process: thread.by((thread) => processOf[thread]), thread, vcpu,
+    stacks: sumStacks(members, all.nodes), missed: missedTicks(begin, end) };
+}
+
+// The ticks of each group's nodes, one group after the other: of its runs' cells with selected nodes.
+/** @type {(members: Map<number, number[]>, byNode: Uint8Array | null) => Stack[]} */
+function sumStacks(members, byNode) {
   /** @type {Stack[]} */
   const stacks = [];
-  const place = new Int32Array(nodes.length).fill(-1); // of a node's sum: that of an earlier group is below the present one's first
+  places.fill(-1); // a node's sum of an earlier group is below the present one's first
   for (const [group, its] of members) {
     const first = stacks.length;
-    for (const { run, selected } of its) {
-      for (const cell of selected) {
-        const node = shownAs[cells.node[cell]];
-        if (place[node] < first) {
-          place[node] = stacks.length;
-          stacks.push({ group, node, ...NO_TICKS, modes: [0, 0, 0, 0], sides: newSides() });
+    for (const run of its) {
+      const [bin, mode] = [runs.bin[run], runs.mode[run]];
+      for (let cell = runs.begin[run]; cell < runs.begin[run + 1]; cell++) {
+        const recordedNode = cells.node[cell];
+        if (byNode !== null && byNode[recordedNode] === 0) continue;
+        const node = shownAs[recordedNode];
+        if (places[node] < first) {
+          places[node] = stacks.length;
+          stacks.push({ group, node, ticks: 0, first: bin, modes: [0, 0, 0, 0], sides: newSides() });
         }
-        addTicks(stacks[place[node]], run, cells.ticks[cell]);
+        const stack = stacks[places[node]];
+        stack.modes[mode] += cells.ticks[cell];
+        if (bin < stack.first) stack.first = bin;
+        if (isComparison) addToSides(stack.sides, run, cells.ticks[cell]);
       }
     }
+  }
+  for (const stack of stacks) {
+    stack.ticks = stack.modes[0] + stack.modes[1] + stack.modes[2] + stack.modes[3];
+    if (!isComparison) stack.sides[0] = stack.ticks;
   }
   return stacks;
 }

@@ -4,8 +4,8 @@ const FEWEST = 8; // bins that are shown
 const EDGE = 6; // px around an edge of the selected time, where it can be moved
 const LABEL = 90; // px that a time of the axis takes at least
 
-/** @type {{ boxes: Lane[], at: { lane: number, bin: number }, isRead: boolean, most: number, anchor: number | null }} */
-const lanes = { boxes: [], at: { lane: 0, bin: 0 }, isRead: false, most: LANES, anchor: null };
+/** @type {{ boxes: Lane[], of: SelectedRuns | null, shape: string, hidden: number, at: { lane: number, bin: number }, isRead: boolean, most: number, anchor: number | null }} */
+const lanes = { boxes: [], of: null, shape: "", hidden: 0, at: { lane: 0, bin: 0 }, isRead: false, most: LANES, anchor: null };
 
 // The bins that are shown.
 const shownBins = () => binsOf(state.span);
@@ -154,24 +154,31 @@ function scaleText(scale, shown, found) {
   return `A full lane of a ${isComparison ? "recording" : "vCPU"} is all of its ticks, that of a process or thread ${percent(scale, 1)} of all ${isComparison ? "" : "vCPUs' "}ticks.${more.join("")}`;
 }
 
-function drawTimeline() {
+// Draws lanes of what the filters but that of time select.
+function drawLanes() {
   const found = laneRows(lanes.most);
   const scale = scaleOf(found.rows);
   const shown = { recording: 0, vcpu: 0, process: 0, thread: 0 };
   found.rows.forEach(({ kind }) => { shown[kind]++; });
   element("scale").textContent = scaleText(scale, shown, found);
   lanes.boxes = found.rows.map((row) => drawLane(row, scale));
+  lanes.hidden = found.processes - shown.process;
+  element("lanesbox").replaceChildren(...lanes.boxes.map((lane) => lane.box));
+}
+
+function drawTimeline() {
+  const shape = JSON.stringify([state.open, lanes.most]);
+  if (lanes.of !== sums.all || lanes.shape !== shape) drawLanes();
+  Object.assign(lanes, { of: sums.all, shape });
   const active = [...element("names").querySelectorAll("button")].findIndex((button) => button === document.activeElement);
   element("names").replaceChildren(...lanes.boxes.map(laneName));
-  const hidden = found.processes - shown.process;
-  if (hidden > 0) {
-    element("names").append(make("button", { type: "button", className: "others-button", textContent: `${hidden} more`, onclick: () => {
+  if (lanes.hidden > 0) {
+    element("names").append(make("button", { type: "button", className: "others-button", textContent: `${lanes.hidden} more`, onclick: () => {
       lanes.most *= 4;
       drawTimeline();
     } }));
   }
   element("names").querySelectorAll("button")[active]?.focus({ preventScroll: true });
-  element("lanesbox").replaceChildren(...lanes.boxes.map((lane) => lane.box));
   drawSpan();
   // What it said may have been of another selection.
   if (lanes.isRead) showValues(lanes.at.lane, lanes.at.bin);
@@ -231,7 +238,7 @@ function showValues(index, place, event) {
     element("values").textContent = "";
     return;
   }
-  const parts = (lane.row.bins[bin] ?? []).map((ticks, part) => ({ part: PARTS[part], ticks })).filter(({ ticks }) => ticks > 0);
+  const parts = Array.from(partsOf(lane.row, bin), (ticks, part) => ({ part: PARTS[part], ticks })).filter(({ ticks }) => ticks > 0);
   const values = parts.map(({ part, ticks }) => `${part} ${ticks} (${percent(ticks, lane.whole[bin])})`);
   const when = `${shownTime(bin)} to ${shownTime(bin + 1)}`;
   element("values").textContent = `${lane.name}, ${when}: ${values.join(", ") || "nothing"}`;

@@ -85,7 +85,7 @@ function isRecursive(tree, fn) {
 }
 
 // Each transform: what it does with a function or a module, what it is called on a button and on a chip, and its key, where the Firefox Profiler's is free.
-/** @typedef {{ button: string, chip: string, key: string, apply: (made: Rewriting, value: number) => (node: number) => void }} Transform */
+/** @typedef {{ button: string, chip: string, key: string, isOfModules?: boolean, apply: (made: Rewriting, value: number) => (node: number) => void }} Transform */
 /** @type {Record<string, Transform>} */
 const TRANSFORMS = {
   focus: {
@@ -124,8 +124,19 @@ const TRANSFORMS = {
       };
     },
   },
+  within: {
+    button: "Focus on its module", chip: "only frames of", key: "g", isOfModules: true,
+    // Functions of other modules aren't there, nor are stacks that have no others.
+    apply: (made, module) => {
+      made.drop(0);
+      return (node) => {
+        if (functions.module[made.tree.fn[node]] !== module) made.vanish(node);
+        else made.add(node, Math.max(made.caller(node), 0), made.tree.fn[node], made.flagsOf(node));
+      };
+    },
+  },
   module: {
-    button: "Collapse its module", chip: "collapsed", key: "C",
+    button: "Collapse its module", chip: "collapsed", key: "C", isOfModules: true,
     // Its functions that call each other are one.
     apply: (made, module) => (node) => {
       if (functions.module[made.tree.fn[node]] !== module) {
@@ -146,18 +157,19 @@ const kindAndValue = (one) => [one.slice(0, one.indexOf(":")), one.slice(one.ind
 /** @type {(one: string) => string} */
 function transformName(one) {
   const [kind, value] = kindAndValue(one);
-  return `${TRANSFORMS[kind]?.chip ?? kind} ${kind === "module" ? value : nameOfKey(value)}`;
+  return `${TRANSFORMS[kind]?.chip ?? kind} ${TRANSFORMS[kind]?.isOfModules ? value : nameOfKey(value)}`;
 }
 
 // What the transforms `wanted` make of a tree, and where each of its nodes is there.
 /** @type {(tree: Calls, wanted: string[]) => [Calls, Int32Array]} */
 function transformed(tree, wanted) {
-  const place = Int32Array.from({ length: tree.length }, (_, node) => node);
+  const place = new Int32Array(tree.length);
+  for (let node = 0; node < tree.length; node++) place[node] = node;
   for (const one of wanted) {
     const [kind, value] = kindAndValue(one);
     if (!Object.hasOwn(TRANSFORMS, kind)) continue;
     const made = new Rewriting(tree);
-    const step = TRANSFORMS[kind].apply(made, kind === "module" ? modules.name.indexOf(value) : functionOfKey(value) ?? -1);
+    const step = TRANSFORMS[kind].apply(made, TRANSFORMS[kind].isOfModules ? modules.name.indexOf(value) : functionOfKey(value) ?? -1);
     for (let node = 1; node < tree.length; node++) step(node);
     tree = made.made;
     for (let node = 0; node < place.length; node++) if (place[node] >= 0) place[node] = made.to[place[node]];
@@ -165,8 +177,10 @@ function transformed(tree, wanted) {
   return [tree, place];
 }
 
-// The stacks that are shown, where those that were recorded are among them, and of each the node behind which its callers are missing, 0 if they are all there.
+// The stacks that are shown, where those that were recorded are among them, and of each how many frames it has, and the node behind which its callers are
+// missing, 0 if they are all there.
 let [nodes, shownAs] = transformed(recorded, []);
+let depths = new Uint32Array(nodes.length);
 let cutAt = new Int32Array(nodes.length);
 let isTransformedBy = "";
 derive(() => { isTransformedBy = ""; });
@@ -175,19 +189,22 @@ function transformStacks() {
   const wanted = JSON.stringify(state.transform);
   if (wanted === isTransformedBy) return;
   [nodes, shownAs] = transformed(recorded, state.transform);
-  cutAt = new Int32Array(nodes.length);
-  for (let node = 1; node < nodes.length; node++) cutAt[node] = nodes.flags[node] & 1 ? node : cutAt[nodes.parent[node]];
+  [depths, cutAt] = [new Uint32Array(nodes.length), new Int32Array(nodes.length)];
+  for (let node = 1; node < nodes.length; node++) {
+    depths[node] = depths[nodes.parent[node]] + 1;
+    cutAt[node] = nodes.flags[node] & 1 ? node : cutAt[nodes.parent[node]];
+  }
   isTransformedBy = wanted;
 }
 
 // Transforms the stacks by a function, or by its module.
 /** @type {(kind: string, fn: number) => void} */
 function transform(kind, fn) {
-  const value = kind === "module" ? moduleName(fn) : keyOf(fn);
+  const value = TRANSFORMS[kind].isOfModules ? moduleName(fn) : keyOf(fn);
   change({ transform: [...state.transform.filter((one) => one !== `${kind}:${value}`), `${kind}:${value}`], zoom: "" });
 }
 
 // The transforms that change anything for a function.
 /** @type {(fn: number) => string[]} */
-const transformsOf = (fn) => Object.keys(TRANSFORMS).filter((kind) => kind === "module" ? moduleName(fn) !== "" && !isOfModule(fn)
+const transformsOf = (fn) => Object.keys(TRANSFORMS).filter((kind) => TRANSFORMS[kind].isOfModules ? moduleName(fn) !== "" && !isOfModule(fn)
   : kind !== "recursion" || isRecursive(nodes, fn));

@@ -12,9 +12,11 @@ const NO_SIDES = [0, 0];
 // A frame of a view: a function called on a certain way, or (fn = -1) a process, a thread, or all. A function has one frame there for all
 // stacks, those whose callers are missing too: they are its ticks that were cut short.
 class Frame {
-  // What its view draws, once its tree is finished: how wide it is, and its calls in their order.
+  // What its view draws, once its tree is finished: how wide it is, and its calls in their order, which may be made when they are asked for.
   weight = 0;
-  calls = NO_CALLS;
+  made = NO_CALLS;
+  /** @type {(() => Frame[]) | null} */
+  makeCalls = null;
   // Whether it is the root of a tree of waits.
   isOfWaits = false;
   // Whether it is the root of a tree of times in exits, in ns.
@@ -34,8 +36,20 @@ class Frame {
     this.first = Infinity;
     this.cut = 0;
     this.isInlined = false;
-    /** @type {Map<string, Frame> | null} By id, if there are any. */
+    /** @type {Map<string, Frame> | null} By id, if there are any, while its tree is made. */
     this.children = null;
+  }
+
+  get calls() {
+    if (this.makeCalls) {
+      this.made = this.makeCalls();
+      this.makeCalls = null;
+    }
+    return this.made;
+  }
+
+  set calls(calls) {
+    this.made = calls;
   }
 
   // The ids of the frames up to this one: what the address of the page says of it.
@@ -52,6 +66,15 @@ class Frame {
     for (let mode = 0; mode < MODES.length; mode++) this.modes[mode] += stack.modes[mode];
     if (stack.first < this.first) this.first = stack.first;
   }
+}
+
+// The order in which the calls of a frame are shown.
+/** @type {() => (a: Frame, b: Frame) => number} */
+function orderOfFrames() {
+  /** @type {Record<string, (a: Frame, b: Frame) => number>} */
+  const orders = { share: (a, b) => b.weight - a.weight || Number(a.name > b.name) - Number(a.name < b.name),
+    time: (a, b) => a.first - b.first || b.ticks - a.ticks, name: (a, b) => a.name.localeCompare(b.name) };
+  return orders[state.order];
 }
 
 class Tree {
@@ -101,62 +124,106 @@ class Tree {
   // Adds each frame's sums to its caller's. What was added to frames before is their own.
   finish() {
     for (let index = this.frames.length - 1; index > 0; index--) this.frames[index].parent?.add(this.frames[index]);
-    /** @type {Record<string, (a: Frame, b: Frame) => number>} */
-    const orders = { share: (a, b) => b.weight - a.weight || a.name.localeCompare(b.name),
-      time: (a, b) => a.first - b.first || b.ticks - a.ticks, name: (a, b) => a.name.localeCompare(b.name) };
-    const compare = orders[state.order];
+    const compare = orderOfFrames();
     for (const frame of this.frames) frame.weight = weightOf(frame);
     for (const frame of this.frames) frame.calls = frame.children ? [...frame.children.values()].sort(compare) : NO_CALLS;
     return this.root;
   }
 }
 
-// The frames of a node and its callers, for trees that begin with callers: each node is looked up once as long as the group is the same.
-/** @type {(tree: Tree, rootOf: (group: number) => Frame) => (group: number, node: number) => Frame} */
-function framesFrom(tree, rootOf) {
-  /** @type {Frame[]} */
-  const known = new Array(nodes.length);
-  const groups = new Int32Array(nodes.length); // in which a node's frame is known, counted from 1
-  let [count, last] = [0, NaN];
-  return (group, node) => {
-    if (count === 0 || group !== last) count++;
-    last = group;
-    /** @type {(node: number) => Frame} */
-    const find = (node) => {
-      if (node === 0) return rootOf(group);
-      if (groups[node] !== count) {
-        known[node] = tree.call(find(nodes.parent[node]), node);
-        groups[node] = count;
-      }
-      return known[node];
-    };
-    return find(node);
-  };
+// The stacks that a frame is on, and where each of them goes on behind it.
+/**
+ * @typedef {{ stack: Stack, at: number }[]} Rest
+ * @typedef {{ frame: Frame, rest: Rest }} Call
+ */
+
+// A tree of stacks whose frames get their calls when somebody asks for them: most are too small to be seen. It has the stacks as they are shown when it is made.
+class StackTree {
+  nodes = nodes;
+  depths = depths;
+  cutAt = cutAt;
+  isFolded = state.fold !== "";
+  compare = orderOfFrames();
+  root = new Frame(null, "", -1, "all");
+
+  /** @param {Stack[]} stacks @param {string} group @param {boolean} isInverted Whether it begins with callees. */
+  constructor(stacks, group, isInverted) {
+    this.isInverted = isInverted;
+    const rest = stacks.map((stack) => ({ stack, at: isInverted ? stack.node : 1 }));
+    for (const stack of stacks) this.root.add(stack);
+    this.root.weight = weightOf(this.root);
+    this.root.makeCalls = () => group === "merged" ? this.callsOf(this.root, rest) : this.groupsOf(rest, group);
+  }
+
+  // The node of a stack at a place, 0 behind its end. A place is a node's number if the tree begins with callees, else its depth.
+  /** @type {(stack: Stack, at: number) => number} */
+  nodeAt({ node }, at) {
+    if (this.isInverted) return at;
+    if (at > this.depths[node]) return 0;
+    while (this.depths[node] > at) node = this.nodes.parent[node];
+    return node;
+  }
+
+  /** @param {number} at */
+  next(at) {
+    return this.isInverted ? this.nodes.parent[at] : at + 1;
+  }
+
+  /** @type {(rest: Rest, group: string) => Frame[]} */
+  groupsOf(rest, group) {
+    /** @type {Map<number, Call>} */
+    const calls = new Map();
+    for (const one of rest) {
+      const key = one.stack.group;
+      const call = calls.get(key) ?? { frame: new Frame(this.root, `g${key}`, -1, GROUP_NAMES[group](key)), rest: [] };
+      calls.set(key, call);
+      call.frame.add(one.stack);
+      call.rest.push(one);
+    }
+    return this.finish(calls);
+  }
+
+  /** @type {(caller: Frame, rest: Rest) => Frame[]} */
+  callsOf(caller, rest) {
+    /** @type {Map<number, Call>} */
+    const calls = new Map();
+    for (let { stack, at } of rest) {
+      let node = this.nodeAt(stack, at);
+      if (node === 0) continue;
+      const fn = this.nodes.fn[node];
+      const call = calls.get(fn) ?? { frame: new Frame(caller, `${fn}`, fn, functions.name[fn]), rest: [] };
+      calls.set(fn, call);
+      call.frame.isInlined = (this.nodes.flags[node] & 2) === 2;
+      do {
+        if (this.cutAt[stack.node] === node) call.frame.cut += stack.ticks;
+        at = this.next(at);
+        node = this.nodeAt(stack, at);
+      } while (this.isFolded && node > 0 && this.nodes.fn[node] === fn);
+      call.frame.add(stack);
+      call.rest.push({ stack, at });
+    }
+    return this.finish(calls);
+  }
+
+  /** @param {Map<number, Call>} calls */
+  finish(calls) {
+    const made = [];
+    for (const { frame, rest } of calls.values()) {
+      frame.weight = weightOf(frame);
+      frame.makeCalls = () => this.callsOf(frame, rest);
+      made.push(frame);
+    }
+    return made.sort(this.compare);
+  }
 }
 
 // Callers first.
 /** @type {(sums: AllSums) => Frame} */
-function callTree(sums) {
-  const tree = new Tree("all");
-  const find = framesFrom(tree, (group) => tree.group(group));
-  for (const stack of sums.stacks) {
-    find(stack.group, stack.node).add(stack);
-    if (cutAt[stack.node] > 0) find(stack.group, cutAt[stack.node]).cut += stack.ticks;
-  }
-  return tree.finish();
-}
+const callTree = (sums) => new StackTree(sums.stacks, state.group, false).root;
 
 // Callees first.
 /** @type {(sums: AllSums) => Frame} */
-function invertedTree(sums) {
-  const tree = new Tree("all");
-  for (const stack of sums.stacks) {
-    let frame = tree.group(stack.group);
-    for (let node = stack.node; node > 0; node = nodes.parent[node]) frame = tree.step(frame, node, stack);
-    frame.add(stack);
-  }
-  return tree.finish();
-}
+const invertedTree = (sums) => new StackTree(sums.stacks, state.group, true).root;
 
 // What calls a function, and what it calls. A stack with it several times counts by its outermost call.
 /** @type {(sums: AllSums, fn: number) => { callers: Frame, callees: Frame }} */
@@ -191,7 +258,7 @@ function frameAt(root, path) {
   /** @type {Frame | undefined} */
   let frame = root;
   for (const id of path === "" ? [] : path.split(".")) {
-    frame = frame.children?.get(id);
+    frame = frame.calls.find((call) => call.id === id);
     if (!frame) return root;
   }
   return frame;

@@ -196,7 +196,15 @@ function foundText(isHit) {
   return isComparison ? changeText(sides) : `${percent(ticks, sums.total)} (${ticksOf(ticks)})`;
 }
 
-const drawnTree = () => state.inverted !== "" ? invertedTree(sums) : callTree(sums);
+/** @type {{ of: AllSums | null, shape: string, root: Frame }} */
+let drawn = { of: null, shape: "", root: new Frame(null, "", -1, "") };
+
+// The tree of the graph and the call tree, which stays as long as the sums and its shape do.
+function drawnTree() {
+  const shape = [state.inverted, state.fold, state.order].join();
+  if (drawn.of !== sums || drawn.shape !== shape) drawn = { of: sums, shape, root: state.inverted !== "" ? invertedTree(sums) : callTree(sums) };
+  return drawn.root;
+}
 
 /** @param {Search} isHit */
 function drawGraph(isHit) {

@@ -72,7 +72,7 @@ function sumWaits() {
   /** @type {Map<string, WaitStack>} */
   const stacks = new Map();
   for (const wait of waits) {
-    if (!byNode[wait.node] || !byThread[wait.thread]) continue;
+    if (byNode !== null && byNode[wait.node] === 0 || !byThread[wait.thread]) continue;
     const of = counts[threads.recording[wait.thread]];
     const seen = isTimed ? wait.runs.reduce((sum, [first, end]) => sum + of[end] - of[first], 0) : wait.seen;
     if (seen === 0) continue;
