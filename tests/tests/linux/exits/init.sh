@@ -1,5 +1,5 @@
 echo workload running
-while read -r word; do
+while read -r word number; do
     case $word in
     # Exits of several kinds: of ports, of the timer, and halts.
     work)
@@ -9,6 +9,9 @@ while read -r word; do
     again) ports 1200 && ports 700 && sleep 1 && echo again worked ;;
     # By one after the other: the first one's file has been read by then.
     all | some) ports 400 && sleep 2 && ports 1100 && echo "$word" ports ;;
+    # Pages of reserved memory, which nobody has touched: one, and some.
+    warm) first_touch "$number" 1 ;;
+    touch) first_touch 0 1024 && echo touch pages ;;
     many) ports && echo many ports ;;
     # A loop on each vCPU.
     busy)
