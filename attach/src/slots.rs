@@ -18,6 +18,7 @@ const TRIES: usize = 16;
 const PAGE_SHIFT: u32 = 12;
 
 /// Flags of a slot (`include/uapi/linux/kvm.h`; the last in `include/linux/kvm_host.h`).
+const LOG_WRITES: u32 = 1;
 const READ_ONLY: u32 = 1 << 1;
 const GUEST_MEMFD: u32 = 1 << 2;
 const INVALID: u32 = 1 << 16;
@@ -35,6 +36,8 @@ pub struct Slot {
     pub host_address: u64,
     /// Whether it is ROM, which the guest can only read.
     pub is_read_only: bool,
+    /// Whether KVM notes which of its pages the guest writes to (`KVM_MEM_LOG_DIRTY_PAGES`).
+    pub logs_writes: bool,
 }
 
 impl Slot {
@@ -237,6 +240,7 @@ fn entry(bytes: &[u8], layout: &SlotLayout) -> Option<Entry> {
         bytes: size,
         host_address: u64_at(bytes, at(layout.userspace_addr)?)?,
         is_read_only: flags & READ_ONLY != 0,
+        logs_writes: flags & LOG_WRITES != 0,
     };
     slot.address.0.checked_add(size)?;
     slot.host_address.checked_add(size)?;
@@ -255,6 +259,7 @@ mod tests {
             bytes,
             host_address,
             is_read_only: false,
+            logs_writes: false,
         }
     }
 
@@ -305,11 +310,12 @@ mod tests {
     fn flags_give_the_kind_of_a_slot() {
         let usable = Slot {
             is_read_only: true,
+            logs_writes: true,
             ..slot(0x10_0000, 0x2000, 0x7f00_0000)
         };
         for (bytes, expected) in [
             (
-                bytes(0x100, 2, 0x7f00_0000, 2, 0),
+                bytes(0x100, 2, 0x7f00_0000, 3, 0),
                 Some(Entry::Usable(usable)),
             ),
             (

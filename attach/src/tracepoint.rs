@@ -86,6 +86,45 @@ pub struct ExitTracepoint {
     pub members: ExitMembers,
 }
 
+/// The members of `kvm_page_fault` that programs read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultMembers {
+    /// The guest-physical address, with nested paging.
+    pub address: Member,
+    /// VT-x: the qualification of the exit; SVM: the error code.
+    pub error: Member,
+}
+
+/// The tracepoints between which KVM handles a fault of guest memory, behind `kvm_exit`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FaultTracepoints {
+    /// `kvm_page_fault`.
+    pub fault: Tracepoint,
+    /// The members of its record.
+    pub members: FaultMembers,
+    /// `kvm_entry`.
+    pub entry: Tracepoint,
+}
+
+impl FaultTracepoints {
+    /// Reads what tracefs has of them.
+    ///
+    /// # Errors
+    /// As for [`Tracepoint::read`]; or a record lacks a member.
+    pub fn read() -> Result<Self, TracepointError> {
+        let fault = Tracepoint::read("kvm_page_fault")?;
+        let members = FaultMembers {
+            address: fault.member("fault_address")?,
+            error: fault.member("error_code")?,
+        };
+        Ok(Self {
+            fault,
+            members,
+            entry: Tracepoint::read("kvm_entry")?,
+        })
+    }
+}
+
 impl ExitTracepoint {
     /// Reads what tracefs has of it.
     ///

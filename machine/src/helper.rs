@@ -23,7 +23,7 @@ use crate::lock::lock;
 /// Maximum length of a message, in bytes: a request, or an error's text.
 const MESSAGE_MAX: usize = 8 << 10;
 /// Maximum number of files of an answer.
-const FILES_MAX: usize = 6;
+const FILES_MAX: usize = 8;
 
 /// The first byte of an answer to a successful request. After other first bytes, the error's text follows.
 const DONE: u8 = 0;

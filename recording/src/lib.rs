@@ -40,6 +40,7 @@ pub mod counters;
 pub mod elf;
 mod event;
 pub mod exits;
+mod fault;
 pub mod file;
 mod language;
 mod ledger;
@@ -56,6 +57,7 @@ mod sysroot;
 pub mod tasks;
 
 pub use event::{EventError, EventKind, SamplingEvent};
+pub use fault::{FaultKind, MemoryFault};
 pub use kvmprof_abi::pcs::Ledger as ConsumerLedger;
 pub use language::{Language, LanguageFrame};
 pub use ledger::ClockLedger;

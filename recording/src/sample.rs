@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::MemoryFault;
+
 /// Length of a task's name in bytes, padded with NULs (`TASK_COMM_LEN`, `include/linux/sched.h`).
 pub const COMM_LENGTH: usize = 16;
 
@@ -217,6 +219,8 @@ pub struct Sample {
     pub preemption: Preemption,
     /// The lock that it waits for in a loop, if known.
     pub lock: Option<LockWait>,
+    /// The fault of guest memory that it is a sample of, if known.
+    pub fault: Option<MemoryFault>,
     /// The thread's id in its innermost pid namespace; `None` if that is the guest's first one, or unknown.
     pub inner_tid: Option<i32>,
     /// When the process was started, in ns of the guest's CLOCK_MONOTONIC; 0 if unknown, and in recordings, where it is a label of the process.

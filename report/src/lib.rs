@@ -19,6 +19,7 @@ pub mod budget;
 pub mod diff;
 pub mod exits;
 pub mod export;
+pub mod faults;
 pub mod graph;
 pub mod html;
 pub mod markup;

@@ -7,6 +7,7 @@ mod cut_short;
 mod damage;
 mod diff;
 mod exports;
+mod faults;
 mod firefox;
 mod go;
 mod host_files;

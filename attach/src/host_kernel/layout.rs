@@ -17,6 +17,8 @@ pub struct TaskLayout {
     pub process_link: u64,
     pub files: u64,
     pub mm: u64,
+    /// `min_flt` and `maj_flt`: faults without a wait, and with one.
+    pub faults: [u64; 2],
     /// `pid.level`.
     pub level: u64,
     /// `pid.tasks[PIDTYPE_TGID]`.
@@ -150,6 +152,7 @@ impl TaskLayout {
             process_link: task.need("pid_links")? + process * link_size,
             files: task.need("files")?,
             mm: task.need("mm")?,
+            faults: [task.need("min_flt")?, task.need("maj_flt")?],
             level: pid.need("level")?,
             processes: pid.need("tasks")? + process * head_size,
             numbers: pid.need("numbers")?,

@@ -13,7 +13,7 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kvmprof_introspection::{StackCopy, UnwindCache};
-use kvmprof_recording::{HOST_FRAMES, StackEnd};
+use kvmprof_recording::{FaultKind, HOST_FRAMES, StackEnd};
 
 use kernel_functions::KernelFunctions;
 use program::{OpenProgram, Program};
@@ -148,10 +148,19 @@ impl HostStacks {
     /// The frame for an exit with the processor's `reason`, as the instruction set `isa` (`KVM_ISA_*`) has it: a number from [`HOST_FRAMES`] on, of a function with
     /// the reason's name in the module `[host:exit]`.
     pub fn exit(&self, reason: u32, isa: u32) -> u64 {
-        let name = named(&self.exits.name(reason, isa), "exit");
+        self.frame(&self.exits.name(reason, isa), "exit")
+    }
+
+    /// The frame for a fault of guest memory of this kind: the same in the module `[host:fault]`.
+    pub fn fault(&self, kind: FaultKind) -> u64 {
+        self.frame(kind.name(), "fault")
+    }
+
+    /// The frame that has this name in the host's `module`.
+    fn frame(&self, name: &str, module: &str) -> u64 {
         let mut seen = self.seen();
         seen.number_others();
-        HOST_FRAMES + seen.number_of(name)
+        HOST_FRAMES + seen.number_of(named(name, module))
     }
 
     fn seen(&self) -> MutexGuard<'_, FunctionTable> {

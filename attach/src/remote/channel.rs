@@ -212,11 +212,13 @@ impl Requester {
         for index in 0..count.min(DATA_BYTES / SLOT_BYTES) {
             let mut bytes = [0; SLOT_BYTES];
             self.shared.data(index * SLOT_BYTES, &mut bytes);
+            let access = u64_at(&bytes, 16)?;
             slots.push(Slot {
                 address: GuestAddress(u64_at(&bytes, 0)?),
                 bytes: u64_at(&bytes, 8)?,
                 host_address: 0,
-                is_read_only: u64_at(&bytes, 16)? != 0,
+                is_read_only: access & 1 != 0,
+                logs_writes: access & 2 != 0,
             });
         }
         Slots::new(&slots)

@@ -312,7 +312,8 @@ impl Drop for HeldTime<'_> {
 /// Puts the slots into the data, without their addresses in the VMM.
 fn put_slots(shared: &Shared, slots: &Slots) {
     for (index, slot) in slots.iter().enumerate() {
-        let numbers = [slot.address.0, slot.bytes, slot.is_read_only.into()];
+        let access = u64::from(slot.is_read_only) | u64::from(slot.logs_writes) << 1;
+        let numbers = [slot.address.0, slot.bytes, access];
         let bytes = numbers.map(u64::to_le_bytes);
         shared.put_data(index * SLOT_BYTES, bytes.as_flattened());
     }

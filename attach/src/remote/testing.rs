@@ -35,6 +35,7 @@ pub(super) fn slots(bytes: u64) -> Slots {
         bytes,
         host_address: 0x7000_0000_0000,
         is_read_only: false,
+        logs_writes: true,
     }])
     .unwrap_or_default()
 }

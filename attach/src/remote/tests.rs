@@ -49,6 +49,7 @@ fn changed_slots_are_sent_without_host_addresses() {
     let told: Vec<&Slot> = slots.iter().collect();
     assert_eq!(told.len(), 1);
     assert_eq!((told[0].bytes, told[0].host_address), (BYTES / 2, 0));
+    assert!(told[0].logs_writes && !told[0].is_read_only);
     served.memory.has_ended.store(true, Ordering::Relaxed);
     assert!(matches!(channel.refresh(), Err(AttachError::Ended(PID))));
 }

@@ -23,6 +23,9 @@ pub enum SamplingError {
     /// Exits can't be sampled.
     #[error("Exits of the guest can't be sampled on this host")]
     NoExits,
+    /// Faults of guest memory can't be sampled.
+    #[error("Faults of the guest's memory can't be sampled on this host")]
+    NoFaults,
     /// The VMM has closed the vCPU.
     #[error("A vCPU of the guest has gone")]
     NoVcpu,

@@ -1,5 +1,5 @@
-//! Samples of vCPUs that the host's kernel takes. A small eBPF program runs on each clock event of the vCPU's thread, or at one of every N of its exits, and puts
-//! one record for each tick into the ring of another event.
+//! Samples of vCPUs that the host's kernel takes. A small eBPF program runs on each clock event of the vCPU's thread, or at one of every N of its exits or of its faults of
+//! guest memory, and puts one record for each tick into the ring of another event.
 //!
 //! The program runs in the clock's interrupt, or where KVM has saved the guest's registers at an exit, so the vCPU stands still meanwhile, and `current` is its thread. The program reads
 //! the registers that KVM keeps in memory. It reads the running process and thread from guest memory, through the VMM's mapping. Their
@@ -7,7 +7,9 @@
 
 pub(crate) mod assembly;
 pub(crate) mod error;
+pub(crate) mod faults;
 mod host;
+mod places;
 pub(crate) mod program;
 pub mod record;
 mod stacks;
@@ -20,24 +22,21 @@ use std::sync::Arc;
 
 pub use error::SamplingError;
 pub use host::HostRecord;
+pub(crate) use places::{pointer, reads};
 pub use record::{RECORD_BYTES, Record};
 
-use kvmprof_introspection::{ProcessPlaces, ValueAt};
+use kvmprof_introspection::ProcessPlaces;
 use kvmprof_recording::StackParts;
 
 use crate::host_kernel::vcpu_layout::{State, VcpuLayout, vmcb};
 use crate::kernel_memory::bpf;
-use crate::tracepoint::ExitTracepoint;
+use crate::tracepoint::{ExitTracepoint, FaultTracepoints};
 use crate::{AttachedMemory, HostKernel, HostStacks, Slots};
-use assembly::Range;
-use program::{Plan, Read, SampledExits, Source};
+use faults::SampledFaults;
+use places::{host_address, physical_memory};
+use program::{Plan, SampledExits};
 use stacks::{LinuxStacks, Stacks};
 
-/// Maximum number of parts of guest memory in which tasks are searched. A guest has one below 4 GiB, one above, and its kernel's
-/// image.
-const MAX_RANGES: usize = 8;
-/// Minimum size of a slot with memory, in bytes: smaller slots are firmware and devices.
-const MIN_SLOT: u64 = 1 << 20;
 /// Maximum number of bytes that are copied of each stack. A kernel's stack has 16 KiB, and usually a tenth of it is in use.
 const STACK_BYTES: i32 = 4096;
 /// CR4.LA57: 5 levels of page tables.
@@ -61,6 +60,19 @@ pub struct SamplingHost {
     takes_host_stacks: bool,
     /// Where exits are sampled; `None` if they can't be.
     exits: Option<ExitTracepoint>,
+    /// Where faults of guest memory are sampled, besides; `None` if they can't be.
+    faults: Option<FaultTracepoints>,
+}
+
+/// What a sample is taken at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Occasion {
+    /// An event of perf.
+    Event,
+    /// The last one of so many exits of the vCPU to KVM.
+    Exits(u64),
+    /// The last one of so many faults of guest memory.
+    Faults(u64),
 }
 
 /// The form of the records, for a reader of records that another process has the kernel take.
@@ -80,8 +92,12 @@ pub struct SamplingProgram {
     /// The map in whose value the program builds a record.
     record: OwnedFd,
     host_record: Option<OwnedFd>,
-    /// The map in whose value the program counts exits.
-    exits: Option<OwnedFd>,
+    /// The map in whose value the program counts exits or faults.
+    count: Option<OwnedFd>,
+    /// Perf's number of the tracepoint that runs the program; `None` if that is an event.
+    tracepoint: Option<u64>,
+    /// The programs that it needs at further tracepoints.
+    others: Vec<(u64, OwnedFd)>,
 }
 
 impl SamplingHost {
@@ -119,6 +135,7 @@ impl SamplingHost {
             time_offset: time_namespace::monotonic_offset(),
             takes_host_stacks: false,
             exits: None,
+            faults: None,
         })
     }
 
@@ -128,13 +145,10 @@ impl SamplingHost {
         Self { exits, ..self }
     }
 
-    /// Perf's number of the tracepoint of exits.
-    ///
-    /// # Errors
-    /// Exits aren't sampled.
-    pub fn exit_tracepoint(&self) -> Result<u64, SamplingError> {
-        let exits = self.exits.as_ref().ok_or(SamplingError::NoExits)?;
-        Ok(exits.tracepoint.id)
+    /// Samples faults of guest memory, too, if KVM passes these tracepoints, and that of exits.
+    #[must_use]
+    pub fn with_faults(self, faults: Option<FaultTracepoints>) -> Self {
+        Self { faults, ..self }
     }
 
     /// If so, a record of the host's stack precedes each sample with stacks whose tick didn't interrupt the guest.
@@ -156,8 +170,7 @@ impl SamplingHost {
     }
 
     /// Loads the program for the vCPU behind `descriptor` of the guest's VMM, which has guest memory at `slots`. The program writes to
-    /// `output`, an event of type `PERF_COUNT_SW_BPF_OUTPUT` on the vCPU's thread. It is for a perf event, or, with a number `exits`, for the tracepoint of exits:
-    /// then it samples one of so many, without the host's stack, which is always the same there. Records have the values of `places`, in the same
+    /// `output`, an event of type `PERF_COUNT_SW_BPF_OUTPUT` on the vCPU's thread. Samples at exits and faults are without the host's stack, which is always the same there. Records have the values of `places`, in the same
     /// order, or only registers if `places` is `None`. They have these parts of `stacks`, of guests other than Linux the stack that is
     /// in use, if the host's kernel has the stack pointer in memory.
     ///
@@ -169,12 +182,12 @@ impl SamplingHost {
         descriptor: i32,
         places: Option<&ProcessPlaces>,
         stacks: StackParts,
-        exits: Option<u64>,
+        occasion: Occasion,
         output: BorrowedFd<'_>,
     ) -> Result<SamplingProgram, SamplingError> {
         let vcpu = self.vcpu(descriptor)?;
         let has_stacks = stacks != StackParts::default();
-        let takes_host_stacks = self.takes_host_stacks && has_stacks && exits.is_none();
+        let takes_host_stacks = self.takes_host_stacks && has_stacks && occasion == Occasion::Event;
         let outputs = bpf::create_event_array().map_err(error::refused)?;
         bpf::set_event(&outputs, output).map_err(error::refused)?;
         let linux = places.filter(|places| places.is_linux).map(|places| {
@@ -195,6 +208,7 @@ impl SamplingHost {
             stacks: self.stacks(vcpu, stacks, linux, slots),
             host_record: None,
             exits: None,
+            faults: None,
             time_offset: self.time_offset,
         };
         let record = bpf::create_map(plan.room()).map_err(error::refused)?;
@@ -203,19 +217,79 @@ impl SamplingHost {
             .then(|| bpf::create_map(host::MAX_HOST_RECORD_BYTES).map_err(error::refused))
             .transpose()?;
         plan.host_record = host_record.as_ref().map(AsRawFd::as_raw_fd);
-        let count = exits
-            .map(|_| bpf::create_map(size_of::<u64>()).map_err(error::refused))
-            .transpose()?;
-        if let (Some(period), Some(count)) = (exits, &count) {
-            plan.exits = Some(self.sampled_exits(vcpu, period, count)?);
-        }
+        let (count, tracepoint) = match occasion {
+            Occasion::Event => (None, None),
+            Occasion::Exits(period) => {
+                let count = bpf::create_map(size_of::<u64>()).map_err(error::refused)?;
+                plan.exits = Some(self.sampled_exits(vcpu, period, &count)?);
+                (Some(count), Some(self.exits()?.tracepoint.id))
+            }
+            Occasion::Faults(period) => {
+                let state = bpf::create_map(faults::STATE_BYTES).map_err(error::refused)?;
+                plan.faults = Some(self.sampled_faults(vcpu, period, &state)?);
+                (Some(state), Some(self.faults()?.fault.id))
+            }
+        };
+        let others = self.others(&plan)?;
         let program = bpf::load_for(plan.trigger(), &program::instructions(&self.layout, &plan))?;
         Ok(SamplingProgram {
             program,
             outputs,
             record,
             host_record,
-            exits: count,
+            count,
+            tracepoint,
+            others,
+        })
+    }
+
+    fn exits(&self) -> Result<&ExitTracepoint, SamplingError> {
+        self.exits.as_ref().ok_or(SamplingError::NoExits)
+    }
+
+    fn faults(&self) -> Result<&FaultTracepoints, SamplingError> {
+        self.faults.as_ref().ok_or(SamplingError::NoFaults)
+    }
+
+    /// The programs that the one of `plan` needs at further tracepoints, in the order in which they are to be attached.
+    fn others(&self, plan: &Plan) -> Result<Vec<(u64, OwnedFd)>, SamplingError> {
+        let Some(of) = &plan.faults else {
+            return Ok(Vec::new());
+        };
+        let (exit, entry) = (&self.exits()?.tracepoint, &self.faults()?.entry);
+        let programs = [
+            (entry.id, faults::at_entry(plan, of)),
+            (exit.id, faults::at_exit(of)),
+        ];
+        let programs = programs.into_iter();
+        programs
+            .map(|(id, instructions)| Ok((id, bpf::load_for(plan.trigger(), &instructions)?)))
+            .collect()
+    }
+
+    /// The number and the thread of the `struct kvm_vcpu` at `vcpu`.
+    fn index_and_thread(&self, vcpu: u64) -> Result<(u32, u32), SamplingError> {
+        let found = self.kernel.index_and_thread_of(vcpu);
+        found.ok_or(SamplingError::NoVcpu)
+    }
+
+    /// One of `period` faults of the `struct kvm_vcpu` at `vcpu`, whose programs share the map `state`.
+    fn sampled_faults(
+        &self,
+        vcpu: u64,
+        period: u64,
+        state: &OwnedFd,
+    ) -> Result<SampledFaults, SamplingError> {
+        let (index, thread) = self.index_and_thread(vcpu)?;
+        let counts = self.kernel.layout().task.faults;
+        Ok(SampledFaults {
+            thread,
+            vcpu: index,
+            period,
+            state: state.as_raw_fd(),
+            exit: self.exits()?.members,
+            fault: self.faults()?.members,
+            counts: counts.map(|offset| i32::try_from(offset).unwrap_or_default()),
         })
     }
 
@@ -226,15 +300,13 @@ impl SamplingHost {
         period: u64,
         count: &OwnedFd,
     ) -> Result<SampledExits, SamplingError> {
-        let exits = self.exits.as_ref().ok_or(SamplingError::NoExits)?;
-        let found = self.kernel.index_and_thread_of(vcpu);
-        let (index, thread) = found.ok_or(SamplingError::NoVcpu)?;
+        let (index, thread) = self.index_and_thread(vcpu)?;
         Ok(SampledExits {
             thread,
             vcpu: index,
             period,
             count: count.as_raw_fd(),
-            members: exits.members,
+            members: self.exits()?.members,
         })
     }
 
@@ -343,10 +415,21 @@ impl AsFd for SamplingProgram {
 }
 
 impl SamplingProgram {
-    /// The files that have to stay open while the program is used.
+    /// Perf's number of the tracepoint that is to run the program; `None` if an event is.
+    pub fn tracepoint(&self) -> Option<u64> {
+        self.tracepoint
+    }
+
+    /// The programs for further tracepoints, by perf's numbers of these, in the order in which they are to be attached before this one.
+    pub fn others(&self) -> impl Iterator<Item = (u64, BorrowedFd<'_>)> {
+        let others = self.others.iter();
+        others.map(|(id, program)| (*id, program.as_fd()))
+    }
+
+    /// The files that have to stay open while the program is used. Those of [`Self::others`] are by their events.
     pub fn into_files(self) -> Vec<OwnedFd> {
         let files = [self.program, self.outputs, self.record];
-        let optional = self.host_record.into_iter().chain(self.exits);
+        let optional = self.host_record.into_iter().chain(self.count);
         files.into_iter().chain(optional).collect()
     }
 }
@@ -356,70 +439,8 @@ fn vcpu_layout(kernel: &HostKernel) -> Result<&VcpuLayout, SamplingError> {
     layout.map_err(|error| SamplingError::Layout(error.to_string()))
 }
 
-/// The VMM's address for guest-physical `address`.
-fn host_address(slots: &Slots, address: u64, bytes: u64) -> Option<u64> {
-    let slot = slots.find(vm_memory::GuestAddress(address))?;
-    let within = address.checked_sub(slot.address.0)?;
-    (within.checked_add(bytes)? <= slot.bytes).then_some(())?;
-    slot.host_address.checked_add(within)
-}
-
-/// The largest parts of guest memory, by physical address.
-fn physical_memory(slots: &Slots) -> Vec<Range> {
-    let mut memory: Vec<Range> = slots
-        .iter()
-        .filter(|slot| slot.bytes >= MIN_SLOT && !slot.is_read_only)
-        .map(|slot| Range {
-            guest: slot.address.0,
-            bytes: slot.bytes,
-            host: slot.host_address,
-        })
-        .collect();
-    memory.sort_by_key(|range| std::cmp::Reverse(range.bytes));
-    memory.truncate(MAX_RANGES);
-    memory
-}
-
-/// Where the VMM has the pointer to the running task, and the memory that it can point to.
-pub(crate) fn pointer(places: &ProcessPlaces, slots: &Slots) -> Option<program::Pointer> {
-    let task = places.task.as_ref()?;
-    let mut ranges = Vec::new();
-    for map in &task.maps {
-        let end = map.physical.0.saturating_add(map.bytes);
-        for slot in slots.iter().filter(|slot| slot.bytes >= MIN_SLOT) {
-            let first = slot.address.0.max(map.physical.0);
-            let bytes = slot.end().min(end).saturating_sub(first);
-            let host = host_address(slots, first, bytes);
-            let guest = map
-                .address
-                .checked_add(first.saturating_sub(map.physical.0));
-            if let (1.., Some(host), Some(guest)) = (bytes, host, guest) {
-                ranges.push(Range { guest, bytes, host });
-            }
-        }
-    }
-    ranges.truncate(MAX_RANGES);
-    let at = host_address(slots, task.at.0, 8)?;
-    Some(program::Pointer { at, ranges })
-}
-
-/// Where the VMM has the values of `places`.
-pub(crate) fn reads(places: &ProcessPlaces, slots: &Slots) -> Vec<Read> {
-    let values = places.values.iter().take(ProcessPlaces::MAX);
-    let read = |(index, value): (usize, &kvmprof_introspection::ValuePlace)| {
-        let source = match value.at {
-            ValueAt::Physical(at) => Source::Host(host_address(slots, at.0, value.width.into())?),
-            ValueAt::Task(offset) => Source::Pointer(i32::try_from(offset).ok()?),
-        };
-        Some(Read {
-            index,
-            source,
-            bytes: value.width.min(16),
-        })
-    };
-    values.enumerate().filter_map(read).collect()
-}
-
+#[cfg(test)]
+mod fault_tests;
 #[cfg(test)]
 mod stack_tests;
 #[cfg(test)]

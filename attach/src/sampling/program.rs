@@ -6,6 +6,7 @@ use super::assembly::{
     JUMP_IF_ZERO, OR_IMMEDIATE, OR_REGISTER, Program, RECORD, Range, SHIFT_LEFT, SHIFT_RIGHT,
     STORE_IMMEDIATE_64, TARGET, offset16,
 };
+use super::faults::SampledFaults;
 use super::record::{
     AVAILABLE, CODE, CODE_BASE, COPIES, CPL, CR3, EXIT as GUEST_EXIT, FIRST_VALUE, FLAGS, GENERAL,
     GENERAL_BYTES, MP_STATE, NESTED, OWN, PRIVILEGE, RECORD_BYTES, RIP, STACK_BYTES, STACKS, TASK,
@@ -36,8 +37,10 @@ pub struct Plan {
     pub stacks: Option<Stacks>,
     /// The descriptor of the map whose value has room for a record of the host's stack; `None` for programs without such records.
     pub host_record: Option<i32>,
-    /// The exits at which records are written; `None` for a program of a clock.
+    /// The exits at which records are written.
     pub exits: Option<SampledExits>,
+    /// The faults of guest memory at which records are made. Without both it is a program of a clock.
+    pub faults: Option<SampledFaults>,
     /// The number of ns that the program adds to the host's CLOCK_MONOTONIC, modulo 2^64.
     pub time_offset: u64,
 }
@@ -50,10 +53,14 @@ impl Plan {
 
     /// What runs the program.
     pub fn trigger(&self) -> Trigger {
-        match self.exits {
-            None => Trigger::PerfEvent,
-            Some(_) => Trigger::Tracepoint,
+        match self.is_at_tracepoint() {
+            false => Trigger::PerfEvent,
+            true => Trigger::Tracepoint,
         }
+    }
+
+    fn is_at_tracepoint(&self) -> bool {
+        self.exits.is_some() || self.faults.is_some()
     }
 }
 
@@ -166,34 +173,67 @@ impl Program {
     }
 
     /// Counts an exit, unless it is another vCPU's. The returned jumps are taken if it isn't sampled.
-    fn count_exit(&mut self, exits: &SampledExits) -> [usize; 3] {
-        let number = |number: u32| i32::try_from(number).unwrap_or_default();
+    fn count_exit(&mut self, exits: &SampledExits) -> Vec<usize> {
+        let is_others = self.skip_others(exits.thread);
+        let is_another = self.skip_vcpu(exits.members, exits.vcpu);
+        self.load_value(2, exits.count);
+        let is_early = self.skip_early(2, 0, exits.period);
+        vec![is_others, is_another, is_early]
+    }
+
+    /// The returned jump is taken if another thread than `thread` runs the program.
+    pub fn skip_others(&mut self, thread: u32) -> usize {
         // The id of the process is in the upper half.
         self.call(HELPER_CURRENT_IDS);
         self.immediate(SHIFT_LEFT, 0, 32);
         self.immediate(SHIFT_RIGHT, 0, 32);
-        let is_others = self.jump(JUMP_IF_NOT, 0, 0, number(exits.thread));
-        self.load_member(1, exits.members.vcpu);
-        let is_another = self.jump(JUMP_IF_NOT, 1, 0, number(exits.vcpu));
-        self.load_value(2, exits.count);
-        self.add(LOAD_64, 1, 2, 0, 0);
+        self.jump(JUMP_IF_NOT, 0, 0, i32::try_from(thread).unwrap_or_default())
+    }
+
+    /// The returned jump is taken at an exit of another vCPU than number `vcpu`.
+    pub fn skip_vcpu(&mut self, members: ExitMembers, vcpu: u32) -> usize {
+        self.load_member(1, members.vcpu);
+        self.jump(JUMP_IF_NOT, 1, 0, i32::try_from(vcpu).unwrap_or_default())
+    }
+
+    /// Counts in the number that is `offset` behind the address in `register`. The returned jump is taken unless it is the last one of a `period`.
+    pub fn skip_early(&mut self, register: u8, offset: i16, period: u64) -> usize {
+        self.add(LOAD_64, 1, register, offset, 0);
         self.immediate(ADD_IMMEDIATE, 1, 1);
-        self.add(STORE_64, 2, 1, 0, 0);
-        self.load_immediate(3, exits.period);
+        self.add(STORE_64, register, 1, offset, 0);
+        self.load_immediate(3, period);
         let is_due = self.jump(JUMP_IF_NOT_BELOW, 1, 3, 0);
         let is_early = self.jump(JUMP, 0, 0, 0);
         self.land(is_due);
-        self.add(STORE_IMMEDIATE_64, 2, 0, 0, 0);
-        [is_others, is_another, is_early]
+        self.add(STORE_IMMEDIATE_64, register, 0, offset, 0);
+        is_early
     }
 
-    /// Puts the exit's reason into the record.
-    fn reason(&mut self, members: ExitMembers) {
+    /// Puts the record, whose length is in register 5, into the ring.
+    pub fn put_record(&mut self, outputs: i32) {
+        self.registers(MOVE_REGISTER, 1, CONTEXT);
+        self.load_map(2, outputs);
+        self.immediate(MOVE_IMMEDIATE, 3, 0);
+        self.point_to(4, 0);
+        self.call(HELPER_PERF_EVENT_OUTPUT);
+    }
+
+    /// Sets register 1 to the exit's reason, as a record has it.
+    pub fn load_reason(&mut self, members: ExitMembers) {
         self.load_member(1, members.isa);
         self.immediate(SHIFT_LEFT, 1, 32);
         self.load_member(2, members.reason);
         self.registers(OR_REGISTER, 1, 2);
-        self.add(STORE_64, RECORD, 1, offset16(GUEST_EXIT), 0);
+    }
+
+    /// Puts the time of this moment into the record.
+    fn time(&mut self, time_offset: u64) {
+        self.call(HELPER_KTIME_GET_NS);
+        if time_offset != 0 {
+            self.load_immediate(1, time_offset);
+            self.registers(ADD_REGISTER, 0, 1);
+        }
+        self.add(STORE_64, RECORD, 0, offset16(TIME), 0);
     }
 
     /// Reads the registers that only the VMCB has. The pointer to the VMCB is at `pointer`.
@@ -216,13 +256,16 @@ impl Program {
     }
 }
 
-/// The instructions that write a record. The result of a clock's program is 0, so that the event itself writes nothing. That of one at a tracepoint is 1: with 0 the
-/// kernel would keep the tracepoint's record from everybody's events (`trace_call_bpf`, `kernel/trace/bpf_trace.c`).
+/// The instructions that write a record, or at a fault make one, which [`faults::at_entry`](super::faults::at_entry) writes. The result of a clock's program is 0, so that the event itself
+/// writes nothing. That of one at a tracepoint is 1: with 0 the kernel would keep the tracepoint's record from everybody's events (`trace_call_bpf`, `kernel/trace/bpf_trace.c`).
 pub fn instructions(layout: &VcpuLayout, plan: &Plan) -> Vec<Instruction> {
     let mut program = Program::default();
     program.registers(MOVE_REGISTER, CONTEXT, 1);
-    let exits = plan.exits.as_ref();
-    let unsampled = exits.map(|exits| program.count_exit(exits));
+    let unsampled = match (&plan.exits, &plan.faults) {
+        (Some(exits), _) => program.count_exit(exits),
+        (None, Some(faults)) => program.count_fault(faults),
+        (None, None) => Vec::new(),
+    };
     if let Some(host_record) = plan.host_record {
         program.host_stack(host_record, plan.outputs);
     }
@@ -232,15 +275,14 @@ pub fn instructions(layout: &VcpuLayout, plan: &Plan) -> Vec<Instruction> {
     if plan.stacks.is_some() {
         program.zero((COPIES..STACK_BYTES).step_by(8));
     }
-    if let Some(exits) = exits {
-        program.reason(exits.members);
+    if let Some(exits) = &plan.exits {
+        program.load_reason(exits.members);
+        program.add(STORE_64, RECORD, 1, offset16(GUEST_EXIT), 0);
     }
-    program.call(HELPER_KTIME_GET_NS);
-    if plan.time_offset != 0 {
-        program.load_immediate(1, plan.time_offset);
-        program.registers(ADD_REGISTER, 0, 1);
+    match &plan.faults {
+        Some(faults) => program.describe_fault(faults, plan.time_offset),
+        None => program.time(plan.time_offset),
     }
-    program.add(STORE_64, RECORD, 0, offset16(TIME), 0);
     program.vcpu(layout, plan);
     let (in_target, at_hosts): (Vec<Read>, Vec<Read>) = plan
         .reads
@@ -263,13 +305,12 @@ pub fn instructions(layout: &VcpuLayout, plan: &Plan) -> Vec<Instruction> {
         }
         None => program.immediate(MOVE_IMMEDIATE, 5, offset16(RECORD_BYTES).into()),
     }
-    program.registers(MOVE_REGISTER, 1, CONTEXT);
-    program.load_map(2, plan.outputs);
-    program.immediate(MOVE_IMMEDIATE, 3, 0);
-    program.point_to(4, 0);
-    program.call(HELPER_PERF_EVENT_OUTPUT);
-    program.land_all(unsampled.into_iter().flatten());
-    program.immediate(MOVE_IMMEDIATE, 0, exits.is_some().into());
+    match &plan.faults {
+        Some(faults) => program.await_entry(faults),
+        None => program.put_record(plan.outputs),
+    }
+    program.land_all(unsampled);
+    program.immediate(MOVE_IMMEDIATE, 0, plan.is_at_tracepoint().into());
     program.add(EXIT, 0, 0, 0, 0);
     program.0
 }

@@ -17,7 +17,7 @@ pub const CODE: usize = CPL + 1;
 pub const MP_STATE: usize = 32;
 /// `kvm_vcpu_arch.regs_avail`: which registers are valid.
 pub const AVAILABLE: usize = 40;
-/// The record's flags: [`OWN`], [`PRIVILEGE`], [`STACKS`], [`NESTED`], [`FIRST_VALUE`].
+/// The record's flags: [`OWN`], [`PRIVILEGE`], [`STACKS`], [`NESTED`], [`FAULT`], [`FAULTED`], [`WAITED`], [`FIRST_VALUE`].
 pub const FLAGS: usize = 48;
 /// The guest-virtual address of the running task; 0 if it couldn't be read.
 pub const TASK: usize = 56;
@@ -25,8 +25,14 @@ pub const TASK: usize = 56;
 pub const CODE_BASE: usize = 64;
 /// Why the vCPU has left the guest: the processor's reason, and by which instruction set reasons are named (`KVM_ISA_*`), in 4 bytes each. 0 in a record of the clock.
 pub const EXIT: usize = 72;
+/// Of a fault of guest memory: the guest-physical address; the qualification of the exit (VT-x) or the error code (SVM); and the time from the exit to the next entry.
+pub const FAULT_ADDRESS: usize = 80;
+/// See [`FAULT_ADDRESS`].
+pub const FAULT_ERROR: usize = 88;
+/// See [`FAULT_ADDRESS`].
+pub const FAULT_TIME: usize = 96;
 /// The values, [`VALUE`] bytes for each.
-pub const VALUES: usize = 80;
+pub const VALUES: usize = 104;
 /// The size of a value in the record, in bytes.
 pub const VALUE: usize = 16;
 /// The size of a record without stacks, in bytes. Only records with stacks have the following members.
@@ -63,6 +69,12 @@ pub const PRIVILEGE: i32 = 2;
 pub const STACKS: i32 = 4;
 /// A flag: the vCPU runs a nested guest, and the registers are those of the nested guest.
 pub const NESTED: i32 = 8;
+/// A flag: the record is of a fault of guest memory.
+pub const FAULT: i32 = 1 << 4;
+/// A flag: the vCPU's thread had faults of its own meanwhile, for which the host's kernel didn't wait.
+pub const FAULTED: i32 = 1 << 5;
+/// A flag: the same with a wait.
+pub const WAITED: i32 = 1 << 6;
 /// A flag: the first value was read. The flags of the other values follow.
 pub const FIRST_VALUE: i32 = 1 << 8;
 
@@ -80,11 +92,11 @@ impl<'a> Record<'a> {
         (bytes.len() >= RECORD_BYTES).then_some(Self(bytes))
     }
 
-    fn u64(&self, offset: usize) -> u64 {
+    pub(super) fn u64(&self, offset: usize) -> u64 {
         u64_at(self.0, offset).unwrap_or_default()
     }
 
-    fn has(&self, flag: i32) -> bool {
+    pub(super) fn has(&self, flag: i32) -> bool {
         self.u64(FLAGS) & u64::from(flag.cast_unsigned()) != 0
     }
 

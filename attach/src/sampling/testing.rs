@@ -8,13 +8,15 @@ use kvmprof_introspection::{
 use vm_memory::GuestAddress;
 
 use super::assembly::Range;
+use super::faults::{self, SampledFaults};
+use super::places::MAX_RANGES;
 use super::program::{self, Plan, SampledExits};
 use super::stacks::{LinuxStacks, Stacks};
-use super::{MAX_RANGES, SamplingError, VcpuLayout, error, host, pointer, reads};
+use super::{SamplingError, VcpuLayout, error, host, pointer, reads};
 use crate::host_kernel::types;
 use crate::host_kernel::vcpu_layout::State;
 use crate::kernel_memory::bpf;
-use crate::tracepoint::{ExitMembers, Member};
+use crate::tracepoint::{ExitMembers, FaultMembers, Member};
 use crate::{HostKernelError, Slot, Slots};
 
 /// Where the guest's second memory begins.
@@ -27,6 +29,7 @@ pub(crate) fn slots() -> Slots {
         bytes,
         host_address,
         is_read_only: false,
+        logs_writes: false,
     };
     Slots::new(&[
         slot(0, 64 << 20, 0x7000_0000_0000),
@@ -75,7 +78,7 @@ pub(crate) fn places() -> ProcessPlaces {
 }
 
 /// Has this host's kernel verify programs for all kinds of processors, without and with stacks: up to 8 KiB of each, 5 levels of page tables, 8
-/// ranges of memory, and the host's stacks, or at exits. Their addresses are unmapped, and they aren't run. The result is their number.
+/// ranges of memory, and the host's stacks, or at exits or faults. Their addresses are unmapped, and they aren't run. The result is their number.
 ///
 /// # Errors
 /// The kernel refuses one, or its layout isn't known.
@@ -88,19 +91,33 @@ pub fn load_programs() -> Result<usize, SamplingError> {
     let mut count = 0;
     let exits = bpf::create_map(size_of::<u64>()).map_err(error::refused)?;
     let exits = sampled_exits(exits.as_raw_fd());
+    let state = bpf::create_map(faults::STATE_BYTES).map_err(error::refused)?;
+    let faults = sampled_faults(state.as_raw_fd());
     let host_record = Some(host_record.as_raw_fd());
     for (state, with_places, stacks) in kinds() {
         layout.state = state;
-        for (host_record, exits) in [(None, None), (host_record, None), (None, Some(exits))] {
+        for (host_record, exits, faults) in [
+            (None, None, None),
+            (host_record, None, None),
+            (None, Some(exits), None),
+            (None, None, Some(faults)),
+        ] {
             let mut plan = plan(with_places);
             plan.outputs = outputs.as_raw_fd();
             plan.stacks.clone_from(&stacks);
             plan.host_record = host_record;
             plan.exits = exits;
+            plan.faults = faults;
             let record = bpf::create_map(plan.room()).map_err(error::refused)?;
             plan.record = record.as_raw_fd();
             bpf::load_for(plan.trigger(), &program::instructions(&layout, &plan))?;
             count += 1;
+            if let Some(faults) = &faults {
+                for program in [faults::at_exit(faults), faults::at_entry(&plan, faults)] {
+                    bpf::load_for(plan.trigger(), &program)?;
+                    count += 1;
+                }
+            }
         }
     }
     Ok(count)
@@ -157,7 +174,31 @@ fn sampled_exits(count: i32) -> SampledExits {
     }
 }
 
-fn plan(with_places: bool) -> Plan {
+/// One of 7 faults, as Linux 6.12 describes the tracepoint.
+pub(crate) fn sampled_faults(state: i32) -> SampledFaults {
+    let member = |offset| Member { offset, bytes: 8 };
+    let SampledExits {
+        thread,
+        vcpu,
+        period,
+        members,
+        ..
+    } = sampled_exits(-1);
+    SampledFaults {
+        thread,
+        vcpu,
+        period,
+        state,
+        exit: members,
+        fault: FaultMembers {
+            address: member(24),
+            error: member(32),
+        },
+        counts: [0x900, 0x908],
+    }
+}
+
+pub(crate) fn plan(with_places: bool) -> Plan {
     let (places, slots) = (places(), slots());
     let reads = reads(&places, &slots).into_iter();
     Plan {
@@ -171,6 +212,7 @@ fn plan(with_places: bool) -> Plan {
         stacks: None,
         host_record: None,
         exits: None,
+        faults: None,
         time_offset: 0,
     }
 }

@@ -1,5 +1,7 @@
 use kvmprof_introspection::Registers;
 
+use super::assembly::Range;
+use super::program::Source;
 use super::testing::{load_programs, places, slots};
 use super::*;
 use record::{
@@ -97,7 +99,7 @@ fn a_record_with_stacks_has_registers_and_copies() {
 /// The host's kernel itself checks every instruction.
 #[test]
 fn the_kernel_accepts_the_program() {
-    assert_eq!(load_programs().unwrap(), 15);
+    assert_eq!(load_programs().unwrap(), 30);
 }
 
 #[test]

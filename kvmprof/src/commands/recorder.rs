@@ -16,7 +16,7 @@ use kvmprof_recording::{SamplingEvent, StackParts};
 const PIECE: usize = 256 << 10;
 
 /// Guests of other programs have no counters.
-const OTHERS: &str = "The guest is another program's: besides the clock it has kvm-exits alone, if kvmprof attach has --capture kernel and the host's KVM passes its \
+const OTHERS: &str = "The guest is another program's: besides the clock it has kvm-exits and page-faults, if kvmprof attach has --capture kernel and the host's KVM passes its \
                       tracepoints (kvmprof exits says why not)";
 const NO_CLOCK: &str = "The guest's clock is off: start the guest with another --hz than 0";
 

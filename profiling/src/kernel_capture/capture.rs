@@ -1,11 +1,11 @@
-//! The events of one vCPU's thread: the clock or the exits, and the ring to which their program writes.
+//! The events of one vCPU's thread: the clock, the exits or the faults of guest memory, and the ring to which their program writes.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use kvmprof_attach::Slots;
-use kvmprof_attach::sampling::{MAX_SAMPLE_BYTES, RECORD_BYTES, SamplingHost};
+use kvmprof_attach::sampling::{MAX_SAMPLE_BYTES, Occasion, RECORD_BYTES, SamplingHost};
 use kvmprof_introspection::{GuestKnowledge, ProcessPlaces};
 use kvmprof_recording::StackParts;
 use vmm_sys_util::syscall::SyscallReturnCode;
@@ -33,14 +33,17 @@ pub enum Period {
     RunTime(u64),
     /// So many exits to KVM.
     Exits(u64),
+    /// So many faults of guest memory.
+    Faults(u64),
 }
 
 impl Period {
-    /// The number of exits; `None` for time.
-    pub(super) fn exits(self) -> Option<u64> {
+    /// What the sample is taken at.
+    fn occasion(self) -> Occasion {
         match self {
-            Self::RunTime(_) => None,
-            Self::Exits(exits) => Some(exits),
+            Self::RunTime(_) => Occasion::Event,
+            Self::Exits(exits) => Occasion::Exits(exits),
+            Self::Faults(faults) => Occasion::Faults(faults),
         }
     }
 }
@@ -72,7 +75,7 @@ pub(super) struct CaptureFiles {
     /// What runs the program.
     pub event: File,
     pub output: File,
-    /// The program and its maps.
+    /// The program and its maps, and the events of others that it needs.
     pub program: Vec<OwnedFd>,
 }
 
@@ -88,20 +91,31 @@ impl CaptureFiles {
         let output = Event::BpfOutput.open(1, thread.tid);
         let output = output.map_err(KernelCaptureError::Event)?;
         let Contents { places, stacks } = contents;
-        let (descriptor, exits) = (thread.descriptor, period.exits());
-        let program = host.program(slots, descriptor, places, stacks, exits, output.as_fd())?;
-        let event = match period {
-            Period::RunTime(time) => Event::CpuClock.open(time, thread.tid),
-            // All threads that pass the tracepoint run the program, which counts this one's exits itself.
-            Period::Exits(_) => Event::Tracepoint(host.exit_tracepoint()?).open(0, thread.tid),
+        let (descriptor, occasion) = (thread.descriptor, period.occasion());
+        let program = host.program(slots, descriptor, places, stacks, occasion, output.as_fd())?;
+        let run = |event: Event, period, program| -> io::Result<File> {
+            let event = event.open(period, thread.tid)?;
+            perf_event::run_program(&event, program)?;
+            Ok(event)
         };
+        // All threads that pass a tracepoint run its program, which ends if the thread isn't this one.
+        let others = program.others();
+        let others = others.map(|(id, program)| run(Event::Tracepoint(id), 0, program));
+        let others = others.collect::<io::Result<Vec<File>>>();
+        let others = others.map_err(KernelCaptureError::Event)?;
+        let (event, time) = match (program.tracepoint(), period) {
+            (Some(id), _) => (Event::Tracepoint(id), 0),
+            (None, Period::RunTime(time) | Period::Exits(time) | Period::Faults(time)) => {
+                (Event::CpuClock, time)
+            }
+        };
+        let event = run(event, time, program.as_fd());
         let event = event.map_err(KernelCaptureError::Event)?;
-        let set = perf_event::run_program(&event, program.as_fd());
-        set.map_err(KernelCaptureError::Event)?;
+        let others = others.into_iter().map(OwnedFd::from);
         Ok(Self {
             event,
             output,
-            program: program.into_files(),
+            program: program.into_files().into_iter().chain(others).collect(),
         })
     }
 

@@ -32,16 +32,17 @@ impl CaptureRequest {
 
     /// The request in bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let (of_exits, period) = match self.period {
-            Period::RunTime(time) => (false, time),
-            Period::Exits(exits) => (true, exits),
+        let (kind, period) = match self.period {
+            Period::RunTime(time) => (0, time),
+            Period::Exits(exits) => (1, exits),
+            Period::Faults(faults) => (2, faults),
         };
         let mut words = vec![
             number(self.vm),
             self.takes_host_stacks.into(),
             number(self.thread.descriptor),
             number(self.thread.tid),
-            of_exits.into(),
+            kind,
             period,
             u64::from(self.stacks.kernel) | u64::from(self.stacks.user) << 1,
             self.slots.iter().count() as u64,
@@ -68,9 +69,11 @@ impl CaptureRequest {
             descriptor: small(words)?,
             tid: small(words)?,
         };
-        let period = match flag(words)? {
-            false => Period::RunTime(words.next()?),
-            true => Period::Exits(words.next()?),
+        let period = match (words.next()?, words.next()?) {
+            (0, time) => Period::RunTime(time),
+            (1, exits) => Period::Exits(exits),
+            (2, faults) => Period::Faults(faults),
+            _ => return None,
         };
         let parts = words.next().filter(|parts| *parts < 4)?;
         let stacks = StackParts {
@@ -84,6 +87,8 @@ impl CaptureRequest {
                     bytes: words.next().filter(|bytes| *bytes > 0)?,
                     host_address: words.next()?,
                     is_read_only: flag(words)?,
+                    // It makes no difference to programs.
+                    logs_writes: false,
                 })
             })
             .collect();
@@ -133,6 +138,7 @@ mod tests {
             bytes: 1 << 20,
             host_address,
             is_read_only,
+            logs_writes: false,
         };
         let value = |kind, at| ValuePlace { kind, at, width: 4 };
         let places = ProcessPlaces {
@@ -178,7 +184,11 @@ mod tests {
             period: Period::Exits(97),
             ..request()
         };
-        for whole in [request(), without] {
+        let of_faults = CaptureRequest {
+            period: Period::Faults(1),
+            ..request()
+        };
+        for whole in [request(), without, of_faults] {
             let decoded = CaptureRequest::decode(&whole.encode()).unwrap();
             assert_eq!(format!("{decoded:?}"), format!("{whole:?}"));
         }

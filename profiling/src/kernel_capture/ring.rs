@@ -11,7 +11,7 @@ use kvmprof_introspection::bytes::{array_at, u32_at, u64_at};
 
 const PAGE: usize = 4096;
 /// Size of a ring in bytes, without its first page: a power of 2. It is half of the memory that a user may lock for each processor without
-/// a privilege (kernel.perf_event_mlock_kb), and holds 0.08 s of samples at 10 kHz.
+/// a privilege (kernel.perf_event_mlock_kb), and holds 0.05 s of samples at 10 kHz.
 pub const RING_BYTES: usize = 32 * PAGE;
 /// Size of a ring for records with stacks, of up to 8 KiB each.
 pub const LARGE_RING_BYTES: usize = 256 * PAGE;

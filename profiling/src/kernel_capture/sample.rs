@@ -1,8 +1,8 @@
 //! Makes samples of the records that the host's kernel has written.
 
 use kvm_bindings::KVM_MP_STATE_HALTED;
-use kvmprof_attach::HostStacks;
 use kvmprof_attach::sampling::Record;
+use kvmprof_attach::{HostStacks, Slots};
 use kvmprof_introspection::{Identity, PhysicalMemory, ProcessPlaces, Registers, ValueKind};
 use kvmprof_recording::Sample;
 
@@ -29,9 +29,20 @@ pub struct Reader<'a> {
     pub is_in_doubt: bool,
     /// The unwinder of the host's stacks, if they are taken, and the names of exits.
     pub host: Option<&'a HostStacks>,
+    /// The guest's memory.
+    pub slots: &'a Slots,
 }
 
 impl Reader<'_> {
+    /// The frame of what `record` was made at, the outermost one of its stack: an exit, or a fault of guest memory by its kind. `None` for a record of the clock.
+    pub fn occasion(&self, record: &Record<'_>) -> Option<u64> {
+        let (host, (reason, isa)) = (self.host?, record.exit()?);
+        Some(match record.fault(self.slots) {
+            Some(fault) => host.fault(fault.kind),
+            None => host.exit(reason, isa),
+        })
+    }
+
     /// Returns the sample of a record, with `host_frames` below its stack, which [`VcpuView::send`] sends. Adds the process's mappings to
     /// `ticks` when they have changed. `None` if the host's kernel didn't have the program counter, or the vCPU is gone.
     pub fn sample<M: PhysicalMemory>(
@@ -45,6 +56,7 @@ impl Reader<'_> {
         view.clear();
         (record.is_own() && !self.is_in_doubt).then_some(())?;
         let mut sample = not_started(view.vcpu, record.time());
+        sample.fault = record.fault(self.slots);
         // Registers of such a vCPU have no meaning.
         if !has_started(record.mp_state()) {
             return Some(sample);
@@ -129,10 +141,13 @@ mod tests {
 
     use kvmprof_attach::sampling::RECORD_BYTES;
     use kvmprof_attach::sampling::record::{
-        AVAILABLE, CODE_BASE, CPL, FLAGS, MP_STATE, NESTED, OWN, PRIVILEGE, RIP, VALUES,
+        AVAILABLE, CODE_BASE, CPL, EXIT, FAULT, FAULT_ADDRESS, FAULT_TIME, FLAGS, MP_STATE, NESTED,
+        OWN, PRIVILEGE, RIP, VALUES,
     };
     use kvmprof_introspection::{GuestKnowledge, ValueAt, ValueKind, ValuePlace};
-    use kvmprof_recording::{DEFAULT_STACK_FRAMES, Mode, StackEnd, StackParts};
+    use kvmprof_recording::{
+        DEFAULT_STACK_FRAMES, FaultKind, MemoryFault, Mode, StackEnd, StackParts,
+    };
     use vm_memory::{GuestAddress, GuestMemoryMmap};
 
     use super::*;
@@ -187,6 +202,7 @@ mod tests {
             held: 0,
             is_in_doubt: false,
             host: None,
+            slots: &Slots::default(),
         };
         let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 0x1000)]).unwrap();
         let knowledge = Arc::new(GuestKnowledge::unknown());
@@ -205,6 +221,27 @@ mod tests {
         let found = (sample.stack.frames(), sample.stack.kernel_end);
         assert_eq!(found, expected, "{sample:?}");
         Some(sample)
+    }
+
+    #[test]
+    fn a_sample_at_a_fault_has_the_fault() {
+        let flags = u64::from((OWN | FAULT).cast_unsigned()) | 1 << 8;
+        let of_device = record(&[
+            (FLAGS, flags),
+            (EXIT, 2 << 32 | 0x400),
+            (FAULT_ADDRESS, 0xfee0_0010),
+            (FAULT_TIME, 900),
+        ]);
+        let found = sample(Interrupted::Host, &of_device).unwrap();
+        let expected = MemoryFault {
+            address: 0xfee0_0010,
+            slot: None,
+            kind: FaultKind::Device,
+            time: 900,
+        };
+        assert_eq!((found.fault, found.pid), (Some(expected), 7));
+        let of_exit = record(&[(EXIT, 2 << 32 | 0x400)]);
+        assert_eq!(sample(Interrupted::Host, &of_exit).unwrap().fault, None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use kvmprof_recording::Ticks;
 /// The ticks of one vCPU: those with samples, and those that the thread's times explain.
 #[derive(Debug)]
 pub struct KernelTicks {
-    /// The clock's ticks; `None` while exits make ticks, each of which has a sample or is lost.
+    /// The clock's ticks; `None` while events make ticks, each of which has a sample or is lost.
     clock: Option<ClockTicks>,
     /// The samples of the host's kernel; `None` if it refuses them, so that ticks are lost.
     capture: Option<Capture>,
@@ -37,12 +37,12 @@ impl KernelTicks {
         };
         Self {
             clock: Some(clock),
-            ..Self::of_exits(capture)
+            ..Self::of_events(capture)
         }
     }
 
-    /// The ticks that are exits.
-    pub fn of_exits(capture: Option<Capture>) -> Self {
+    /// The ticks that are exits or faults of guest memory.
+    pub fn of_events(capture: Option<Capture>) -> Self {
         Self {
             clock: None,
             capture,
@@ -91,8 +91,7 @@ impl KernelTicks {
                     }
                 }
                 Entry::Sample(interrupted, record) => {
-                    let exit = reader.host.zip(record.exit());
-                    host_frames.extend(exit.map(|(host, (reason, isa))| host.exit(reason, isa)));
+                    host_frames.extend(reader.occasion(&record));
                     match reader.sample(view, interrupted, &record, host_frames, sender) {
                         None => *lost += 1,
                         sample => {
@@ -190,6 +189,7 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
+    use kvmprof_attach::Slots;
     use kvmprof_introspection::{GuestKnowledge, Registers};
     use kvmprof_recording::DEFAULT_STACK_FRAMES;
     use vm_memory::{GuestAddress, GuestMemoryMmap};
@@ -209,6 +209,7 @@ mod tests {
             held: 0,
             is_in_doubt: false,
             host: None,
+            slots: &Slots::default(),
         };
         let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 0x1000)]).unwrap();
         let knowledge = Arc::new(GuestKnowledge::unknown());

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use kvmprof_attach::HostStacks;
 use kvmprof_introspection::GuestKnowledge;
+use kvmprof_recording::EventKind;
 use kvmprof_recording::status::{
     ClockStatus, LimitsStatus, LinuxStatus, MachineStatus, Status, UnclaimedAccesses,
 };
@@ -34,8 +35,8 @@ pub struct MachineInfo {
     pub memory: Option<GuestMemory>,
     /// The host's functions, if samples have its stacks, and the names of exits, if they have these.
     pub host_stacks: Option<Arc<HostStacks>>,
-    /// Whether the host's kernel samples exits of a guest that another program runs.
-    pub samples_exits: bool,
+    /// The events at which the host's kernel samples a guest that another program runs.
+    pub events: Vec<EventKind>,
     /// The way in which ticks of halted vCPUs are counted; `None` until the host has been checked.
     pub halted_ticks: Option<HaltedTicks>,
     /// When the guest was restarted.

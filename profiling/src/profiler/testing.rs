@@ -61,7 +61,7 @@ pub fn profiler_without_threads(
         knowledge: Arc::clone(&knowledge),
         memory: Some(memory.clone()),
         host_stacks: None,
-        samples_exits: false,
+        events: Vec::new(),
         halted_ticks: None,
         restarts: Arc::default(),
     };

@@ -143,13 +143,13 @@ fn the_hosts_profiling_takes_precedence_over_the_guests() {
     assert_eq!(profiler.source(), None);
 }
 
-/// Only the host's kernel sees its exits.
+/// Nobody else sees its exits.
 #[test]
-fn a_guest_of_another_program_is_sampled_by_exits_to_kvm_at_most() {
+fn a_guest_of_another_program_is_sampled_by_what_the_hosts_kernel_sees() {
     crate::signals::block().unwrap();
-    let chosen = |samples_exits, kind: EventKind| {
+    let chosen = |events: &[EventKind], kind: EventKind| {
         let mut profiler = profiler_without_threads(1, HZ, None).0;
-        profiler.info.samples_exits = samples_exits;
+        profiler.info.events = events.to_vec();
         let recorder = profiler.opened_for(Client::Host, device::RECORDER);
         let number = kind.number().to_le_bytes();
         now(profiler.ioctl(recorder, REC_EVENT, 1, &number))?;
@@ -157,9 +157,11 @@ fn a_guest_of_another_program_is_sampled_by_exits_to_kvm_at_most() {
         Ok(profiler.source())
     };
     let exits = EventKind::KvmExits;
-    assert_eq!(chosen(true, exits), Ok(event(exits)));
-    assert_eq!(chosen(false, exits), Err(Errno::ENODEV));
-    assert_eq!(chosen(true, EventKind::Exits), Err(Errno::ENODEV));
+    assert_eq!(chosen(&[exits], exits), Ok(event(exits)));
+    assert_eq!(chosen(&[], exits), Err(Errno::ENODEV));
+    for others in [EventKind::Exits, EventKind::PageFaults] {
+        assert_eq!(chosen(&[exits], others), Err(Errno::ENODEV));
+    }
 }
 
 /// A text that would be discarded isn't made: a client can request it repeatedly.

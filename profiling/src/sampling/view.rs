@@ -168,6 +168,7 @@ impl<M: PhysicalMemory> VcpuView<M> {
             stack: self.stack.summary(),
             preemption: identity.preemption,
             lock,
+            fault: None,
             inner_tid,
             started: identity.started,
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{LockOwner, LockWait, Preemption, Sample};
+use crate::{FaultKind, LockOwner, LockWait, MemoryFault, Preemption, Sample};
 
 use super::varint::{Numbers, push, push_comm, push_flags, push_signed};
 
@@ -14,6 +14,9 @@ mod record {
     pub const LOCK: u8 = 2;
     /// The id of the sample's thread in its innermost pid namespace, from this sample on; 0 if it has none.
     pub const INNER_TID: u8 = 3;
+    /// The fault of guest memory that the sample is: its kind, a byte; where its memory slot begins, and 1, 0 without a slot; how far behind that its address
+    /// is; its time in ns.
+    pub const FAULT: u8 = 4;
 }
 
 /// In a lock's flags: its owner follows.
@@ -44,6 +47,10 @@ impl DetailsEncoder {
         if let Some(lock) = &sample.lock {
             self.begin(record::LOCK, index);
             push_lock(&mut self.bytes, lock);
+        }
+        if let Some(fault) = &sample.fault {
+            self.begin(record::FAULT, index);
+            push_fault(&mut self.bytes, fault);
         }
         let thread = (sample.pid, sample.tid);
         if sample.inner_tid != self.inner_tids.get(&thread).copied() {
@@ -94,11 +101,20 @@ fn push_lock(bytes: &mut Vec<u8>, lock: &LockWait) {
     }
 }
 
+fn push_fault(bytes: &mut Vec<u8>, fault: &MemoryFault) {
+    bytes.push(fault.kind as u8);
+    push(bytes, fault.slot.map_or(0, |slot| slot.saturating_add(1)));
+    let begin = fault.slot.unwrap_or_default();
+    push(bytes, fault.address.wrapping_sub(begin));
+    push(bytes, fault.time);
+}
+
 /// The contents of a record.
 #[derive(Clone, Copy, Debug)]
 enum Detail {
     Preemption(Preemption),
     Lock(LockWait),
+    Fault(MemoryFault),
     InnerTid(Option<i32>),
 }
 
@@ -136,6 +152,7 @@ impl<'a> DetailsReader<'a> {
                     self.preemption.insert(sample.vcpu, preemption);
                 }
                 Detail::Lock(lock) => sample.lock = Some(lock),
+                Detail::Fault(fault) => sample.fault = Some(fault),
                 Detail::InnerTid(Some(own)) => _ = self.inner_tids.insert(thread, own),
                 Detail::InnerTid(None) => _ = self.inner_tids.remove(&thread),
             }
@@ -161,6 +178,7 @@ impl<'a> DetailsReader<'a> {
                 Detail::Preemption(*Preemption::ALL.get(number)?)
             }
             record::LOCK => Detail::Lock(decode_lock(&mut self.numbers)?),
+            record::FAULT => Detail::Fault(decode_fault(&mut self.numbers)?),
             record::INNER_TID => {
                 let own: i32 = self.numbers.next_as()?;
                 Detail::InnerTid(Some(own).filter(|own| *own > 0))
@@ -170,6 +188,18 @@ impl<'a> DetailsReader<'a> {
         self.next = Some((index, detail));
         Some(())
     }
+}
+
+fn decode_fault(numbers: &mut Numbers<'_>) -> Option<MemoryFault> {
+    let kind = FaultKind::from_number(numbers.byte()?);
+    let slot = numbers.next()?.checked_sub(1);
+    let within = numbers.next()?;
+    Some(MemoryFault {
+        address: slot.unwrap_or_default().wrapping_add(within),
+        slot,
+        kind,
+        time: numbers.next()?,
+    })
 }
 
 fn decode_lock(numbers: &mut Numbers<'_>) -> Option<LockWait> {
@@ -213,18 +243,32 @@ mod tests {
         });
         let lock = (any::<u64>(), prop::option::of(owner));
         let lock = lock.prop_map(|(address, owner)| LockWait { address, owner });
+        let kind = prop::sample::select(FaultKind::ALL.to_vec());
+        let slot = prop::option::of(0..u64::MAX);
+        let fault = (any::<u64>(), slot, kind, any::<u64>());
+        let fault = fault.prop_map(|(address, slot, kind, time)| MemoryFault {
+            address,
+            slot,
+            kind,
+            time,
+        });
+        let found = (prop::option::of(lock), prop::option::of(fault));
         let preemption = prop::sample::select(Preemption::ALL.to_vec());
         let thread = (0..3_i32, 0..2_i32, prop::option::of(1..4_i32));
-        let sample = (0..3_u16, preemption, prop::option::of(lock), thread);
-        let sample = sample.prop_map(|(vcpu, preemption, lock, (pid, tid, inner_tid))| Sample {
-            vcpu,
-            pid,
-            tid,
-            preemption,
-            lock,
-            inner_tid,
-            ..Sample::default()
-        });
+        let sample = (0..3_u16, preemption, found, thread);
+        let sample =
+            sample.prop_map(
+                |(vcpu, preemption, (lock, fault), (pid, tid, inner_tid))| Sample {
+                    vcpu,
+                    pid,
+                    tid,
+                    preemption,
+                    lock,
+                    fault,
+                    inner_tid,
+                    ..Sample::default()
+                },
+            );
         prop::collection::vec(sample, 0..40)
     }
 

@@ -214,7 +214,7 @@ fn what_needs_kvmprofs_own_vmm_is_refused() {
         let file = attached.folder().join("events").display().to_string();
         let words = ["--event", "exits:1", "--output", &file, "--seconds", "1"];
         let ran = attached.command("record", &words);
-        ran.assert_refused(1, &["kvm-exits alone", "kvmprof attach"]);
+        ran.assert_refused(1, &["kvm-exits and page-faults", "kvmprof attach"]);
         for action in ["pause", "resume", "power-button", "reset", "stop"] {
             let ran = attached.command("control", &[action]);
             ran.assert_refused(1, &["another program's", "kvmprof attach"]);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use kvmprof_attach::remote::{self, Guest, StandStill, Tracer};
 use kvmprof_attach::sampling::{RecordForm, SamplingHost};
-use kvmprof_attach::tracepoint::ExitTracepoint;
+use kvmprof_attach::tracepoint::{ExitTracepoint, FaultTracepoints, TracepointError};
 use kvmprof_attach::tracer::{ThreadCode, TracedVcpu};
 use kvmprof_attach::{
     AttachError, AttachedMemory, HostKernel, HostStacks, Machine, OpenHostStacks,
@@ -42,8 +42,8 @@ pub struct Attachment {
     pub(super) records: Option<RecordForm>,
     /// The functions of the host and the names of exits, if records have either.
     pub(super) host_stacks: Option<OpenHostStacks>,
-    /// Whether the host's kernel samples exits.
-    pub(super) samples_exits: bool,
+    /// The events at which the host's kernel takes samples.
+    pub(super) events: Vec<EventKind>,
 }
 
 /// The files of `/proc` about a vCPU's thread. They stay that thread's: they can't be read any more once it has ended.
@@ -102,9 +102,16 @@ impl Attachment {
             .then(|| HostStacks::open(pid))
             .transpose()
             .map_err(AttachedError::HostStacks)?;
-        let exits = takes_records.then(exit_tracepoint).flatten();
+        let mut events = Vec::new();
+        let exits = takes_records
+            .then(|| tracepoints(EventKind::KvmExits, ExitTracepoint::read, &mut events))
+            .flatten();
+        // A fault begins at an exit.
+        let faults = (exits.is_some())
+            .then(|| tracepoints(EventKind::PageFaults, FaultTracepoints::read, &mut events))
+            .flatten();
         let captures = takes_records
-            .then(|| captures(&memory, vcpus, host_stacks.is_some(), exits.clone()))
+            .then(|| captures(&memory, vcpus, host_stacks.is_some(), exits.clone(), faults))
             .transpose()?;
         if let Some(exits) = &exits {
             host_stacks = Some(
@@ -136,7 +143,7 @@ impl Attachment {
             helper: Arc::new(helper),
             records,
             host_stacks,
-            samples_exits: exits.is_some(),
+            events,
         })
     }
 
@@ -194,14 +201,26 @@ fn vcpus_with_threads(machine: &Machine) -> Vec<VcpuThreadId> {
     with_thread.collect()
 }
 
-/// The tracepoint of exits, by which the host's kernel can sample them; `None` if it can't.
-fn exit_tracepoint() -> Option<ExitTracepoint> {
-    let found = match unavailable(EventKind::KvmExits) {
-        None => ExitTracepoint::read().map_err(|error| error.to_string()),
+/// What the host's kernel samples events of this `kind` by, as `read` reads it; the kind is added to `events` then. `None` if it can't.
+fn tracepoints<T>(
+    kind: EventKind,
+    read: impl FnOnce() -> Result<T, TracepointError>,
+    events: &mut Vec<EventKind>,
+) -> Option<T> {
+    let found = match unavailable(kind) {
+        None => read().map_err(|error| error.to_string()),
         Some(why) => Err(why),
     };
-    let found = found.inspect_err(|why| log::debug!("Exits of the guest can't be sampled: {why}"));
-    found.ok()
+    match found {
+        Ok(found) => {
+            events.push(kind);
+            Some(found)
+        }
+        Err(why) => {
+            log::debug!("The guest can't be sampled by {}: {why}", kind.name());
+            None
+        }
+    }
 }
 
 /// What has the host's kernel take samples of these vCPUs.
@@ -210,10 +229,12 @@ fn captures(
     vcpus: Vec<VcpuThreadId>,
     takes_host_stacks: bool,
     exits: Option<ExitTracepoint>,
+    faults: Option<FaultTracepoints>,
 ) -> Result<TracedCaptures, AttachedError> {
     let host = SamplingHost::attached(memory)
         .map_err(|error| AttachedError::Capture(error.into()))?
         .with_records_of_host_stacks(takes_host_stacks)
-        .with_exits(exits);
+        .with_exits(exits)
+        .with_faults(faults);
     Ok(TracedCaptures::new(host, Arc::clone(memory), vcpus))
 }

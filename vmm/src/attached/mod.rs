@@ -204,7 +204,7 @@ impl Opened {
             helper,
             records,
             host_stacks,
-            samples_exits,
+            events,
         } = self.attachment;
         let host_stacks = host_stacks.map(|open| Arc::new(open.read()));
         let (kernel, build) = sorted(self.kernel, self.files)?;
@@ -231,7 +231,7 @@ impl Opened {
         let restarts = restart.times();
         let info = MachineInfo {
             host_stacks,
-            samples_exits,
+            events,
             ..machine_info(&machine, &guest.control, &knowledge, restarts)
         };
         let [memory, modules] = guest.others;
@@ -320,7 +320,7 @@ fn machine_info(
         knowledge: Arc::clone(knowledge),
         memory: None,
         host_stacks: None,
-        samples_exits: false,
+        events: Vec::new(),
         halted_ticks: Some(HaltedTicks::AtWakeUp),
         restarts,
     }

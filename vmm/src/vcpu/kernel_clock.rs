@@ -1,4 +1,4 @@
-//! The clock of a vCPU whose samples the host's kernel takes, without an exit for each sample, or at one of every N exits to KVM if another program runs the vCPU. The samples wait in a ring until the vCPU's
+//! The clock of a vCPU whose samples the host's kernel takes, without an exit for each sample, or at one of every N exits to KVM or faults of guest memory if another program runs the vCPU. The samples wait in a ring until the vCPU's
 //! thread takes them: when an alarm of its own run time rings, or on request. If another program runs the vCPU, a thread for the vCPU takes them
 //! from time to time.
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use kvm_ioctls::VcpuFd;
 use kvmprof_attach::Slots;
 use kvmprof_introspection::{PhysicalMemory, ProcessPlaces, Registers, ValueKind};
-use kvmprof_recording::StackParts;
+use kvmprof_recording::{EventKind, StackParts};
 
 use super::access::Presence;
 use super::batches::{batch_ns, pause_ns};
@@ -180,7 +180,7 @@ impl KernelClock {
         self.is_alone() || can_serve(found.places.as_ref(), setting, has_stacks)
     }
 
-    /// Makes ticks for `setting` from now on, by `source`: an event is exits to KVM, of a clock that is alone. `slots` are those of the guest's memory. False if the
+    /// Makes ticks for `setting` from now on, by `source`: an event is exits to KVM or faults of guest memory, of a clock that is alone. `slots` are those of the guest's memory. False if the
     /// host's kernel refuses that, and the clock isn't alone.
     pub fn start(
         &mut self,
@@ -203,7 +203,7 @@ impl KernelClock {
                 let grid = Grid::new(aligned_start(now, hz), hz, None);
                 KernelTicks::of_clock(grid, now, times, capture)
             }
-            TickSource::Event(_) => KernelTicks::of_exits(capture),
+            TickSource::Event(_) => KernelTicks::of_events(capture),
         };
         self.running = Some(Running {
             source,
@@ -346,6 +346,7 @@ impl KernelClock {
             held,
             is_in_doubt,
             host: self.opener.form().host_stacks(),
+            slots: &running.slots,
         };
         let taken = running.ticks.take(&reader, || self.times(), view, ticks);
         self.running = Some(running);
@@ -379,7 +380,7 @@ impl KernelClock {
         let time = match period(running.source) {
             Period::RunTime(time) => time,
             // Nobody knows how often the guest exits.
-            Period::Exits(_) => 0,
+            Period::Exits(_) | Period::Faults(_) => 0,
         };
         Some(Duration::from_nanos(pause_ns(time, room)))
     }
@@ -409,6 +410,9 @@ impl KernelClock {
 fn period(source: TickSource) -> Period {
     match source {
         TickSource::Clock(hz) => Period::RunTime(Grid::new(0, hz, None).period()),
+        TickSource::Event(event) if event.kind() == EventKind::PageFaults => {
+            Period::Faults(event.period())
+        }
         TickSource::Event(event) => Period::Exits(event.period()),
     }
 }

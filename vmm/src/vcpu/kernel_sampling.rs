@@ -69,6 +69,7 @@ fn slots(memory: &GuestMemory) -> Slots {
         bytes: region.len(),
         host_address: region.as_ptr() as u64,
         is_read_only: false,
+        logs_writes: false,
     };
     let slots: Vec<Slot> = memory.iter().map(slot).collect();
     // Regions of one memory don't overlap.

@@ -219,7 +219,7 @@ impl Opened {
             knowledge,
             memory: Some(machine.memory.clone()),
             host_stacks: self.host_stacks,
-            samples_exits: false,
+            events: Vec::new(),
             halted_ticks: None,
             restarts: Arc::default(),
         };

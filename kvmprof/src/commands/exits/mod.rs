@@ -35,7 +35,7 @@ use super::sandbox::SandboxMode;
 use super::targets;
 pub use document::document;
 use explore::explore;
-pub use tables::write as write_tables;
+pub use tables::{duration, write as write_tables};
 
 /// The pause between two looks whether the VMM has ended.
 const LOOK: Duration = Duration::from_millis(250);

@@ -49,8 +49,8 @@ pub struct RecordingOptions {
     pub pid: Vec<i32>,
     /// Sample one of every N events of a vCPU instead of by the clock, to see what causes them. Exits of the guest to
     /// kvmprof: exits:N (all of them), port:N, port-read:N, port-write:N, mmio:N, mmio-read:N, mmio-write:N. What the host's
-    /// kernel counts: halt:N, page-faults:N (of guest memory), kvm-exits:N (all exits to KVM, also of guests of other programs),
-    /// guest-time:1ms. What its processor counts: cycles:N, instructions:N, branches:N, branch-misses:N, cache-references:N, cache-misses:N. If not
+    /// kernel counts: halt:N, guest-time:1ms; also of guests of other programs page-faults:N (of guest memory) and kvm-exits:N (all exits to KVM).
+    /// What its processor counts: cycles:N, instructions:N, branches:N, branch-misses:N, cache-references:N, cache-misses:N. If not
     /// given, by whatever the guest is sampled by already, else by the clock
     #[arg(long, value_name = "EVENT:N")]
     pub event: Option<SamplingEvent>,

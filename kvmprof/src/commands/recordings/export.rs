@@ -8,12 +8,12 @@ use anyhow::Context;
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 
-use super::InputArguments;
 use super::input::Input;
 use super::output::{
     NO_OUTPUT, Naming, check_output, is_packed_name, is_standard, unwritten, write_to,
 };
 use super::output_limit::OutputLimit;
+use super::{InputArguments, faults};
 use crate::commands::other_program::become_program;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_report::export::{Events, Format, Source};
@@ -23,6 +23,8 @@ use kvmprof_report::export::{Events, Format, Source};
 enum SelectedFormat {
     /// This program.
     Own(Format),
+    /// This program: the pages of guest memory that were touched.
+    Pages,
     /// kvmprof-collect, which has a writer of Parquet files.
     Parquet,
 }
@@ -32,7 +34,8 @@ impl ValueEnum for SelectedFormat {
         static ALL: LazyLock<Vec<SelectedFormat>> = LazyLock::new(|| {
             let own = Format::value_variants().iter();
             let own = own.map(|format| SelectedFormat::Own(*format));
-            own.chain([SelectedFormat::Parquet]).collect()
+            own.chain([SelectedFormat::Pages, SelectedFormat::Parquet])
+                .collect()
         });
         &ALL
     }
@@ -40,6 +43,9 @@ impl ValueEnum for SelectedFormat {
     fn to_possible_value(&self) -> Option<PossibleValue> {
         match self {
             Self::Own(format) => format.to_possible_value(),
+            Self::Pages => Some(PossibleValue::new("pages").help(
+                "The pages of guest memory that were touched, in this order: address, bytes, begin of the memory slot; of a recording by page-faults:1",
+            )),
             Self::Parquet => Some(PossibleValue::new("parquet").help(
                 "Parquet files, as kvmprof collect writes them; --output is a folder, and kvmprof-collect has to be installed",
             )),
@@ -88,16 +94,23 @@ impl Command for ExportArguments {
     /// Reads the recording and writes it in the other format.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let output = self.output.as_deref().unwrap_or(Path::new("-"));
-        let SelectedFormat::Own(format) = self.format else {
+        if self.format == SelectedFormat::Parquet {
             let words = self.words_for_collector()?;
             match become_program("kvmprof-collect", &words, "build all programs")? {}
-        };
+        }
         if self.window.is_some() || self.host.is_some() || self.guest.is_some() {
             return Err(usage(
                 "--window, --host and --guest are for --format parquet",
             ));
         }
         check_output(output, &[&self.file], Naming::output(self.force))?;
+        let SelectedFormat::Own(format) = self.format else {
+            let pages = faults::all_pages(&self.input, &self.file, console)?;
+            let shown = console.data();
+            let packed = is_packed_name(output);
+            write_to(output, packed, shown, |out| Ok(pages.write_list(out)?))?;
+            return Ok(ExitStatus::SUCCESS);
+        };
         let mut events = Events::new(self.limit.bytes());
         let Input {
             recording,

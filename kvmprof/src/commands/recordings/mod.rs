@@ -3,6 +3,7 @@
 mod debuginfod;
 mod diff;
 mod export;
+mod faults;
 mod flamegraph;
 mod html;
 mod input;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::faults::{self, Shown};
 use super::input::TaskInput;
 use super::output_limit::within;
 use super::{InputArguments, OutputLimit};
@@ -55,8 +56,14 @@ pub struct ReportArguments {
     /// those of which the middle is in it.
     #[arg(long, conflicts_with_all = ["by", "sort", "callers", "callees", "tasks"])]
     exits: bool,
+    /// Show the faults of guest memory instead of the tables: what they were, how long they took, who made them, and the pages that were touched
+    ///
+    /// This needs a recording with --event page-faults:N of a guest of another VMM. Of several recordings each has tables of its own, and the
+    /// pages that it has in common with the first one are counted.
+    #[arg(long, conflicts_with_all = ["by", "sort", "callers", "callees", "tasks", "exits"])]
+    faults: bool,
     /// Show the call tree instead of the tables, from the processes inwards; frames with less than 1 % are left out
-    #[arg(long, conflicts_with_all = ["by", "sort", "callers", "callees", "json", "top", "tasks", "exits"])]
+    #[arg(long, conflicts_with_all = ["by", "sort", "callers", "callees", "json", "top", "tasks", "exits", "faults"])]
     tree: bool,
 }
 
@@ -68,6 +75,13 @@ impl Command for ReportArguments {
         }
         if self.exits {
             return self.show_exits(console);
+        }
+        if self.faults {
+            let shown = Shown {
+                rows: self.most_rows(),
+                json: self.tables.rows.json,
+            };
+            return faults::show(&self.input, &self.files, self.limit, &shown, console);
         }
         let by_parts = self.tables.need_parts().then_some(self.limit);
         let profile = self.input.open_grouped(&self.files, by_parts, console)?;

@@ -229,7 +229,7 @@ impl Context<'_> {
     /// Checks that a further consumer may count the ticks of `source`.
     ///
     /// # Errors
-    /// ENODEV for an event that this host doesn't count, of a guest that another program runs any but exits to KVM; EBUSY while something else
+    /// ENODEV for an event that this host doesn't count, of a guest that another program runs most; EBUSY while something else
     /// makes the ticks, or the clock at another rate.
     pub fn can_count(&self, source: TickSource) -> Result<(), Errno> {
         if let TickSource::Event(event) = source {
@@ -248,7 +248,7 @@ impl Context<'_> {
     pub fn has_event(&self, kind: EventKind) -> Result<(), Errno> {
         match self.machine.devices {
             Some(_) => check_event(kind),
-            None if kind == EventKind::KvmExits && self.machine.samples_exits => Ok(()),
+            None if self.machine.events.contains(&kind) => Ok(()),
             None => Err(Errno::ENODEV),
         }
     }

@@ -47,22 +47,39 @@ note_time() { read -r now _ </proc/uptime && echo "$now" >>"$LAB_OUT/$1.times"; 
 # asked: how often the guest has said so.
 asked() { grep -c '^asked' "$console"; }
 
-# record_exits NAME PERIOD [--exits]: samples one of so many exits while known processes make some; with --exits these are counted, too, by the recording and beside it, as soon
-# as it has their program's file and so whole stacks.
-record_exits() {
-    kvmprof record "$machine" --event "kvm-exits:$2" $3 --output "$LAB_OUT/$1.kvmprof" >"$LAB_OUT/$1.said" 2>&1 3>&- &
+# start_recording NAME EVENT [--exits]: samples one of so many events, and waits until it does. Each look makes an event that is rare otherwise.
+page=2048
+start_recording() {
+    kvmprof record "$machine" --event "$2" $3 --output "$LAB_OUT/$1.kvmprof" >"$LAB_OUT/$1.said" 2>&1 3>&- &
     recording=$!
     # The file has its name once there are samples.
     until [ -s "$LAB_OUT/$1.kvmprof" ]; do
         [ -e "/proc/$recording/exe" ] || fail 84 "kvmprof record ended: $(cat "$LAB_OUT/$1.said")"
+        if [ "$2" = page-faults:1 ]; then
+            tell "warm $page"
+            page=$((page + 1))
+            usleep 450000
+        fi
         usleep 50000
     done
+}
+
+# end_recording NAME
+end_recording() {
+    kill -TERM $recording
+    wait $recording || fail 83 "kvmprof record failed: $(cat "$LAB_OUT/$1.said")"
+}
+
+# record_exits NAME PERIOD [--exits]: samples one of so many exits while known processes make some; with --exits these are counted, too, by the recording and beside it, as soon
+# as it has their program's file and so whole stacks.
+record_exits() {
+    start_recording "$1" "kvm-exits:$2" $3
     if [ "$3" ]; then
         until kvmprof export --format folded "$LAB_OUT/$1.kvmprof" 2>/dev/null 3>&- | grep -q ';main;'; do
             before=$(asked)
             tell ask
             until [ "$(asked)" -gt "$before" ]; do
-                is_over && fail 79 "over before the program's file was read"
+                is_over && fail 78 "over before the program's file was read"
                 alive "asked $before times"
                 usleep 50000
             done
@@ -78,10 +95,22 @@ record_exits() {
         counted
         note_time beside
     fi
-    kill -TERM $recording
-    wait $recording || fail 83 "kvmprof record failed: $(cat "$LAB_OUT/$1.said")"
+    end_recording "$1"
     [ -z "$3" ] || kvmprof report --exits --json "$LAB_OUT/$1.kvmprof" >"$LAB_OUT/recorded.json" 2>"$LAB_OUT/recorded.said" ||
         fail 80 "kvmprof report failed: $(cat "$LAB_OUT/recorded.said")"
+}
+
+# record_faults: samples each fault of guest memory, of pages that the host makes one by one.
+record_faults() {
+    echo never >/sys/kernel/mm/transparent_hugepage/enabled
+    start_recording touch page-faults:1
+    tell touch
+    says 'touch pages'
+    end_recording touch
+    kvmprof report --faults --json "$LAB_OUT/touch.kvmprof" >"$LAB_OUT/faults.json" 2>"$LAB_OUT/faults.said" &&
+        kvmprof report --faults "$LAB_OUT/touch.kvmprof" >"$LAB_OUT/faults.table" 2>>"$LAB_OUT/faults.said" &&
+        kvmprof export --format pages "$LAB_OUT/touch.kvmprof" --output "$LAB_OUT/pages" 2>>"$LAB_OUT/faults.said" ||
+        fail 79 "kvmprof reports no faults: $(cat "$LAB_OUT/faults.said")"
 }
 
 # scheduled NAME PROCESS: notes what the scheduler has counted of the vCPUs' threads: the times for which they ran and waited, and the number of turns.
@@ -121,7 +150,7 @@ shared() {
 }
 
 # Without a tracefs it says so.
-start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --cpus 2 --memory 512M --hz 0 --cmdline "console=ttyS0 $quick nokaslr"
+start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --cpus 2 --memory 512M --hz 0 --cmdline "console=ttyS0 $quick nokaslr memmap=16M\$0x18000000"
 says 'workload running'
 umount /sys/kernel/tracing /sys/kernel/debug/tracing 2>/dev/null
 kvmprof exits "$machine" --seconds 1 2>"$LAB_OUT/unmounted.said" 3>&-
@@ -176,6 +205,7 @@ echo "$machine $hogs" >"$LAB_OUT/known.pids"
 # Each exit is a sample, more than the emulated host can take; and so few that it can.
 record_exits all 1
 record_exits some 7 --exits
+record_faults
 
 count_exits many $machine
 tell many

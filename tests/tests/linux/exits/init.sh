@@ -1,5 +1,5 @@
 echo workload running
-while read -r word; do
+while read -r word number; do
     case $word in
     # Exits of several kinds: of ports, of the timer, and halts.
     work)
@@ -10,6 +10,9 @@ while read -r word; do
     # The program's file is read while it runs, which is longer than its samples wait.
     ask) ports 100 ask && echo asked ;;
     all | some) ports 400 && sleep 2 && ports 1100 && echo "$word" ports ;;
+    # Pages of reserved memory, which nobody has touched: one, and some.
+    warm) first_touch "$number" 1 ;;
+    touch) first_touch 0 1024 && echo touch pages ;;
     many) ports && echo many ports ;;
     # A loop on each vCPU.
     busy)

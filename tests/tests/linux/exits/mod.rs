@@ -1,6 +1,7 @@
-//! `kvmprof exits` of a guest, and samples of its exits, side by side with the host's `perf kvm stat`: both count from one moment at which no vCPU runs to another. Waits for processors are
+//! `kvmprof exits` of a guest, and samples of its exits and of its faults of memory, side by side with the host's `perf kvm stat`: both count from one moment at which no vCPU runs to another. Waits for processors are
 //! compared with what the host's scheduler counts. The host is Debian's, with SVM.
 
+mod faults;
 mod interrupts;
 mod recorded;
 mod shared;
@@ -14,6 +15,7 @@ use kvmprof_tests::linux::{Finished, Program, Scenario, debian, guest_init, gues
 use serde_json::Value;
 
 use super::attach::ONE;
+use faults::{faults_are_the_pages_that_the_guest_touches_first, tables_and_lists_have_all_faults};
 use interrupts::interrupts_are_those_of_the_hosts_tracer;
 use recorded::a_recording_has_what_is_counted_beside_it;
 use shared::vcpus_take_the_time_of_another_guest;
@@ -40,9 +42,11 @@ kvmprof_tests::in_each_kernel! {
     each_exit_is_a_sample_with_its_reason
     exits_of_all_processes_are_all_exits
     exits_of_processes_are_those_that_the_guest_counts
+    faults_are_the_pages_that_the_guest_touches_first
     interrupts_are_those_of_the_hosts_tracer
     port_writes_are_those_that_the_guest_counts
     samples_of_exits_have_stacks
+    tables_and_lists_have_all_faults
     tables_have_what_documents_have
     vcpus_take_the_time_of_another_guest
     waits_are_those_that_the_scheduler_counts
@@ -56,7 +60,8 @@ fn program() -> Program {
 
 fn run(series: &str) -> Finished {
     once(&format!("exits-{series}"), || {
-        let init = guest_init(include_str!("init.sh"), &[("ports", &program())]);
+        let programs = [("ports", &program()), ("first_touch", &faults::program())];
+        let init = guest_init(include_str!("init.sh"), &programs);
         Scenario::new()
             .memory(4096)
             .host_kernel(debian(series))

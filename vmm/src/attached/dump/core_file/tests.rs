@@ -12,6 +12,7 @@ fn slots(ranges: &[(u64, u64)]) -> Slots {
         bytes: *bytes,
         host_address: 0,
         is_read_only: false,
+        logs_writes: false,
     });
     Slots::new(&slots.collect::<Vec<_>>()).unwrap()
 }
