@@ -74,12 +74,12 @@ pub mod parts {
     pub use crate::image::kallsyms::names_of_variables;
     pub use crate::image::{KernelImage, Vmlinux};
     pub use crate::linux::{
-        ProcessMemory, SpaceMemory, kernel_orc, kernel_release, kernel_symbols, python_of_version,
-        v8_of_node,
+        ProcessMemory, SpaceMemory, hotspot_of_jdk_25, kernel_orc, kernel_release, kernel_symbols,
+        python_of_version, v8_of_node,
     };
     pub use crate::unwind::{
-        BareFrame, Base, CodeRules, Executed, KernelUnwinder, Kind, LanguageFrames, OrcFormat,
-        PagedMemory, UserRegisters,
+        BareFrame, Base, CodeRules, Executed, KernelUnwinder, Kind, LanguageFrames, MAX_INLINED,
+        OrcFormat, PagedMemory, UserRegisters,
     };
 }
 

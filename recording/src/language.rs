@@ -8,17 +8,20 @@ pub enum Language {
     Python = 1,
     /// JavaScript, as V8 executes it.
     JavaScript = 2,
+    /// Java, and what else is compiled for its virtual machine, as HotSpot executes it.
+    Java = 3,
 }
 
 impl Language {
     /// All languages.
-    pub const ALL: [Self; 2] = [Self::Python, Self::JavaScript];
+    pub const ALL: [Self; 3] = [Self::Python, Self::JavaScript, Self::Java];
 
     /// Its name in reports and recordings.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Python => "python",
             Self::JavaScript => "javascript",
+            Self::Java => "java",
         }
     }
 }

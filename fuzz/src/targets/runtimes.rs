@@ -1,6 +1,7 @@
 //! The memory of a process that seems to have a language's runtime: its threads, frames, functions and names. The input has a version, then
 //! the memory.
 
+mod java;
 mod javascript;
 
 use kvmprof_introspection::ProcessRuntime;
@@ -10,7 +11,8 @@ use kvmprof_recording::file::LanguageFunction;
 
 use crate::input::Input;
 
-/// A version for each way to walk frames of Python. Those that describe themselves are walked as 3.12. Versions of Node.js follow.
+/// A version for each way to walk frames of Python. Those that describe themselves are walked as 3.12. Versions of Node.js follow, then
+/// one of the JDK.
 const VERSIONS: [u32; 4] = [0x030b_02f0, 0x030c_01f0, 0x030a_00f0, 0x0309_12f0];
 /// Where the memory begins.
 const BASE: u64 = 0x1000;
@@ -45,9 +47,13 @@ impl ProcessMemory for Bytes<'_> {
 /// Walks the frames, and reads the names of what is met.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
-    let version = usize::from(input.u8()) % (VERSIONS.len() + javascript::VERSIONS.len());
+    let others = VERSIONS.len() + javascript::VERSIONS.len();
+    let version = usize::from(input.u8()) % (others + 1);
     let Some(version) = VERSIONS.get(version) else {
-        return javascript::run(version - VERSIONS.len(), input.rest());
+        return match version == others {
+            true => java::run(input.rest()),
+            false => javascript::run(version - VERSIONS.len(), input.rest()),
+        };
     };
     let runtime = python_of_version(*version, BASE).unwrap();
     let process = ProcessRuntime::new(runtime, 0, 0x1000, 1);
@@ -72,8 +78,8 @@ fn check(functions: &[LanguageFunction], frames: usize) {
     }
 }
 
-/// A thread of each version with three frames, in two calls of the interpreter, of one function with a name; those of Node.js have
-/// two frames.
+/// A thread of each version with three frames, in two calls of the interpreter, of one function with a name; those of Node.js and of the
+/// JDK have two frames.
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("linked", linked()),
@@ -81,6 +87,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("single", single()),
         ("held", held()),
         ("javascript", javascript::seed()),
+        ("java", java::seed()),
     ]
 }
 

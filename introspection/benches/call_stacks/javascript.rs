@@ -64,6 +64,7 @@ impl JavaScriptFrames {
                 sp: bp - 0x20,
                 bp,
                 is_generated: true,
+                ..BareFrame::default()
             };
             let executed = self.process.executed(frame, &mut memory);
             matches!(executed, Executed::Function(_))

@@ -2,6 +2,7 @@
 //! synthetic; the unwind table is as large as a distribution kernel's.
 #![expect(clippy::unwrap_used, reason = "a benchmark fails like a test")]
 
+mod java;
 mod javascript;
 mod python;
 mod stacks;
@@ -18,6 +19,7 @@ use kvmprof_introspection_fixtures::linux_guest::{
 };
 use kvmprof_introspection_fixtures::modules::{START, TestModule};
 
+use java::JavaFrames;
 use javascript::JavaScriptFrames;
 use python::PythonFrames;
 use stacks::DeepStacks;
@@ -77,6 +79,8 @@ fn main() -> anyhow::Result<()> {
     );
     let mut javascript = JavaScriptFrames::new(FRAMES);
     measure("functions of JavaScript", 5.0, || javascript.walk())?;
+    let mut java = JavaFrames::new(FRAMES);
+    measure("methods of Java", 40.0, || java.walk())?;
     measure_modules()?;
     measure_looks()
 }

@@ -55,8 +55,8 @@ pub use processes::{
     ProcessFate, ProcessInstance, ProcessMap, ProcessOrigin, UnwinderSlot, labels_of_group,
 };
 pub use runtimes::{
-    ProcessMemory, ProcessRuntime, ProgramFile, Runtime, SpaceMemory, python_of_version,
-    recognize as recognize_runtime, v8_of_node,
+    ProcessMemory, ProcessRuntime, ProgramFile, Runtime, SpaceMemory, hotspot_of_jdk_25,
+    python_of_version, recognize as recognize_runtime, v8_of_node,
 };
 pub use stacks::find as kernel_orc;
 pub use tasks::{TaskReader, TaskScope};

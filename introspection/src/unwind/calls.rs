@@ -97,10 +97,10 @@ pub fn without_frame(
     let before = memory.code_before(frame.ip)?;
     // The number of words between the stack pointer and the return address, and whether the first one is RBP.
     let (words, has_bp) = match next {
-        // RET. PUSH %rbp; MOV %rsp,%rbp.
-        [0xc3, ..] | [0x55, 0x48, 0x89, 0xe5, ..] => (0, false),
+        // RET. PUSH %rbp; MOV %rsp,%rbp, which has two encodings.
+        [0xc3, ..] | [0x55, 0x48, 0x89, 0xe5, ..] | [0x55, 0x48, 0x8b, 0xec, ..] => (0, false),
         [a, b, c, d, 0x55, 0x48, 0x89, 0xe5] if [a, b, c, d] == ENDBR64 => (0, false),
-        [0x48, 0x89, 0xe5, ..] if before[7] == 0x55 => (1, true),
+        [0x48, 0x89, 0xe5, ..] | [0x48, 0x8b, 0xec, ..] if before[7] == 0x55 => (1, true),
         // POP %rbp; RET.
         [0x5d, 0xc3, ..] => (1, true),
         // The first entry of a table pushes a word and jumps: PUSH disp(%rip); JMP *disp(%rip).

@@ -8,12 +8,20 @@ use kvmprof_recording::MAX_STACK_FRAMES;
 use super::user_registers::FrameRegisters;
 
 /// A frame of machine code that has no unwind information, or whose code was made at run time.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct BareFrame {
+    /// The program counter: the next instruction, or the return address.
+    pub ip: u64,
+    /// Whether the instruction at `ip` is about to be executed. Otherwise `ip` is a return address.
+    pub is_exact: bool,
     /// The stack pointer.
     pub sp: u64,
     /// The frame pointer (RBP).
     pub bp: u64,
+    /// RBX, if it is known.
+    pub rbx: Option<u64>,
+    /// R13, if it is known.
+    pub r13: Option<u64>,
     /// Whether the code is in no file with unwind information, as code that was made at run time.
     pub is_generated: bool,
 }
@@ -29,6 +37,47 @@ pub enum Executed {
     Function(u64),
     /// It seems to execute a function, which can't be read.
     Unread,
+    /// It is one of the runtime's, which knows its caller.
+    Called(CalledFrame),
+    /// It is one of the runtime's, whose caller can't be found.
+    Lost,
+}
+
+/// Maximum number of functions that one frame of machine code executes.
+pub const MAX_INLINED: usize = 16;
+
+/// A frame of machine code that needn't have a frame pointer, as its runtime knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CalledFrame {
+    /// RIP, RSP and RBP of its caller.
+    pub caller: [u64; 3],
+    /// The words of the functions that it executes, innermost first: one, and those that a compiler has put into it.
+    words: [u64; MAX_INLINED],
+    length: usize,
+    /// Whether some of them are missing.
+    pub is_cut: bool,
+}
+
+impl CalledFrame {
+    /// A frame with a caller that has these RIP, RSP and RBP. It executes no function yet.
+    pub fn new(caller: [u64; 3]) -> Self {
+        Self {
+            caller,
+            ..Self::default()
+        }
+    }
+
+    /// Adds the word of a function that has called the ones before. False if there is no more room.
+    pub fn push(&mut self, word: u64) -> bool {
+        let place = self.words.get_mut(self.length);
+        self.length += usize::from(place.is_some());
+        place.map(|place| *place = word).is_some()
+    }
+
+    /// The words of the functions, innermost first.
+    pub fn words(&self) -> &[u64] {
+        self.words.get(..self.length).unwrap_or_default()
+    }
 }
 
 /// Maximum number of times that an interpreter calls code that calls the interpreter again, on one stack.

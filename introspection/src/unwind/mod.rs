@@ -20,6 +20,7 @@ mod return_hooks;
 mod row_rules;
 #[cfg(test)]
 mod row_tests;
+mod signals;
 mod stack_memory;
 #[cfg(test)]
 mod tests;
@@ -39,7 +40,7 @@ pub use code_rules::CodeRules;
 pub(super) use image::{ImageTables, ImageUnwinder};
 pub(super) use initcalls::Initcalls;
 pub use kernel::KernelUnwinder;
-pub use language::{BareFrame, Executed, LanguageFrames};
+pub use language::{BareFrame, CalledFrame, Executed, LanguageFrames, MAX_INLINED};
 pub use orc::{Base, Kind, OrcFormat, OrcTable};
 pub(super) use return_hooks::ReturnHooks;
 pub(super) use stack_memory::StackMemory;

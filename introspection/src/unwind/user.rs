@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kvmprof_recording::StackEnd;
 
 use super::calls::{self, ENDBR64, code_from, follows_call};
-use super::language::{BareFrame, Executed};
+use super::language::{BareFrame, CalledFrame, Executed};
 use super::row_rules::{Ended, RowCache};
+use super::signals::{interrupted, returns_from_signal};
 use super::stack_memory::{CopiedMemory, StackCopy, StackMemory};
 use super::user_registers::{FrameRegisters, number};
 use super::{UnwindTable, UserRegisters, frame_pointer};
@@ -24,10 +25,6 @@ const MAX_SIGNALS: u32 = 8;
 const MAX_SWITCHES: u32 = 8;
 /// Stack pointers below this address are invalid, because the first page can't be mapped (`mmap_min_addr`).
 const LOWEST_STACK: u64 = 4096;
-/// The end of the code to which a signal handler returns: the last 8 bytes of `mov $__NR_rt_sigreturn,%rax; syscall`,
-/// which has 9 bytes. Unwinders and debuggers recognize the code by these bytes.
-const SIGNAL_RETURN: [u8; 8] = [0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
-const SIGNAL_RETURN_LENGTH: u64 = 9;
 /// The instruction SYSCALL.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// The first instruction of glibc's `__start_context`, to which a context's function returns: `mov %rbx,%rsp`. `pop
@@ -36,27 +33,6 @@ const CONTEXT_START: [u8; 3] = [0x48, 0x89, 0xdc];
 /// The instruction that programs begin with, XOR %ebp,%ebp, and the prefix for all of RBP. ENDBR64 may precede it.
 const CLEARS_BP: [u8; 2] = [0x31, 0xed];
 const WIDE: u8 = 0x48;
-
-/// Offsets of the registers that the kernel saves for a signal handler, in bytes from the handler's stack pointer
-/// (`struct ucontext`, `struct sigcontext`, `arch/x86/include/uapi/asm`).
-mod saved {
-    use super::super::user_registers::number;
-
-    pub const SP: u64 = 160;
-    pub const IP: u64 = 168;
-    /// R8 to R15 begin here.
-    pub const R8: u64 = 40;
-    /// Other registers.
-    pub const OTHERS: [(u16, u64); 7] = [
-        (number::RDI, 104),
-        (number::RSI, 112),
-        (number::RBP, 120),
-        (number::RBX, 128),
-        (number::RDX, 136),
-        (number::RAX, 144),
-        (number::RCX, 152),
-    ];
-}
 
 /// The number of the next unwinder, from 1.
 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -177,13 +153,16 @@ impl UserUnwinder {
             switches: 0,
             is_covered: false,
             executed: None,
-            is_runtimes: false,
+            link: Link::Any,
             is_cut: false,
             reads: MAX_READS,
         };
         loop {
-            let has_room = push(walk.inside(), &walk.frame)
-                && (self.executed(&mut walk, memory)).is_none_or(|word| push(word, &walk.frame));
+            let has_room = push(walk.inside(), &walk.frame) && {
+                let executed = self.executed(&mut walk, memory);
+                let mut words = executed.words().iter();
+                words.all(|word| push(*word, &walk.frame))
+            };
             if !has_room {
                 return StackEnd::Truncated;
             }
@@ -197,38 +176,63 @@ impl UserUnwinder {
         }
     }
 
-    /// The word of the function of a language that the walk's frame executes, if a runtime knows that. Notes what kind of frame it is.
-    fn executed(&self, walk: &mut Walk, memory: &mut impl StackMemory) -> Option<u64> {
+    /// The functions of a language that the walk's frame executes, if a runtime knows that. Notes what kind of frame it is.
+    fn executed(&self, walk: &mut Walk, memory: &mut impl StackMemory) -> CalledFrame {
+        let none = CalledFrame::default();
         let inside = walk.inside();
-        (walk.is_covered, walk.is_runtimes) = (self.covers(inside), false);
+        (walk.is_covered, walk.link) = (self.covers(inside), Link::Any);
         if walk.is_signal || walk.is_covered {
-            return None;
+            return none;
         }
         let span = self.span(inside);
         let own = |span: &Span| span.table.is_in_stretch(inside.wrapping_sub(span.bias));
         if span.is_some_and(|span| !own(span)) {
-            return None;
+            return none;
         }
-        let bp = walk.frame.bp()?;
+        let Some(bp) = walk.frame.bp() else {
+            return none;
+        };
         let executed = memory.executed(BareFrame {
+            ip: walk.frame.ip,
+            is_exact: walk.is_exact,
             sp: walk.frame.sp,
             bp,
+            rbx: walk.frame.get(number::RBX),
+            r13: walk.frame.get(number::R13),
             is_generated: span.is_none(),
         });
+        match executed {
+            Executed::Called(called) => {
+                walk.link = Link::Known(called.caller);
+                walk.is_cut |= called.is_cut;
+                return called;
+            }
+            Executed::Lost => {
+                walk.link = Link::Missing;
+                return none;
+            }
+            _ => {}
+        }
         if executed == Executed::Unknown
             || walk.is_exact && calls::without_frame(&walk.frame, memory).is_some()
         {
             // The frame pointer is that of the caller, which comes next.
-            return None;
+            return none;
         }
-        walk.is_runtimes = executed != Executed::Unread;
-        walk.is_cut |= executed == Executed::Unread;
+        if executed == Executed::Unread {
+            walk.is_cut = true;
+        } else {
+            walk.link = Link::Pointer;
+        }
         // Code without a frame of its own has the frame of its caller.
         let is_new = walk.executed.replace(bp) != Some(bp);
-        match executed {
-            Executed::Function(word) => is_new.then_some(word),
-            _ => None,
+        let mut called = none;
+        if let Executed::Function(word) = executed
+            && is_new
+        {
+            called.push(word);
         }
+        called
     }
 
     /// Continues with the caller of the walk's frame. The walk is unchanged if there is none.
@@ -261,7 +265,7 @@ impl UserUnwinder {
         // Code that a signal interrupted may use another stack, and may be at any instruction.
         let is_exact = walk.is_signal;
         // A runtime may have its frames return to where nothing was called.
-        let is_called = is_exact || walk.is_runtimes || follows_call(memory, caller.ip);
+        let is_called = is_exact || walk.link.is_runtimes() || follows_call(memory, caller.ip);
         let is_signal = !is_called && returns_from_signal(memory, caller.ip);
         let (signals, switches) = (
             walk.signals + u32::from(is_signal),
@@ -297,11 +301,16 @@ impl UserUnwinder {
         memory: &mut impl StackMemory,
     ) -> Result<FrameRegisters, StackEnd> {
         let (frame, is_exact) = (walk.frame, walk.is_exact);
-        if walk.is_runtimes {
-            let bp = frame.bp().ok_or(StackEnd::Broken)?;
-            let found = frame_pointer::linkage(frame.sp, bp, memory).ok_or(StackEnd::Broken)?;
-            let caller = Some(found.caller);
-            return Ok(FrameRegisters::new(found.back, found.sp, caller));
+        match walk.link {
+            Link::Any => {}
+            Link::Pointer => {
+                let bp = frame.bp().ok_or(StackEnd::Broken)?;
+                let found = frame_pointer::linkage(frame.sp, bp, memory).ok_or(StackEnd::Broken)?;
+                let caller = Some(found.caller);
+                return Ok(FrameRegisters::new(found.back, found.sp, caller));
+            }
+            Link::Known([ip, sp, bp]) => return Ok(FrameRegisters::new(ip, sp, Some(bp))),
+            Link::Missing => return Err(StackEnd::Broken),
         }
         let reads = &mut walk.reads;
         match frame_pointer::step(&frame, is_exact, walk.has_frames, reads, memory) {
@@ -414,6 +423,26 @@ impl UserUnwinder {
     }
 }
 
+/// How the caller of a frame without unwind information is found.
+#[derive(Clone, Copy)]
+enum Link {
+    /// As that of any code.
+    Any,
+    /// By the frame pointer, which the frame of a language's runtime has.
+    Pointer,
+    /// The runtime knows its RIP, RSP and RBP.
+    Known([u64; 3]),
+    /// The runtime doesn't know it.
+    Missing,
+}
+
+impl Link {
+    /// Whether the frame is a runtime's, and its caller is known.
+    fn is_runtimes(self) -> bool {
+        matches!(self, Self::Pointer | Self::Known(_))
+    }
+}
+
 /// The state of a walk.
 struct Walk {
     frame: FrameRegisters,
@@ -430,8 +459,7 @@ struct Walk {
     is_covered: bool,
     /// The frame pointer of the last frame that a language's runtime knew.
     executed: Option<u64>,
-    /// Whether the frame is one of that runtime's, by its frame pointer.
-    is_runtimes: bool,
+    link: Link,
     /// Whether a function of a language is missing.
     is_cut: bool,
     /// The number of words that may still be read.
@@ -457,23 +485,4 @@ impl Walk {
 pub(super) fn follows_system_call(memory: &mut impl StackMemory, address: u64) -> bool {
     let code = memory.code_before(address);
     code.is_some_and(|code| code.ends_with(&SYSCALL))
-}
-
-/// The code that a signal interrupted. The handler has returned, and the stack pointer is `sp`.
-fn interrupted(sp: u64, memory: &mut impl StackMemory) -> Option<FrameRegisters> {
-    let mut word = |offset: u64| memory.word(sp.checked_add(offset)?);
-    let mut registers = FrameRegisters::new(word(saved::IP)?, word(saved::SP)?, None);
-    let numbered = (number::R8..=number::R15).zip((saved::R8..).step_by(8));
-    for (register, offset) in numbered.chain(saved::OTHERS) {
-        registers.set(register, word(offset));
-    }
-    Some(registers)
-}
-
-/// Whether `address` is the return address of a signal handler.
-fn returns_from_signal(memory: &mut impl StackMemory, address: u64) -> bool {
-    address
-        .checked_add(SIGNAL_RETURN_LENGTH)
-        .and_then(|end| memory.code_before(end))
-        == Some(SIGNAL_RETURN)
 }

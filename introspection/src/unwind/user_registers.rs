@@ -14,6 +14,7 @@ pub(super) mod number {
     pub const RSP: u16 = 7;
     pub const R8: u16 = 8;
     pub const R12: u16 = 12;
+    pub const R13: u16 = 13;
     pub const R15: u16 = 15;
     /// The return address.
     pub const RA: u16 = 16;

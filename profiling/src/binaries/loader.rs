@@ -284,6 +284,7 @@ impl Thread {
         map.unwinder.put(UserUnwinder::new(mappings));
         self.generated.add(map);
         if let Some(runtime) = self.runtime(map, files) {
+            self.sources.prepare(&runtime);
             self.functions.add(&runtime);
             map.unwinder.put_runtime(runtime);
         }

@@ -133,6 +133,13 @@ impl BinarySources {
         })
     }
 
+    /// Has `runtime` read what its process says about it.
+    pub(super) fn prepare(&self, runtime: &ProcessRuntime) {
+        if let Some(linux) = self.knowledge.linux() {
+            runtime.prepare(linux, &self.memory);
+        }
+    }
+
     /// The functions that `runtime` has met since the last call.
     pub(super) fn new_functions(&self, runtime: &ProcessRuntime) -> Vec<LanguageFunction> {
         let linux = self.knowledge.linux();

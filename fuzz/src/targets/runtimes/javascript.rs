@@ -34,6 +34,7 @@ pub fn run(version: usize, bytes: &[u8]) {
                 sp,
                 bp,
                 is_generated,
+                ..BareFrame::default()
             },
             &mut memory,
         );

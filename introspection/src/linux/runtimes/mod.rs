@@ -8,9 +8,12 @@
 //! Some runtimes have lists of their frames ([`Runtime::walk`]). Others have frames of machine code only, which show what they execute
 //! ([`Runtime::executed`]): the walk of the stack asks for each of them.
 //!
+//! Some runtimes describe themselves only in the memory of a process that has started ([`Runtime::in_process`]).
+//!
 //! A language is a folder or a file here that implements [`Runtime`], and a line in [`RUNTIMES`].
 
 mod functions;
+mod hotspot;
 mod memory;
 mod python;
 #[cfg(test)]
@@ -20,7 +23,8 @@ mod v8;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
-use std::sync::{Arc, LazyLock};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use kvmprof_recording::file::LanguageFunction;
 use kvmprof_recording::{Language, LanguageFrame};
@@ -33,12 +37,13 @@ use kvmprof_paging::AddressSpace;
 
 use super::LinuxKnowledge;
 
+pub use hotspot::of_jdk_25 as hotspot_of_jdk_25;
 pub use memory::{ProcessMemory, SpaceMemory};
 pub use python::of_version as python_of_version;
 pub use v8::of_node as v8_of_node;
 
 /// How each language is recognized.
-const RUNTIMES: [Recognize; 2] = [python::recognize, v8::recognize];
+const RUNTIMES: [Recognize; 3] = [python::recognize, v8::recognize, hotspot::recognize];
 type Recognize = fn(&ProgramFile<'_>) -> Option<Arc<dyn Runtime>>;
 
 /// Maximum number of functions whose names are read in one call.
@@ -73,11 +78,28 @@ pub trait Runtime: fmt::Debug + Send + Sync {
         Executed::Unknown
     }
 
+    /// The runtime as the process with this `memory` describes it. `bias` is how far its file is from its own addresses there. Called on the
+    /// thread that reads files. The default is for runtimes of which the file says all.
+    fn in_process(&self, _bias: u64, _memory: &mut dyn ProcessMemory) -> InProcess {
+        InProcess::AsInFile
+    }
+
     /// What doesn't change while the function at `function` exists. `None` if there is none.
     fn identity(&self, function: u64, memory: &mut dyn ProcessMemory) -> Option<FunctionIdentity>;
 
     /// The name, the file and the lines of the function at `function`. `None` if there is none.
     fn describe(&self, function: u64, memory: &mut dyn ProcessMemory) -> Option<LanguageFunction>;
+}
+
+/// What a process's memory says about its runtime.
+#[derive(Debug)]
+pub enum InProcess {
+    /// No more than its file: either that is all, or the runtime isn't known.
+    AsInFile,
+    /// Nothing yet: the process has just started.
+    NotYet,
+    /// This is the process's own.
+    Own(Arc<dyn Runtime>),
 }
 
 /// A thread of a process.
@@ -138,7 +160,12 @@ static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 /// The runtime of one process, as one vCPU's thread and the thread that reads files share it. Neither ever waits.
 #[derive(Debug)]
 pub struct ProcessRuntime {
-    runtime: Arc<dyn Runtime>,
+    /// That of the file.
+    of_file: Arc<dyn Runtime>,
+    /// The one that is used, once the process's memory has been asked.
+    own: OnceLock<Arc<dyn Runtime>>,
+    /// How often that was tried.
+    tries: AtomicU32,
     bias: u64,
     /// The physical address of its page tables, and the process.
     root: u64,
@@ -151,12 +178,36 @@ impl ProcessRuntime {
     pub fn new(runtime: Arc<dyn Runtime>, bias: u64, root: u64, pid: i32) -> Self {
         LazyLock::force(&SEED);
         Self {
-            runtime,
+            of_file: runtime,
+            own: OnceLock::new(),
+            tries: AtomicU32::new(0),
             bias,
             root,
             pid,
             new: NewFunctions::default(),
         }
+    }
+
+    fn runtime(&self) -> &dyn Runtime {
+        self.own.get().unwrap_or(&self.of_file).as_ref()
+    }
+
+    /// Asks the process's `memory` for its runtime, after ever longer times until it has started.
+    fn ask(&self, memory: &mut dyn ProcessMemory) {
+        if self.own.get().is_some() {
+            return;
+        }
+        let tries = self.tries.fetch_add(1, Ordering::Relaxed);
+        if !tries.wrapping_add(1).is_power_of_two() {
+            return;
+        }
+        let own = match self.of_file.in_process(self.bias, memory) {
+            InProcess::AsInFile => Arc::clone(&self.of_file),
+            InProcess::NotYet => return,
+            InProcess::Own(own) => own,
+        };
+        // Nobody else sets it.
+        let _already = self.own.set(own);
     }
 
     /// The number of the function at `function`: another function with the same address, or in another process, has another one.
@@ -168,12 +219,12 @@ impl ProcessRuntime {
     fn word(&self, function: u64, identity: &FunctionIdentity, offset: Option<u32>) -> u64 {
         let number = self.number(function, identity);
         self.new.note(NewFunction { function, number });
-        LanguageFrame::new(self.runtime.language(), number, offset).to_word()
+        LanguageFrame::new(self.runtime().language(), number, offset).to_word()
     }
 
     /// What `frame` of machine code executes, by the process's `memory`.
     pub fn executed(&self, frame: BareFrame, memory: &mut dyn ProcessMemory) -> Executed {
-        self.runtime.executed(frame, self, memory)
+        self.runtime().executed(frame, self, memory)
     }
 
     /// Fills `frames` with those of the thread that a vCPU with `registers` runs, in the process's memory.
@@ -199,8 +250,16 @@ impl ProcessRuntime {
         let bias = self.bias;
         let process = self;
         let mut sink = Sink { process, frames };
-        self.runtime
+        self.runtime()
             .walk(Thread { bias, pointer }, memory, &mut sink);
+    }
+
+    /// Asks the process's memory for its runtime, if it hasn't said it yet, so that the next tick has it.
+    pub fn prepare<M: PhysicalMemory>(&self, linux: &LinuxKnowledge, memory: &M) {
+        if let Some(registers) = linux.process_registers(self.root) {
+            let space = AddressSpace::new(memory, &registers);
+            self.ask(&mut SpaceMemory::new(memory, &space));
+        }
     }
 
     /// The functions that are new since the last call, with their names: at most some hundred of them. One that has no name by now isn't
@@ -210,7 +269,7 @@ impl ProcessRuntime {
         linux: &LinuxKnowledge,
         memory: &M,
     ) -> Vec<LanguageFunction> {
-        if !self.new.is_waiting() {
+        if !self.new.is_waiting() && self.own.get().is_some() {
             return Vec::new();
         }
         let Some(registers) = linux.process_registers(self.root) else {
@@ -223,6 +282,7 @@ impl ProcessRuntime {
     /// As [`Self::new_functions`], in the process's `memory`.
     #[doc(hidden)]
     pub fn read_new(&self, memory: &mut dyn ProcessMemory) -> Vec<LanguageFunction> {
+        self.ask(memory);
         let new = std::iter::from_fn(|| self.new.take()).take(MAX_READ);
         new.filter_map(|new| self.describe(new, memory)).collect()
     }
@@ -235,17 +295,17 @@ impl ProcessRuntime {
     ) -> Option<LanguageFunction> {
         let NewFunction { function, number } = new;
         let is_there = |memory: &mut dyn ProcessMemory| {
-            let identity = self.runtime.identity(function, memory);
+            let identity = self.runtime().identity(function, memory);
             identity.is_some_and(|identity| self.number(function, &identity) == number)
         };
         if !is_there(memory) {
             return None;
         }
-        let described = self.runtime.describe(function, memory)?;
+        let described = self.runtime().describe(function, memory)?;
         // The process runs meanwhile.
         memory.forget();
         is_there(memory).then(|| LanguageFunction {
-            function: LanguageFrame::new(self.runtime.language(), number, None).function,
+            function: LanguageFrame::new(self.runtime().language(), number, None).function,
             ..described
         })
     }

@@ -21,6 +21,11 @@ impl Words {
         self.words.insert(address, word);
     }
 
+    /// The addresses of all words.
+    pub fn places(&self) -> Vec<u64> {
+        self.words.keys().copied().collect()
+    }
+
     fn has_page(&self, address: u64) -> bool {
         let page = address & !0xfff;
         self.words.range(page..page + 0x1000).next().is_some()
@@ -46,13 +51,45 @@ impl ProcessMemory for Words {
     }
 }
 
+/// A mapping of a file.
+pub struct Mapping {
+    pub begin: u64,
+    pub end: u64,
+    pub offset: u64,
+    pub is_executable: bool,
+    pub path: String,
+}
+
+impl Mapping {
+    /// That of a line of /proc/PID/maps. `None` if it is none of a file.
+    fn of_line(line: &str) -> Option<Self> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [range, rights, offset, _, _, path] = words[..] else {
+            return None;
+        };
+        let (begin, end) = range.split_once('-')?;
+        path.starts_with('/').then(|| Self {
+            begin: number(begin),
+            end: number(end),
+            offset: number(offset),
+            is_executable: rights.contains('x'),
+            path: path.to_owned(),
+        })
+    }
+}
+
+fn number(hexadecimal: &str) -> u64 {
+    u64::from_str_radix(hexadecimal, 16).unwrap()
+}
+
 /// A process of this host that waits.
 pub struct Waiting {
     process: Child,
     /// What it has said.
     pub line: String,
-    /// The stack pointer of the thread that waits.
+    /// The stack pointer and the program counter of the thread that waits.
     pub sp: u64,
+    pub ip: u64,
     memory: File,
 }
 
@@ -83,19 +120,19 @@ impl Waiting {
         BufReader::new(output).read_line(&mut line).unwrap();
         // It waits once a thread sleeps in read(2).
         let tasks = format!("/proc/{}/task", process.id());
-        let sp = loop {
+        let [sp, ip] = loop {
             let mut tasks = fs::read_dir(&tasks).unwrap();
             let found = tasks.find_map(|task| {
                 let path = task.unwrap().path().join("syscall");
                 let call = fs::read_to_string(path).unwrap_or_default();
                 let words: Vec<&str> = call.split_whitespace().collect();
-                let ["0", "0x0", .., sp, _] = words[..] else {
+                let ["0", "0x0", .., sp, ip] = words[..] else {
                     return None;
                 };
-                u64::from_str_radix(sp.strip_prefix("0x")?, 16).ok()
+                Some([sp, ip].map(|word| number(word.strip_prefix("0x").unwrap())))
             });
             match found {
-                Some(sp) => break sp,
+                Some(found) => break found,
                 None => std::thread::yield_now(),
             }
         };
@@ -104,24 +141,28 @@ impl Waiting {
             process,
             line,
             sp,
+            ip,
             memory,
         }
     }
 
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Its mappings of files.
+    pub fn mappings(&self) -> impl Iterator<Item = Mapping> + use<> {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", self.process.id())).unwrap();
+        let mappings: Vec<Mapping> = maps.lines().filter_map(Mapping::of_line).collect();
+        mappings.into_iter()
+    }
+
     /// Its runtime, and the distance of that one's file from its own addresses. `None` if it is of a version that isn't known.
     pub fn runtime(&self) -> Option<(Arc<dyn Runtime>, u64)> {
-        let maps = fs::read_to_string(format!("/proc/{}/maps", self.process.id())).unwrap();
         let mut files: BTreeMap<String, u64> = BTreeMap::new();
-        for line in maps.lines() {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let (Some(path), Some(range)) = (words.get(5), words.first()) else {
-                continue;
-            };
-            let begin = range.split('-').next().unwrap();
-            let begin = u64::from_str_radix(begin, 16).unwrap();
-            if words[2] == "00000000" && path.starts_with('/') {
-                files.entry((*path).to_owned()).or_insert(begin);
-            }
+        for mapping in self.mappings().filter(|mapping| mapping.offset == 0) {
+            files.entry(mapping.path).or_insert(mapping.begin);
         }
         files.into_iter().find_map(|(path, begin)| {
             let contents = fs::read(&path).ok()?;

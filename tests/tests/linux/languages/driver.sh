@@ -1,10 +1,15 @@
 # Guests with a program in a language, recorded until so many samples were taken, from when both of its threads have had stacks with its functions: large files are read for seconds.
 
-# has FUNCTION: whether the recording has it.
-has() { kvmprof export --format folded "$recording" 2>/dev/null 3>&- | grep -q ";$1 ("; }
+# has FUNCTION: whether the recording has it, in some class or in none.
+has() { kvmprof export --format folded "$recording" 2>/dev/null 3>&- | grep -q "[;.]$1 ("; }
 
-for program in python3.11 python3.9 node18 node20; do
-    start $program --kernel /lab/vmlinuz --initrd /lab/$program.cpio --memory 512M --jitter \
+for image in /lab/*.cpio; do
+    program=$(basename "$image" .cpio)
+    case $program in
+    java*) memory=1G ;; # All modules of the JDK are in one file.
+    *) memory=512M ;;
+    esac
+    start $program --kernel /lab/vmlinuz --initrd $image --memory $memory --jitter \
         --cmdline "console=ttyS0 $quick"
     says 'workload running'
     record $program.first.kvmprof

@@ -91,6 +91,7 @@ fn executed_at(process: &ProcessRuntime, [sp, bp]: [u64; 2], memory: &mut Words)
             sp,
             bp,
             is_generated,
+            ..BareFrame::default()
         },
         memory,
     );
@@ -152,6 +153,7 @@ fn frames_of_other_kinds_have_their_numbers() {
                 sp,
                 bp,
                 is_generated,
+                ..BareFrame::default()
             },
             &mut memory,
         )

@@ -103,6 +103,7 @@ impl Runtime for V8 {
             sp,
             bp,
             is_generated,
+            ..
         } = frame;
         let place = bp.wrapping_sub(FUNCTION);
         // What is below the stack pointer isn't the frame's, or not yet.

@@ -73,6 +73,7 @@ fn frames(process: &ProcessRuntime, sp: u64, memory: &mut Waiting) -> Vec<Execut
                 sp: bp - FUNCTION,
                 bp,
                 is_generated: false,
+                ..BareFrame::default()
             };
             let executed = process.executed(frame, memory);
             if executed == Executed::Unknown {
