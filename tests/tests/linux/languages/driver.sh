@@ -1,6 +1,11 @@
 # Guests with a program in a language, recorded until so many samples were taken.
-for program in python3.11 python3.9 node18 node20; do
-    start $program --kernel /lab/vmlinuz --initrd /lab/$program.cpio --memory 512M --jitter \
+for image in /lab/*.cpio; do
+    program=$(basename "$image" .cpio)
+    case $program in
+    java*) memory=1G ;; # All modules of the JDK are in one file.
+    *) memory=512M ;;
+    esac
+    start $program --kernel /lab/vmlinuz --initrd $image --memory $memory --jitter \
         --cmdline "console=ttyS0 $quick"
     says 'workload running'
     record $program.kvmprof

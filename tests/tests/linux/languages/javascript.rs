@@ -25,6 +25,7 @@ pub const NODE_18: Program = Program {
     ],
     native: "libnode.so.108",
     has_qualified_names: false,
+    lines_before_code: 0,
 };
 
 pub const NODE_20: Program = Program {

@@ -1,6 +1,7 @@
 //! Guests whose program is in a language, as Debian's packages execute it: its functions are in the stacks that run them, in shares that are
 //! the program's own.
 
+mod java;
 mod javascript;
 mod python;
 
@@ -15,6 +16,7 @@ use kvmprof_tests::linux::{
 };
 use kvmprof_tests::share;
 
+use java::{JAVA_17, JAVA_21, JAVA_25};
 use javascript::{NODE_18, NODE_20};
 use python::{PYTHON_3_9, PYTHON_3_11};
 
@@ -39,6 +41,8 @@ struct Program {
     native: &'static str,
     /// Whether its functions have the names of their classes.
     has_qualified_names: bool,
+    /// The number of lines of a function that come before those of its code.
+    lines_before_code: u32,
 }
 
 /// A guest with a program, after its end.
@@ -70,6 +74,9 @@ kvmprof_tests::in_each_kernel! {
         of_python_3_9(super::PYTHON_3_9)
         of_node_18(super::NODE_18)
         of_node_20(super::NODE_20)
+        of_java_17(super::JAVA_17)
+        of_java_21(super::JAVA_21)
+        of_java_25(super::JAVA_25)
     }
     functions_have_the_shares_that_the_program_counts
     functions_have_their_callers_and_lines
@@ -77,11 +84,23 @@ kvmprof_tests::in_each_kernel! {
     native_frames_come_back
 }
 
-/// All programs run on one machine, one after the other.
+/// The programs of each machine, which run one after the other, and the machine's memory in MiB: a JVM has all its modules in one file.
+const OF_INTERPRETERS: (&str, &[Program], u64) = (
+    "languages",
+    &[PYTHON_3_11, PYTHON_3_9, NODE_18, NODE_20],
+    2048,
+);
+const OF_JVMS: (&str, &[Program], u64) = ("jvms", &[JAVA_17, JAVA_21, JAVA_25], 4096);
+
 fn run(program: Program) -> Run {
-    let finished = once("languages", || {
-        let mut scenario = Scenario::new().unpacked_kernel("vmlinuz", &debian("6.12"));
-        for each in [PYTHON_3_11, PYTHON_3_9, NODE_18, NODE_20] {
+    let (machine, programs, memory) = match program.executes {
+        "java" => OF_JVMS,
+        _ => OF_INTERPRETERS,
+    };
+    let finished = once(machine, || {
+        let scenario = Scenario::new().memory(memory);
+        let mut scenario = scenario.unpacked_kernel("vmlinuz", &debian("6.12"));
+        for each in programs {
             scenario = scenario.file(&format!("{}.cpio", each.name), each.guest());
         }
         scenario.run(include_str!("driver.sh"))
@@ -127,7 +146,7 @@ impl Program {
             let (head, rest) = line.split_once('(')?;
             let has_block = rest.ends_with([':', '{']);
             let name = head.split_whitespace().next_back()?;
-            has_block.then_some((name, number))
+            has_block.then_some((name, number + self.lines_before_code))
         });
         named.collect()
     }

@@ -35,6 +35,7 @@ pub const PYTHON_3_11: Program = Program {
     functions: FUNCTIONS,
     native: "_PyEval_EvalFrameDefault",
     has_qualified_names: true,
+    lines_before_code: 0,
 };
 
 /// Its frames are held in registers.
