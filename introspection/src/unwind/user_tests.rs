@@ -389,6 +389,45 @@ fn frames_of_a_runtime_lead_to_their_callers() {
 }
 
 #[test]
+fn a_runtime_may_know_the_caller_of_a_frame() {
+    const MADE: u64 = 0x2000_0000;
+    let unwinder = unwinder(&program());
+    let mut memory = Memory::default();
+    // The frame pointer leads elsewhere.
+    let bp = STACK + 0x40;
+    memory.set(bp, 0);
+    memory.call(bp + 8, UNKNOWN);
+    let mut walked = |known| {
+        memory.executed = HashMap::from([(bp, known)]);
+        let stack = walk(&unwinder, &mut memory, MADE, bp);
+        (stack.frames().to_vec(), stack.summary().user_end)
+    };
+    let caller = BIAS + START + 0x20;
+    let called = |sp: u64, is_cut| {
+        let mut called = CalledFrame::new([caller, sp, 0]);
+        called.is_cut = is_cut;
+        assert!(called.push(77) && called.push(78));
+        Executed::Called(called)
+    };
+    let frames = vec![MADE, 77, 78, caller - 1];
+    let whole = (frames.clone(), StackEnd::Complete);
+    assert_eq!(walked(called(STACK + 0x80, false)), whole);
+    assert_eq!(
+        walked(called(STACK + 0x80, true)),
+        (frames, StackEnd::Broken)
+    );
+    // One that doesn't know it ends the stack, and so does a caller below the frame.
+    assert_eq!(walked(Executed::Lost), (vec![MADE], StackEnd::Broken));
+    let expected = (vec![MADE, 77, 78], StackEnd::Broken);
+    assert_eq!(walked(called(STACK, false)), expected);
+    let mut full = CalledFrame::default();
+    assert_eq!(
+        (0..100).filter(|word| full.push(*word)).count(),
+        MAX_INLINED
+    );
+}
+
+#[test]
 fn code_of_a_runtime_is_a_long_stretch() {
     let whole = table(&program()).unwrap();
     assert!(whole.is_in_stretch(UNKNOWN) && whole.is_in_stretch(BASE + LENGTH - 1));

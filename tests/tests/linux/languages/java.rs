@@ -113,10 +113,11 @@ fn compile() -> TempDir {
     for (file, place) in of_jvm(debian_12_package, "17") {
         let place = folder.path().join(place);
         fs::create_dir_all(place.parent().unwrap()).unwrap();
-        match file.ends_with(MODULES) {
-            true => symlink(file, place).unwrap(),
+        if file.ends_with(MODULES) {
+            symlink(file, place).unwrap();
+        } else {
             // The JVM looks for others beside these, wherever links lead.
-            false => drop(fs::copy(file, place).unwrap()),
+            fs::copy(file, place).unwrap();
         }
     }
     let source = folder.path().join("Loom.java");
