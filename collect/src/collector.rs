@@ -14,6 +14,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kvmprof_recording::counters::Counters;
+use kvmprof_recording::exits::ExitInterval;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::attached::Attached;
@@ -51,6 +52,8 @@ pub trait Host {
     fn note_guests(&mut self, followed: usize, left_out: usize);
     /// Notes the counters of the guest with this name, which count from its start.
     fn note_counts(&mut self, guest: &str, counts: &Counters);
+    /// Notes the exits of the guest with this name in a part of the time.
+    fn note_exits(&mut self, _guest: &str, _interval: &ExitInterval) {}
 }
 
 /// Where a guest's recording comes from.
@@ -102,6 +105,8 @@ pub struct Collector<'a> {
     next_close: Instant,
     /// Counters of guests that the host hasn't taken yet.
     counts: Vec<(String, Counters)>,
+    /// Exits that the host hasn't taken yet.
+    exits: Vec<(String, Box<ExitInterval>)>,
     is_open_changed: bool,
     /// The open windows that the host has noted.
     noted: BTreeMap<u64, u64>,
@@ -143,6 +148,7 @@ impl<'a> Collector<'a> {
             next_look: Instant::now(),
             next_close: Instant::now(),
             counts: Vec::new(),
+            exits: Vec::new(),
             is_open_changed: false,
             noted: BTreeMap::new(),
             closed: 0,
@@ -236,6 +242,7 @@ impl<'a> Collector<'a> {
                     self.counts.push((guest.name.clone(), counts));
                 }
             }
+            Message::Exits(name, interval) => self.exits.push((name, interval)),
             Message::Gone(number, error) => {
                 let guest = self.guests.get_mut(&number);
                 // A guest that was dropped already needs nothing.
@@ -319,6 +326,9 @@ impl<'a> Collector<'a> {
         self.close_until(host, over);
         for (guest, counts) in self.counts.drain(..) {
             host.note_counts(&guest, &counts);
+        }
+        for (guest, interval) in self.exits.drain(..) {
+            host.note_exits(&guest, &interval);
         }
         self.guests
             .retain(|_, guest| guest.followed.is_some() || guest.gather.open().next().is_some());

@@ -85,6 +85,8 @@ pub struct AttachConfig {
     pub guests: Vec<String>,
     /// How samples are taken.
     pub capture: Capture,
+    /// Whether their exits are counted.
+    pub exits: bool,
     /// Maximum number of guests that are attached to at a time.
     pub limit: usize,
     /// The socket of the launcher, which attaches by its own configuration. `None`: the collector starts one itself.
@@ -229,6 +231,7 @@ impl Default for AttachConfig {
         Self {
             guests: Vec::new(),
             capture: Capture::default(),
+            exits: false,
             limit: 64,
             launcher: None,
             user: None,

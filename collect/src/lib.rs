@@ -44,6 +44,7 @@ pub mod commands;
 pub mod config;
 pub mod contain;
 pub mod demo;
+mod exits;
 pub mod export;
 mod files;
 pub mod gather;

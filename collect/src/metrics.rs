@@ -2,12 +2,15 @@
 //!
 //! The number of processes' names in labels, with the labels that the configuration names, is bounded. A guest's series are removed when it has had no window for an hour.
 
+mod exits;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kvmprof_recording::Mode;
 use kvmprof_recording::counters::{Counter as GuestCounter, Counters as GuestCounts};
+use kvmprof_recording::exits::ExitInterval;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -18,6 +21,7 @@ use prometheus_client::registry::Registry;
 use crate::batch::{Batch, OTHER, Window};
 use crate::config::{Config, OF_PROCESSES};
 use crate::spool::{Progress, Spool};
+use exits::ExitCounts;
 
 /// The time after which a guest without windows loses its series, in s.
 const FORGET: u64 = 3600;
@@ -64,6 +68,7 @@ pub struct Metrics {
     samples: Family<SampleLabels, Counter>,
     windows: Counters<1>,
     events: Counters<2>,
+    exits: ExitCounts,
     rates: Family<Labels<1>, Gauge>,
     jitter: Family<Labels<1>, Gauge>,
     kernels: Family<Labels<2>, Gauge>,
@@ -87,6 +92,7 @@ impl Metrics {
             samples: Family::default(),
             windows: Family::default(),
             events: Family::default(),
+            exits: ExitCounts::default(),
             rates: Family::default(),
             jitter: Family::default(),
             kernels: Family::default(),
@@ -107,6 +113,7 @@ impl Metrics {
             samples,
             windows,
             events,
+            exits,
             rates,
             jitter,
             kernels,
@@ -147,6 +154,7 @@ impl Metrics {
             "Guests that the limit leaves out",
             left_out.clone(),
         );
+        registry.register_collector(Box::new(exits.clone()));
         registry.register_collector(Box::new(SpoolCounts(spool)));
     }
 
@@ -230,6 +238,14 @@ impl Metrics {
         }
     }
 
+    /// Takes the exits of a guest in a part of the time. They are ignored for a guest that has no window yet.
+    pub fn note_exits(&self, guest: &str, interval: &ExitInterval) {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.contains_key(guest) {
+            self.exits.add(guest, interval);
+        }
+    }
+
     /// The labels of samples of a `process` of [`Guest::processes`].
     fn sample_labels(&self, guest: &str, process: &[String], mode: Mode) -> SampleLabels {
         let name = process.first().cloned();
@@ -247,6 +263,7 @@ impl Metrics {
 
     fn forget(&self, name: &str, guest: &Guest) {
         let label = || ("guest", name.to_owned());
+        self.exits.forget(name);
         for event in guest.counts.keys() {
             self.events
                 .remove(&[label(), ("event", (*event).to_owned())]);

@@ -21,6 +21,7 @@ use kvmprof_abi::recorder::{
 use kvmprof_abi::wire::device;
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
 use kvmprof_recording::counters::Counters;
+use kvmprof_recording::exits::ExitInterval;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno as SystemError;
 
@@ -43,6 +44,8 @@ pub enum Message {
     Bytes(u64, Vec<u8>),
     /// Counters of the guest with this number since its start: exits and other events.
     Counts(u64, Counters),
+    /// The exits of the guest of this name in a part of the time.
+    Exits(String, Box<ExitInterval>),
     /// The connection to the guest with this number has ended. There is an error unless the recording has ended.
     Gone(u64, Option<anyhow::Error>),
     /// A folder of sockets has changed.

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use kvmprof_cli::interrupt::Interrupt;
 use kvmprof_recording::counters::Counters;
+use kvmprof_recording::exits::ExitInterval;
 use signal_hook::consts::SIGHUP;
 
 use crate::batch::Batch;
@@ -258,5 +259,9 @@ impl Host for SpoolCollection<'_> {
 
     fn note_counts(&mut self, guest: &str, counts: &Counters) {
         self.metrics.note_counts(guest, counts);
+    }
+
+    fn note_exits(&mut self, guest: &str, interval: &ExitInterval) {
+        self.metrics.note_exits(guest, interval);
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::{Collector, Failure, Guest, Host, Origin, POLL, SECOND};
 use crate::attached::Attached;
 use crate::backoff::Backoff;
+use crate::exits;
 use crate::gather::Gather;
 use crate::launcher::message::{LauncherMessage, Process};
 use crate::sockets::{FollowedGuest, RecorderSettings, Socket, attached_name, find, guest_name};
@@ -105,7 +106,8 @@ impl Collector<'_> {
                 let gather = Gather::with_labels(labels);
                 self.follow_attached(process, &name, gather, pipe);
             }
-            (LauncherMessage::Guest { .. }, None) => {}
+            (LauncherMessage::Exits { process }, Some(pipe)) => self.follow_exits(process, pipe),
+            (LauncherMessage::Guest { .. } | LauncherMessage::Exits { .. }, None) => {}
             (
                 LauncherMessage::Ended {
                     process,
@@ -157,6 +159,17 @@ impl Collector<'_> {
         self.last_number += 1;
         let followed = FollowedGuest::read(pipe, self.last_number, self.sender.clone());
         self.add(origin, name, gather, followed);
+    }
+
+    /// Takes the exits of a guest that is followed.
+    fn follow_exits(&self, process: Process, pipe: OwnedFd) {
+        let origin = Origin::Launcher(process);
+        let Some(guest) = self.guests.values().find(|guest| guest.origin == origin) else {
+            return;
+        };
+        if let Err(error) = exits::follow(pipe, guest.name.clone(), self.sender.clone()) {
+            log::warn!("Guest {}: its exits aren't counted: {error}", guest.name);
+        }
     }
 
     /// Whether another guest than that of `origin` has this name. A socket that was made anew has the path of the one before.

@@ -6,7 +6,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use glob::Pattern;
@@ -14,7 +14,7 @@ use kvmprof_attach::{HostKernel, Machine, NameRules, find_machines};
 use kvmprof_report::text::visible;
 
 use super::message::{LauncherMessage, MAX_NAME, MAX_VALUE, Process, cut};
-use crate::backoff::Backoff;
+use super::retry::Retry;
 use crate::child::{Child, ENDING, program};
 use crate::config::Config;
 
@@ -27,42 +27,6 @@ const MAX_WARNINGS: usize = 4096;
 /// Maximum length of the part of a guest's name that others choose. Its pid and a number have room behind it.
 const MAX_OWN_NAME: usize = MAX_NAME - 24;
 
-/// When something is done again, each time after a longer wait. What has gone well for as long as the longest wait begins anew.
-#[derive(Debug)]
-pub(super) struct Retry {
-    until: Instant,
-    backoff: Backoff,
-    begun: Instant,
-}
-
-impl Retry {
-    /// It is due.
-    pub(super) fn now() -> Self {
-        let now = Instant::now();
-        Self {
-            until: now,
-            backoff: Backoff::LOCAL,
-            begun: now,
-        }
-    }
-
-    pub(super) fn is_due(&self) -> bool {
-        Instant::now() >= self.until
-    }
-
-    pub(super) fn begin(&mut self) {
-        self.begun = Instant::now();
-    }
-
-    /// It has ended. The next attempt has the first wait before it if it `has_succeeded` or lasted.
-    pub(super) fn end(&mut self, has_succeeded: bool) {
-        if has_succeeded || self.begun.elapsed() >= self.backoff.longest() {
-            self.backoff.reset();
-        }
-        self.until = Instant::now() + self.backoff.advance();
-    }
-}
-
 /// A guest to attach to.
 #[derive(Debug)]
 struct Guest {
@@ -72,9 +36,12 @@ struct Guest {
     /// `None` until the next attempt.
     child: Option<Child>,
     again: Retry,
+    /// The same of what counts its exits.
+    exits: Option<Child>,
+    exits_again: Retry,
 }
 
-/// A `kvmprof attach` whose guest has ended, and that was asked to end.
+/// A program whose guest has ended, and that was asked to end.
 #[derive(Debug)]
 struct Ending {
     child: Child,
@@ -148,6 +115,29 @@ impl Guests {
                 self.told.push_back(guest.begun(pipe));
             }
         }
+        self.count_exits();
+    }
+
+    /// Has the exits of guests counted that are attached to.
+    fn count_exits(&mut self) {
+        if !self.rules.attach.exits {
+            return;
+        }
+        let mut failed = Vec::new();
+        let guests = self.guests.values_mut();
+        let is_due = |guest: &&mut Guest| guest.exits.is_none() && guest.exits_again.is_due();
+        for guest in guests.filter(|guest| guest.child.is_some()).filter(is_due) {
+            match guest.count_exits(&self.program) {
+                Ok(pipe) => {
+                    let told = LauncherMessage::Exits {
+                        process: guest.process,
+                    };
+                    self.told.push_back((told, Some(pipe.into())));
+                }
+                Err(error) => failed.push(guest.not_counted(&error.to_string())),
+            }
+        }
+        failed.into_iter().for_each(|message| self.warn(message));
     }
 
     /// What the collector is to be told next.
@@ -249,10 +239,15 @@ impl Guests {
         let ending = &mut self.ending;
         self.guests.retain(|process, guest| {
             let stays = machines.contains_key(process);
-            if !stays && let Some(child) = guest.child.take() {
-                child.ask_to_end();
+            if !stays {
                 let until = Instant::now() + ENDING;
-                ending.push(Ending { child, until });
+                for child in [guest.child.take(), guest.exits.take()]
+                    .into_iter()
+                    .flatten()
+                {
+                    child.ask_to_end();
+                    ending.push(Ending { child, until });
+                }
             }
             stays
         });
@@ -266,6 +261,8 @@ impl Guests {
                 labels: labels_of(&machine),
                 child: None,
                 again: Retry::now(),
+                exits: None,
+                exits_again: Retry::now(),
             };
             self.guests.insert(process, guest);
         }
@@ -288,19 +285,29 @@ impl Guests {
     /// Handles each `kvmprof attach` that has ended. It is started again while the guest is there, which may have rebooted.
     fn reap(&mut self) {
         self.ending.retain_mut(|ending| !ending.is_over());
+        let mut not_counted = Vec::new();
         for guest in self.guests.values_mut() {
-            let Some(child) = &mut guest.child else {
-                continue;
-            };
-            let ended = match child.ended() {
-                Ok(None) => continue,
-                Ok(Some((status, said))) => (status.success(), said),
-                Err(error) => (false, error.to_string()),
-            };
-            guest.child = None;
-            self.told.push_back((guest.ended(ended.0, &ended.1), None));
+            if let Some((is_success, said)) = take_ended(&mut guest.child) {
+                self.told.push_back((guest.ended(is_success, &said), None));
+            }
+            if let Some((_, said)) = take_ended(&mut guest.exits) {
+                not_counted.push(guest.not_counted(&said));
+            }
         }
+        (not_counted.into_iter()).for_each(|message| self.warn(message));
     }
+}
+
+/// Whether the program has succeeded, and what it has said, if it has ended. It is dropped then.
+fn take_ended(child: &mut Option<Child>) -> Option<(bool, String)> {
+    let ended = match child.as_mut()?.ended() {
+        Ok(ended) => ended.map(|(status, said)| (status.success(), said)),
+        Err(error) => Some((false, error.to_string())),
+    };
+    if ended.is_some() {
+        *child = None;
+    }
+    ended
 }
 
 /// A guest's labels by the rules, which have taken them from what others choose.
@@ -346,7 +353,7 @@ fn fair(
 impl Drop for Guests {
     fn drop(&mut self) {
         let children = self.guests.values();
-        for child in children.filter_map(|guest| guest.child.as_ref()) {
+        for child in children.flat_map(|guest| guest.child.iter().chain(&guest.exits)) {
             child.ask_to_end();
         }
         self.guests.clear();
@@ -355,7 +362,7 @@ impl Drop for Guests {
 
 impl Guest {
     /// Starts the program that attaches. Returns the pipe with its recording.
-    fn attach(&mut self, program: &PathBuf, rules: &Config) -> io::Result<io::PipeReader> {
+    fn attach(&mut self, program: &Path, rules: &Config) -> io::Result<io::PipeReader> {
         self.again.begin();
         let (pipe, recording) = io::pipe()?;
         let mut words = vec!["attach".to_owned(), self.process.to_string()];
@@ -376,12 +383,25 @@ impl Guest {
         if capture.has_jitter() {
             words.push("--jitter".to_owned());
         }
-        let child = Child::start_into(recording.into(), program, words);
-        self.child = Some(child.map_err(|error| {
-            let message = format!("Cannot run {}: {error}", program.display());
-            io::Error::new(error.kind(), message)
-        })?);
+        self.child = Some(start(recording, program, words)?);
         Ok(pipe)
+    }
+
+    /// Starts the program that counts the guest's exits. Returns the pipe with them.
+    fn count_exits(&mut self, program: &Path) -> io::Result<io::PipeReader> {
+        self.exits_again.begin();
+        let (pipe, output) = io::pipe()?;
+        let words = ["exits".to_owned(), self.process.to_string()];
+        let words = words.into_iter().chain(["--blocks".to_owned()]);
+        self.exits = Some(start(output, program, words)?);
+        Ok(pipe)
+    }
+
+    /// Notes that its exits aren't counted. Returns why, in words.
+    fn not_counted(&mut self, said: &str) -> String {
+        self.exits_again.end(false);
+        let (name, said) = (&self.name, said.trim());
+        format!("Guest {name}: kvmprof exits has ended: {said}")
     }
 
     /// What the collector is told of an attempt.
@@ -407,6 +427,18 @@ impl Guest {
             said: said.trim().to_owned(),
         }
     }
+}
+
+/// Runs `program` with its standard output in a pipe.
+fn start(
+    output: io::PipeWriter,
+    program: &Path,
+    words: impl IntoIterator<Item = String>,
+) -> io::Result<Child> {
+    Child::start_into(output.into(), program, words).map_err(|error| {
+        let message = format!("Cannot run {}: {error}", program.display());
+        io::Error::new(error.kind(), message)
+    })
 }
 
 /// The parts of call stacks that `rules` mean, as `kvmprof attach` names them.

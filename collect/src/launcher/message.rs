@@ -47,6 +47,11 @@ pub enum LauncherMessage {
         /// Its labels by rules of the configuration.
         labels: BTreeMap<String, String>,
     },
+    /// The exits of a guest that was told of are being counted. The pipe with them comes along.
+    Exits {
+        /// Its VMM.
+        process: Process,
+    },
     /// A `kvmprof attach` has ended. It is started again while the guest is there.
     Ended {
         /// The guest's VMM.
@@ -84,7 +89,7 @@ impl LauncherMessage {
                 }));
             }
             Self::Ended { said: text, .. } | Self::Warning(text) => shorten(text, MAX_TEXT),
-            Self::LeftOut(_) => {}
+            Self::Exits { .. } | Self::LeftOut(_) => {}
         }
         // It has no map whose keys aren't text, for which this could fail.
         serde_json::to_vec(&told).unwrap_or_default()
@@ -110,10 +115,10 @@ impl LauncherMessage {
                     && labels.len() <= MAX_LABELS
                     && labels.iter().all(fit)
             }
-            Self::Ended { process, .. } => process.pid > 0,
+            Self::Exits { process } | Self::Ended { process, .. } => process.pid > 0,
             Self::LeftOut(_) | Self::Warning(_) => true,
         };
-        let expected = usize::from(matches!(told, Self::Guest { .. }));
+        let expected = usize::from(matches!(told, Self::Guest { .. } | Self::Exits { .. }));
         (is_valid && files == expected)
             .then_some(told)
             .ok_or(UnknownMessage)
@@ -164,6 +169,7 @@ mod tests {
             (ended(true), 0),
             (LauncherMessage::LeftOut(94), 0),
             (LauncherMessage::Warning("no rights".to_owned()), 0),
+            (LauncherMessage::Exits { process: PROCESS }, 1),
         ]
     }
 
@@ -197,7 +203,7 @@ mod tests {
         let long_key = format!("{{\"{}\":\"\"}}", long(MAX_KEY));
         let long_value = format!("{{\"k\":\"{}\"}}", long(MAX_VALUE));
         let text = |told: &LauncherMessage| String::from_utf8(told.encode()).unwrap();
-        let [guest, _, ended, _, left_out, warning] = <[_; 6]>::try_from(all())
+        let [guest, _, ended, _, left_out, warning, exits] = <[_; 7]>::try_from(all())
             .unwrap()
             .map(|(told, _)| text(&told));
         for (message, files, from, to) in [
@@ -211,6 +217,7 @@ mod tests {
             (&guest, 1, "{}", long_value.as_str()),
             (&guest, 1, "{}", "{},\"said\":\"\""),
             (&ended, 0, "4711", "0"),
+            (&exits, 1, "4711", "0"),
             (&ended, 0, "false", "0"),
             (&left_out, 0, "94", "4294967296"),
             (&warning, 0, "no rights", "\u{1}"),

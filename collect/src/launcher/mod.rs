@@ -6,6 +6,7 @@
 mod guests;
 mod listener;
 pub mod message;
+mod retry;
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -20,10 +21,11 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg};
 use rustix::process::{Pid, WaitOptions, waitpid};
 
-use self::guests::{Guests, Retry};
+use self::guests::Guests;
 pub use self::listener::Listener;
 pub(crate) use self::listener::new_socket;
 use self::message::LauncherMessage;
+use self::retry::Retry;
 use crate::config::Config;
 
 /// The interval between looks at guests and signals.

@@ -1,3 +1,5 @@
+use kvmprof_recording::exits::{Exits, Histogram, OfReason, ReasonName};
+
 use super::*;
 use crate::batch::testing::batch;
 
@@ -39,6 +41,78 @@ fn ticks_are_counted_by_guest_process_and_mode() {
         );
     }
     assert!(text.ends_with("# EOF\n"));
+}
+
+#[test]
+fn exits_are_counted_by_reason_with_how_long_they_took() {
+    let (_folder, _spool, metrics) = metrics(&Config::default());
+    let of = |reason, vcpu, times: &[u64]| {
+        let class = |time: &u64| (0..).find(|class| Histogram::begin(class + 1) > *time);
+        let mut classes = vec![0; Histogram::CLASSES];
+        for class in times.iter().map(class) {
+            classes[class.unwrap()] += 1;
+        }
+        OfReason {
+            reason,
+            vcpu,
+            exits: Exits {
+                count: times.len() as u64,
+                time: times.iter().sum(),
+            },
+            histogram: Histogram::new(classes),
+            ..OfReason::default()
+        }
+    };
+    let npf = ReasonName {
+        name: "npf".to_owned(),
+        is_halt: false,
+    };
+    let mut interval = ExitInterval {
+        names: [(0x400, npf)].into(),
+        ..ExitInterval::default()
+    };
+    interval.counts.reasons = vec![
+        of(0x400, 0, &[900, 1100]),
+        of(0x400, 1, &[2_000_000]),
+        of(0x7b, 0, &[20_000_000_000]),
+    ];
+    // A guest without a window isn't known.
+    metrics.note_exits("a", &interval);
+    metrics.add(&batch(100, &["a"], 1));
+    (0..2).for_each(|_| metrics.note_exits("a", &interval));
+    let text = metrics.text().unwrap();
+    let exits = |reason: &str, count: u64| {
+        format!(
+            r#"kvmprof_guest_exits_total{{host="host \"1\"",guest="a",reason="{reason}"}} {count}"#
+        )
+    };
+    let seconds = |suffix: &str, end: &str, reason: &str, value: &str| {
+        let end = if end.is_empty() {
+            String::new()
+        } else {
+            format!(r#"le="{end}","#)
+        };
+        format!(
+            r#"kvmprof_guest_exit_seconds_{suffix}{{host="host \"1\"",{end}guest="a",reason="{reason}"}} {value}"#
+        )
+    };
+    for line in [
+        exits("npf", 6),
+        exits("0x7b", 2),
+        seconds("sum", "", "npf", "0.004004"),
+        seconds("count", "", "npf", "6"),
+        seconds("bucket", "0.000001024", "npf", "2"),
+        seconds("bucket", "0.000004096", "npf", "4"),
+        seconds("bucket", "+Inf", "npf", "6"),
+        seconds("bucket", "17.179869184", "0x7b", "0"),
+        seconds("bucket", "+Inf", "0x7b", "2"),
+    ] {
+        let is_there = text.lines().any(|known| known == line);
+        assert!(is_there, "no {line} in\n{text}");
+    }
+    // It has had no window for more than an hour.
+    metrics.add(&batch(4000, &["b"], 1));
+    assert!(!metrics.text().unwrap().contains("reason="));
 }
 
 #[test]

@@ -2,6 +2,7 @@ use std::io::Read;
 use std::path::Path;
 
 use super::*;
+use crate::backoff::Backoff;
 use crate::config::Capture;
 use kvmprof_attach::Obstacle;
 
@@ -187,6 +188,44 @@ fn the_process_that_was_found_is_attached_to_as_the_rules_say() {
         assert_eq!(told.next().unwrap().0, ended);
         assert!(told.next().is_none());
     }
+}
+
+/// They come by a pipe of their own, and what doesn't count them is tried again later.
+#[test]
+fn exits_are_counted_if_the_rules_say_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let script =
+        "case $1 in exits) echo blocks; echo \"$*\" >&2; exit 1;; *) exec sleep 600;; esac";
+    let mut guests = following(1);
+    guests.rules.attach.exits = true;
+    guests.program = stand_in(folder.path(), script);
+    look_at(&mut guests, vec![machine(5, "qemu", Some("db"))]);
+    let mut told = Vec::new();
+    while told.len() < 3 {
+        guests.reap();
+        told.extend(guests.next_told());
+        std::thread::yield_now();
+    }
+    let process = Process {
+        pid: 5,
+        start_time: 7,
+    };
+    let why = "Guest db: kvmprof exits has ended: exits 5:7 --blocks";
+    let [(guest, Some(_)), (exits, Some(pipe)), (warning, None)] =
+        <[_; 3]>::try_from(told).unwrap()
+    else {
+        panic!("other files");
+    };
+    assert!(matches!(guest, LauncherMessage::Guest { .. }));
+    assert_eq!(exits, LauncherMessage::Exits { process });
+    assert_eq!(warning, LauncherMessage::Warning(why.to_owned()));
+    let mut blocks = String::new();
+    std::fs::File::from(pipe)
+        .read_to_string(&mut blocks)
+        .unwrap();
+    assert_eq!(blocks, "blocks\n");
+    let guest = guests.guests.values_mut().next().unwrap();
+    assert!(guest.child.is_some() && guest.exits.is_none() && !guest.exits_again.is_due());
 }
 
 /// What attaches to it takes its time to end, or never does.
