@@ -163,7 +163,12 @@ fn methods(waiting: &mut Waiting, process: &ProcessRuntime) -> Vec<(Shown, u32)>
     let unwinder = unwinder(waiting);
     let pointers = (waiting.sp..waiting.sp + 512).step_by(8);
     let mut stacks = pointers.map(|bp| walked(waiting, process, &unwinder, bp));
-    let stack = stacks.find(|stack| stack.summary().user_end == StackEnd::Complete);
+    // With another one, it may seem to end early.
+    let stack = stacks.find(|stack| {
+        let mut frames = stack.frames().iter();
+        let has_methods = frames.any(|word| LanguageFrame::from_word(*word).is_some());
+        has_methods && stack.summary().user_end == StackEnd::Complete
+    });
     drop(stacks);
     let functions = process.read_new(waiting);
     let stack = stack.unwrap();
