@@ -127,6 +127,8 @@ fn now() -> u64 {
 
 #[test]
 fn a_record_has_the_fault_and_what_the_host_did_until_the_entry() {
+    // Memory that was given back could be given again.
+    let mut kept = Vec::new();
     for reason @ [_, vcpu] in [EPT_VIOLATION, NESTED_PAGE_FAULT] {
         let programs = Programs::new(u32::try_from(vcpu).unwrap(), 1);
         // What this thread needs is in memory after that.
@@ -138,10 +140,9 @@ fn a_record_has_the_fault_and_what_the_host_did_until_the_entry() {
             programs.fault(reason);
             let middle = now();
             assert!(programs.waits());
-            let pages = touches.then(|| vec![1_u8; 4 << 20]);
+            kept.extend(touches.then(|| vec![1_u8; 4 << 20]));
             let end = now();
             programs.enter();
-            drop(pages);
             assert!(!programs.waits());
             let (fault, time) = programs.last();
             assert_eq!(fault.kind, expected, "{reason:x?}");
