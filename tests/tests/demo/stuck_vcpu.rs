@@ -44,6 +44,10 @@ fn a_stopped_vcpu_holds_up_only_those_who_need_its_answer() {
     on_kvm(|| {
         let guest = Guest::start(Boot::Demo, ["--hz", "1000"]);
         let opening = guest.connect();
+        // Before, the vCPU may be in an exit, in which it has to answer nothing.
+        until("the guest runs", || {
+            (!guest.console().is_empty()).then_some(())
+        });
         let vcpu = StoppedThread::stop(guest.pid(), "vcpu 0");
         std::thread::scope(|scope| {
             let stuck = scope.spawn(|| opening.open(device::PCS, 0).map(drop));
