@@ -100,12 +100,20 @@ record_exits() {
         fail 80 "kvmprof report failed: $(cat "$LAB_OUT/recorded.said")"
 }
 
-# record_faults: samples each fault of guest memory, of pages that the host makes one by one.
+# faults: how many the recording has, or says that it lacks.
+faults() { kvmprof report "$LAB_OUT/touch.kvmprof" 2>/dev/null 3>&- | sed -n 's/^\([0-9]*\) ticks = .*/\1/p'; }
+
+# record_faults: samples each fault of guest memory, of pages that the host makes one by one, until it has those that the guest says it has made.
 record_faults() {
     echo never >/sys/kernel/mm/transparent_hugepage/enabled
     start_recording touch page-faults:1
     tell touch
     says 'touch pages'
+    until now=$(faults) && [ "${now:-0}" -ge 1024 ]; do
+        is_over && fail 77 "over before its faults were recorded"
+        alive "$now faults"
+        usleep 500000
+    done
     end_recording touch
     kvmprof report --faults --json "$LAB_OUT/touch.kvmprof" >"$LAB_OUT/faults.json" 2>"$LAB_OUT/faults.said" &&
         kvmprof report --faults "$LAB_OUT/touch.kvmprof" >"$LAB_OUT/faults.table" 2>>"$LAB_OUT/faults.said" &&
