@@ -109,7 +109,7 @@ impl Structure<'_, '_> {
         (self.offset_of(member)).ok_or(Missing::Member(name, member))
     }
 
-    /// As [`Structures::bit_of`]. Code doesn't tell it.
+    /// As `Structures::bit_of`. Code doesn't tell it.
     pub fn bit_of(&self, member: &str) -> Option<u64> {
         match self {
             Self::Btf(_, structures) => structures.bit_of(member),

@@ -12,7 +12,7 @@ while read -r word number; do
     all | some) ports 400 && sleep 2 && ports 1100 && echo "$word" ports ;;
     # Pages of reserved memory, which nobody has touched: one, and some.
     warm) first_touch "$number" 1 ;;
-    touch) first_touch 0 1024 && echo touch pages ;;
+    touch) first_touch 0 128 && echo touch pages ;;
     many) ports && echo many ports ;;
     # A loop on each vCPU.
     busy)
