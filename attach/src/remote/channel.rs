@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use kvm_bindings::{kvm_regs, kvm_sregs};
 use kvmprof_introspection::PhysicalMemory;
-use kvmprof_introspection::bytes::u64_at;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vm_memory::GuestAddress;
 
-use super::message::{Answer, BLOCK_BYTES, GuestRange, MAX_BLOCKS, Request, SLOT_BYTES, Stopped};
+use super::message::{Answer, BLOCK_BYTES, GuestRange, MAX_BLOCKS, Request, Stopped};
 use super::processor::ProcessorPin;
 use super::shared::{DATA_BYTES, MESSAGE_WORDS, Shared};
+use super::slot::{self, SLOT_BYTES};
 use crate::tracer::{StopOutcome, TraceError};
 use crate::{AttachError, Slot, Slots};
 
@@ -212,14 +212,7 @@ impl Requester {
         for index in 0..count.min(DATA_BYTES / SLOT_BYTES) {
             let mut bytes = [0; SLOT_BYTES];
             self.shared.data(index * SLOT_BYTES, &mut bytes);
-            let access = u64_at(&bytes, 16)?;
-            slots.push(Slot {
-                address: GuestAddress(u64_at(&bytes, 0)?),
-                bytes: u64_at(&bytes, 8)?,
-                host_address: 0,
-                is_read_only: access & 1 != 0,
-                logs_writes: access & 2 != 0,
-            });
+            slots.push(slot::decode(&bytes)?);
         }
         Slots::new(&slots)
     }

@@ -14,8 +14,6 @@ use crate::tracer::TraceError;
 pub const BLOCK_BYTES: usize = 512;
 /// Maximum number of blocks that are read at once.
 pub const MAX_BLOCKS: usize = 128;
-/// Bytes of a memory slot in the data: its address, its length, and whether it is read-only.
-pub const SLOT_BYTES: usize = 24;
 /// Words of the bits that tell which of these reads have failed.
 const FAILURE_WORDS: usize = MAX_BLOCKS / 64;
 /// Words of a vCPU's registers.

@@ -14,6 +14,7 @@ mod message;
 mod processor;
 mod service;
 mod shared;
+mod slot;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]

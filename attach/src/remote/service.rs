@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use kvmprof_introspection::PhysicalMemory;
 use vm_memory::GuestAddress;
 
-use super::message::{Answer, BLOCK_BYTES, GuestRange, Request, SLOT_BYTES, Stopped};
+use super::message::{Answer, BLOCK_BYTES, GuestRange, Request, Stopped};
 use super::processor::ProcessorPin;
 use super::shared::{DATA_BYTES, MESSAGE_WORDS, Shared};
+use super::slot::{self, SLOT_BYTES};
 use crate::tracer::{SLOW_PAUSE, State, StopOutcome, TraceError, TracedVcpu};
 use crate::{AttachError, AttachedMemory, NestedGuest, Slots};
 
@@ -312,9 +313,7 @@ impl Drop for HeldTime<'_> {
 /// Puts the slots into the data, without their addresses in the VMM.
 fn put_slots(shared: &Shared, slots: &Slots) {
     for (index, slot) in slots.iter().enumerate() {
-        let access = u64::from(slot.is_read_only) | u64::from(slot.logs_writes) << 1;
-        let numbers = [slot.address.0, slot.bytes, access];
-        let bytes = numbers.map(u64::to_le_bytes);
+        let bytes = slot::encode(slot).map(u64::to_le_bytes);
         shared.put_data(index * SLOT_BYTES, bytes.as_flattened());
     }
 }
