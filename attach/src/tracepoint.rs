@@ -64,6 +64,10 @@ pub struct Member {
     pub bytes: u8,
 }
 
+/// Instruction sets by which reasons of exits are named (`KVM_ISA_*`, `arch/x86/kvm/trace.h`).
+pub(crate) const ISA_VMX: u64 = 1;
+pub(crate) const ISA_SVM: u64 = 2;
+
 /// The members of `kvm_exit` that programs read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExitMembers {

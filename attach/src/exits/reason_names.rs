@@ -2,15 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::tracepoint::Tracepoint;
+use crate::tracepoint::{ISA_SVM, ISA_VMX, Tracepoint};
 
 /// What introduces the names of reasons in the description of `kvm_exit`, with VT-x and with SVM (`kvm_print_exit_reason`, `arch/x86/kvm/trace.h`).
 const VMX_NAMES: &str = "__print_symbolic(REC->exit_reason & 0xffff,";
 const SVM_NAMES: &str = "__print_symbolic(REC->exit_reason,";
 /// The bits of VT-x's reasons that are flags. The others number them.
 const VMX_FLAGS: u32 = 0xffff_0000;
-const ISA_VMX: u64 = 1;
-const ISA_SVM: u64 = 2;
 
 /// The names of reasons.
 #[derive(Clone, Debug, Default)]

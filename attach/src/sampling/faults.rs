@@ -20,7 +20,7 @@ use crate::kernel_memory::program::{
     EXIT, HELPER_GET_CURRENT_TASK, HELPER_PROBE_READ_KERNEL, LOAD_64, MOVE_IMMEDIATE,
     MOVE_REGISTER, STORE_64,
 };
-use crate::tracepoint::{ExitMembers, FaultMembers};
+use crate::tracepoint::{ExitMembers, FaultMembers, ISA_SVM, ISA_VMX};
 
 /// Offsets in the value of the map that the programs share: the number of faults since the last sample; when the vCPU left the guest; why, as a record has it; the
 /// length of the record that waits for the entry, or 0; and the thread's numbers of faults without and with a wait, before and after.
@@ -33,11 +33,9 @@ const AFTER: i16 = 48;
 /// The size of that value.
 pub const STATE_BYTES: usize = 64;
 
-/// Instruction sets by which reasons are named (`KVM_ISA_*`), and the reasons of faults: SDM volume 3, appendix C; AMD APM volume 2, appendix C.
-const VMX: u64 = 1;
-const SVM: u64 = 2;
-const EPT_VIOLATION: u64 = VMX << 32 | 48;
-const NESTED_PAGE_FAULT: u64 = SVM << 32 | 0x400;
+/// The reasons of faults, each with the instruction set that names it: SDM volume 3, appendix C; AMD APM volume 2, appendix C.
+const EPT_VIOLATION: u64 = ISA_VMX << 32 | 48;
+const NESTED_PAGE_FAULT: u64 = ISA_SVM << 32 | 0x400;
 /// Bits of the error: a write, with both (SDM volume 3, table 28-7; AMD APM volume 2, section 15.25.6).
 const WRITE: u64 = 1 << 1;
 /// The page is there, with other rights: with VT-x one of those to read, to write and to execute.
@@ -204,8 +202,8 @@ impl Record<'_> {
     fn kind(&self, logs_writes: bool) -> FaultKind {
         let error = self.u64(FAULT_ERROR);
         let present = match self.exit().map(|(_, isa)| u64::from(isa)) {
-            Some(VMX) => PRESENT_VMX,
-            Some(SVM) => PRESENT_SVM,
+            Some(ISA_VMX) => PRESENT_VMX,
+            Some(ISA_SVM) => PRESENT_SVM,
             _ => return FaultKind::Other,
         };
         let is_write = error & WRITE != 0;
