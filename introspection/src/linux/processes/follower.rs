@@ -8,7 +8,7 @@ use super::areas::RawArea;
 use super::labels::{LabelNumbers, Labelled};
 use super::perf_map::PerfMapPlace;
 use super::user_memory::UserMemory;
-use super::vdso::is_vdso;
+use super::vdso::{is_vdso, note_place};
 use super::{Area, Backing, ProcessMap, ProcessView, UnwinderSlot};
 use crate::linux::cpu::{Task, process_name};
 use crate::linux::view::KernelView;
@@ -184,6 +184,7 @@ impl ProcessFollower {
             }
         }
         let areas = processes.named(&self.areas);
+        note_place(view, &areas);
         let perf_map = perf_map(view, seen, &areas).unwrap_or_default();
         let (unwinder, cache) = self.shared(known, &signature, &areas);
         let map = Arc::new(ProcessMap {

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::areas::RawArea;
+use super::{Area, Backing};
 use crate::PhysicalMemory;
 use crate::bytes::u64_at;
 use crate::linux::LinuxKnowledge;
@@ -33,17 +34,24 @@ impl VdsoPlace {
     }
 }
 
-/// Whether the kernel calls an area without a file its vdso. In a kernel that has no symbol for the 64-bit one, the running process's page tables show where that is.
+/// Whether the kernel calls an area without a file its vdso.
 pub fn is_vdso<M: PhysicalMemory>(view: &KernelView<'_, M>, area: &RawArea) -> bool {
     let name = kernel_pointer(area.special).and_then(|special| view.u64(special));
-    let is_it = name.and_then(|name| view.read_array(name)) == Some(NAME);
-    if is_it && area.begin >= LOWEST && view.linux().addresses.vdso.is_none() {
-        find(view, area);
-    }
-    is_it
+    name.and_then(|name| view.read_array(name)) == Some(NAME)
 }
 
-fn find<M: PhysicalMemory>(view: &KernelView<'_, M>, area: &RawArea) -> Option<()> {
+/// Notes where the 64-bit vdso is by the running process's page tables, if one of its `areas` is it, in a kernel that has no symbol for it.
+pub fn note_place<M: PhysicalMemory>(view: &KernelView<'_, M>, areas: &[Area]) {
+    if view.linux().addresses.vdso.is_some() {
+        return;
+    }
+    let is_it = |area: &&Area| area.backing == Backing::Vdso && area.begin >= LOWEST;
+    if let Some(area) = areas.iter().find(is_it) {
+        find(view, area);
+    }
+}
+
+fn find<M: PhysicalMemory>(view: &KernelView<'_, M>, area: &Area) -> Option<()> {
     let (linux, length) = (view.linux(), area.end.checked_sub(area.begin)?);
     let physical = view.walk(area.begin)?;
     let linked = view.placement().linked(physical);
