@@ -53,7 +53,7 @@ pub trait Host {
     /// Notes the counters of the guest with this name, which count from its start.
     fn note_counts(&mut self, guest: &str, counts: &Counters);
     /// Notes the exits of the guest with this name in a part of the time.
-    fn note_exits(&mut self, _guest: &str, _interval: &ExitInterval) {}
+    fn note_exits(&mut self, guest: &str, interval: &ExitInterval);
 }
 
 /// Where a guest's recording comes from.

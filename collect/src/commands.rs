@@ -12,6 +12,7 @@ use kvmprof_cli::command_line::{self, Command, Console, ExitStatus, Program, usa
 use kvmprof_cli::interrupt::Interrupt;
 use kvmprof_cli::text::{self, write_json};
 use kvmprof_recording::counters::Counters;
+use kvmprof_recording::exits::ExitInterval;
 use kvmprof_tools::program::Setup;
 
 use crate::batch::Batch;
@@ -268,4 +269,6 @@ impl Host for TimedCollection<'_> {
     }
 
     fn note_counts(&mut self, _: &str, _: &Counters) {}
+
+    fn note_exits(&mut self, _: &str, _: &ExitInterval) {}
 }

@@ -8,7 +8,7 @@ use kvmprof_introspection::{Btf, Types};
 use kvmprof_recording::{FaultKind, MemoryFault};
 
 use super::faults::{self, STATE_BYTES, SampledFaults};
-use super::program;
+use super::program::{self, Sampled};
 use super::record::{RECORD_BYTES, Record};
 use super::testing::{plan, sampled_faults, slots};
 use crate::host_kernel::types;
@@ -69,7 +69,7 @@ impl Programs {
         let mut plan = plan(false);
         plan.outputs = outputs.as_raw_fd();
         plan.record = record.as_raw_fd();
-        plan.faults = Some(sampled);
+        plan.sampled = Sampled::Faults(sampled);
         let [exit, fault, entry] = [
             faults::at_exit(&sampled),
             program::instructions(&layout, &plan),

@@ -34,7 +34,7 @@ use crate::tracepoint::{ExitTracepoint, FaultTracepoints};
 use crate::{AttachedMemory, HostKernel, HostStacks, Slots};
 use faults::SampledFaults;
 use places::{host_address, physical_memory};
-use program::{Plan, SampledExits};
+use program::{Plan, Sampled, SampledExits};
 use stacks::{LinuxStacks, Stacks};
 
 /// Maximum number of bytes that are copied of each stack. A kernel's stack has 16 KiB, and usually a tenth of it is in use.
@@ -207,8 +207,7 @@ impl SamplingHost {
             reads: places.map_or_else(Vec::new, |places| reads(places, slots)),
             stacks: self.stacks(vcpu, stacks, linux, slots),
             host_record: None,
-            exits: None,
-            faults: None,
+            sampled: Sampled::Ticks,
             time_offset: self.time_offset,
         };
         let record = bpf::create_map(plan.room()).map_err(error::refused)?;
@@ -221,12 +220,12 @@ impl SamplingHost {
             Occasion::Event => (None, None),
             Occasion::Exits(period) => {
                 let count = bpf::create_map(size_of::<u64>()).map_err(error::refused)?;
-                plan.exits = Some(self.sampled_exits(vcpu, period, &count)?);
+                plan.sampled = Sampled::Exits(self.sampled_exits(vcpu, period, &count)?);
                 (Some(count), Some(self.exits()?.tracepoint.id))
             }
             Occasion::Faults(period) => {
                 let state = bpf::create_map(faults::STATE_BYTES).map_err(error::refused)?;
-                plan.faults = Some(self.sampled_faults(vcpu, period, &state)?);
+                plan.sampled = Sampled::Faults(self.sampled_faults(vcpu, period, &state)?);
                 (Some(state), Some(self.faults()?.fault.id))
             }
         };
@@ -253,7 +252,7 @@ impl SamplingHost {
 
     /// The programs that the one of `plan` needs at further tracepoints, in the order in which they are to be attached.
     fn others(&self, plan: &Plan) -> Result<Vec<(u64, OwnedFd)>, SamplingError> {
-        let Some(of) = &plan.faults else {
+        let Sampled::Faults(of) = &plan.sampled else {
             return Ok(Vec::new());
         };
         let (exit, entry) = (&self.exits()?.tracepoint, &self.faults()?.entry);

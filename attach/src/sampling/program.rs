@@ -37,10 +37,7 @@ pub struct Plan {
     pub stacks: Option<Stacks>,
     /// The descriptor of the map whose value has room for a record of the host's stack; `None` for programs without such records.
     pub host_record: Option<i32>,
-    /// The exits at which records are written.
-    pub exits: Option<SampledExits>,
-    /// The faults of guest memory at which records are made. Without both it is a program of a clock.
-    pub faults: Option<SampledFaults>,
+    pub sampled: Sampled,
     /// The number of ns that the program adds to the host's CLOCK_MONOTONIC, modulo 2^64.
     pub time_offset: u64,
 }
@@ -60,8 +57,17 @@ impl Plan {
     }
 
     fn is_at_tracepoint(&self) -> bool {
-        self.exits.is_some() || self.faults.is_some()
+        !matches!(self.sampled, Sampled::Ticks)
     }
+}
+
+/// What a program makes records of.
+#[derive(Clone, Copy, Debug)]
+pub enum Sampled {
+    /// Ticks of a clock, each time it runs.
+    Ticks,
+    Exits(SampledExits),
+    Faults(SampledFaults),
 }
 
 /// Which exits of a vCPU a program at the tracepoint `kvm_exit` samples.
@@ -261,10 +267,10 @@ impl Program {
 pub fn instructions(layout: &VcpuLayout, plan: &Plan) -> Vec<Instruction> {
     let mut program = Program::default();
     program.registers(MOVE_REGISTER, CONTEXT, 1);
-    let unsampled = match (&plan.exits, &plan.faults) {
-        (Some(exits), _) => program.count_exit(exits),
-        (None, Some(faults)) => program.count_fault(faults),
-        (None, None) => Vec::new(),
+    let unsampled = match &plan.sampled {
+        Sampled::Ticks => Vec::new(),
+        Sampled::Exits(exits) => program.count_exit(exits),
+        Sampled::Faults(faults) => program.count_fault(faults),
     };
     if let Some(host_record) = plan.host_record {
         program.host_stack(host_record, plan.outputs);
@@ -275,13 +281,14 @@ pub fn instructions(layout: &VcpuLayout, plan: &Plan) -> Vec<Instruction> {
     if plan.stacks.is_some() {
         program.zero((COPIES..STACK_BYTES).step_by(8));
     }
-    if let Some(exits) = &plan.exits {
-        program.load_reason(exits.members);
-        program.add(STORE_64, RECORD, 1, offset16(GUEST_EXIT), 0);
-    }
-    match &plan.faults {
-        Some(faults) => program.describe_fault(faults, plan.time_offset),
-        None => program.time(plan.time_offset),
+    match &plan.sampled {
+        Sampled::Ticks => program.time(plan.time_offset),
+        Sampled::Exits(exits) => {
+            program.load_reason(exits.members);
+            program.add(STORE_64, RECORD, 1, offset16(GUEST_EXIT), 0);
+            program.time(plan.time_offset);
+        }
+        Sampled::Faults(faults) => program.describe_fault(faults, plan.time_offset),
     }
     program.vcpu(layout, plan);
     let (in_target, at_hosts): (Vec<Read>, Vec<Read>) = plan
@@ -305,9 +312,9 @@ pub fn instructions(layout: &VcpuLayout, plan: &Plan) -> Vec<Instruction> {
         }
         None => program.immediate(MOVE_IMMEDIATE, 5, offset16(RECORD_BYTES).into()),
     }
-    match &plan.faults {
-        Some(faults) => program.await_entry(faults),
-        None => program.put_record(plan.outputs),
+    match &plan.sampled {
+        Sampled::Ticks | Sampled::Exits(_) => program.put_record(plan.outputs),
+        Sampled::Faults(faults) => program.await_entry(faults),
     }
     program.land_all(unsampled);
     program.immediate(MOVE_IMMEDIATE, 0, plan.is_at_tracepoint().into());

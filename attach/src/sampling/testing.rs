@@ -10,7 +10,7 @@ use vm_memory::GuestAddress;
 use super::assembly::Range;
 use super::faults::{self, SampledFaults};
 use super::places::MAX_RANGES;
-use super::program::{self, Plan, SampledExits};
+use super::program::{self, Plan, Sampled, SampledExits};
 use super::stacks::{LinuxStacks, Stacks};
 use super::{SamplingError, VcpuLayout, error, host, pointer, reads};
 use crate::host_kernel::types;
@@ -96,23 +96,22 @@ pub fn load_programs() -> Result<usize, SamplingError> {
     let host_record = Some(host_record.as_raw_fd());
     for (state, with_places, stacks) in kinds() {
         layout.state = state;
-        for (host_record, exits, faults) in [
-            (None, None, None),
-            (host_record, None, None),
-            (None, Some(exits), None),
-            (None, None, Some(faults)),
+        for (host_record, sampled) in [
+            (None, Sampled::Ticks),
+            (host_record, Sampled::Ticks),
+            (None, Sampled::Exits(exits)),
+            (None, Sampled::Faults(faults)),
         ] {
             let mut plan = plan(with_places);
             plan.outputs = outputs.as_raw_fd();
             plan.stacks.clone_from(&stacks);
             plan.host_record = host_record;
-            plan.exits = exits;
-            plan.faults = faults;
+            plan.sampled = sampled;
             let record = bpf::create_map(plan.room()).map_err(error::refused)?;
             plan.record = record.as_raw_fd();
             bpf::load_for(plan.trigger(), &program::instructions(&layout, &plan))?;
             count += 1;
-            if let Some(faults) = &faults {
+            if let Sampled::Faults(faults) = &sampled {
                 for program in [faults::at_exit(faults), faults::at_entry(&plan, faults)] {
                     bpf::load_for(plan.trigger(), &program)?;
                     count += 1;
@@ -211,8 +210,7 @@ pub(crate) fn plan(with_places: bool) -> Plan {
         reads: reads.filter(|_| with_places).collect(),
         stacks: None,
         host_record: None,
-        exits: None,
-        faults: None,
+        sampled: Sampled::Ticks,
         time_offset: 0,
     }
 }

@@ -31,6 +31,8 @@ impl Host for Calls {
     fn note_guests(&mut self, _: usize, _: usize) {}
 
     fn note_counts(&mut self, _: &str, _: &Counters) {}
+
+    fn note_exits(&mut self, _: &str, _: &ExitInterval) {}
 }
 
 /// The start of a window, in s since 1970.

@@ -64,7 +64,8 @@ pub struct Capture {
     event: File,
     _program: Vec<OwnedFd>,
     ring: PerfRing,
-    _output: File,
+    output: File,
+    losses: Losses,
     /// Minimum number of samples that fit in the ring.
     room: u64,
 }
@@ -149,7 +150,8 @@ impl Capture {
             _program: files.program,
             room: (ring.bytes() / bytes) as u64,
             ring,
-            _output: files.output,
+            output: files.output,
+            losses: Losses::default(),
         })
     }
 
@@ -165,8 +167,47 @@ impl Capture {
     }
 
     /// Calls `each` with every entry that the ring has now, and removes the entries.
-    pub fn drain(&mut self, each: impl FnMut(Entry<'_>)) {
-        self.ring.drain(each);
+    pub fn drain(&mut self, mut each: impl FnMut(Entry<'_>)) {
+        let losses = &mut self.losses;
+        self.ring.drain(|entry| {
+            each(match entry {
+                Entry::Lost(count) => Entry::Lost(losses.of_entry(count)),
+                other => other,
+            });
+        });
+    }
+
+    /// Returns the number of samples that have found no room in the ring and of which [`drain`](Self::drain) has told nothing so far. Linux before 6.0 doesn't
+    /// count them: it tells of them by the next sample that finds room.
+    pub fn take_lost(&mut self) -> u64 {
+        let total = perf_event::lost_records(&self.output);
+        total.map_or(0, |total| self.losses.of_total(total))
+    }
+}
+
+/// The account of the samples that found no room in a ring. Linux tells of each twice: at once in a total, and in the ring, once there is room.
+#[derive(Debug, Default)]
+struct Losses {
+    told: u64,
+    /// How many of these the ring will tell of, too.
+    ahead: u64,
+}
+
+impl Losses {
+    /// How many of the `count` losses of an entry of the ring haven't been told before.
+    fn of_entry(&mut self, count: u64) -> u64 {
+        let known = count.min(self.ahead);
+        self.ahead -= known;
+        self.told += count - known;
+        count - known
+    }
+
+    /// How many of the `total` since the start haven't been told before.
+    fn of_total(&mut self, total: u64) -> u64 {
+        let new = total.saturating_sub(self.told);
+        self.told += new;
+        self.ahead += new;
+        new
     }
 }
 
@@ -246,6 +287,22 @@ mod tests {
             assert_eq!(map_again(&output).unwrap().bytes(), bytes);
             drop(first);
         }
+    }
+
+    #[test]
+    fn each_loss_is_told_once() {
+        let mut losses = Losses::default();
+        // The ring is full for the first time.
+        assert_eq!([losses.of_total(3), losses.of_total(5)], [3, 2]);
+        // There is room again, and is none again.
+        assert_eq!([losses.of_entry(6), losses.of_total(6)], [1, 0]);
+        // The entry comes before anybody has read the total.
+        assert_eq!([losses.of_entry(4), losses.of_total(12)], [4, 2]);
+        assert_eq!([losses.of_entry(2), losses.of_entry(1)], [0, 1]);
+        assert_eq!(losses.of_total(13), 0);
+        // Linux has no total.
+        let mut entries = Losses::default();
+        assert_eq!([entries.of_entry(7), entries.of_entry(1)], [7, 1]);
     }
 
     #[test]

@@ -53,8 +53,10 @@ pub enum Entry<'a> {
     Sample(Interrupted, Record<'a>),
     /// The host's stack at the tick whose sample follows.
     Host(HostRecord<'a>),
-    /// The number of samples that found no room in the ring, or can't be read.
+    /// The number of samples that have found no room in the ring.
     Lost(u64),
+    /// A sample that can't be read.
+    Unreadable,
 }
 
 /// The size of all rings of this process together, in bytes.
@@ -154,7 +156,7 @@ impl Drop for PerfRing {
 fn parse(bytes: &[u8]) -> Option<Entry<'_>> {
     match u32_at(bytes, 0)? {
         RECORD_LOST => Some(Entry::Lost(u64_at(bytes, HEADER_BYTES + 8)?)),
-        RECORD_SAMPLE => Some(sample(bytes).unwrap_or(Entry::Lost(1))),
+        RECORD_SAMPLE => Some(sample(bytes).unwrap_or(Entry::Unreadable)),
         _ => None,
     }
 }
@@ -202,7 +204,7 @@ mod tests {
         assert_eq!(interrupted(4), Interrupted::GuestKernel(0x1234));
         assert_eq!(interrupted(1), Interrupted::Host);
         let short = record(RECORD_SAMPLE, 5, &rest[..100]);
-        assert_eq!(parse(&short), Some(Entry::Lost(1)));
+        assert_eq!(parse(&short), Some(Entry::Unreadable));
         let lost = [7_u64.to_le_bytes(), 5_u64.to_le_bytes()].concat();
         assert_eq!(parse(&record(RECORD_LOST, 0, &lost)), Some(Entry::Lost(5)));
         assert_eq!(parse(&record(5, 0, &lost)), None);

@@ -84,6 +84,10 @@ impl KernelTicks {
                     *lost += count;
                     host_frames.clear();
                 }
+                Entry::Unreadable => {
+                    *lost += 1;
+                    host_frames.clear();
+                }
                 Entry::Host(record) => {
                     host_frames.clear();
                     if let Some(host) = reader.host {
@@ -102,6 +106,10 @@ impl KernelTicks {
                     host_frames.clear();
                 }
             });
+            // A clock's ticks without a sample are known by the thread's times.
+            if self.clock.is_none() {
+                *lost += capture.take_lost();
+            }
         }
         // They can't be read once the thread has ended.
         let times = times()?;

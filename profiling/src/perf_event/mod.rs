@@ -8,6 +8,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::time::{Duration, Instant};
 
+use kvmprof_introspection::bytes::u64_at;
 use vmm_sys_util::syscall::SyscallReturnCode;
 
 pub use opener::EventOpener;
@@ -25,6 +26,8 @@ const BPF_OUTPUT: u64 = 10;
 /// The contents of a record (`PERF_SAMPLE_*`).
 const SAMPLE_IP: u64 = 1;
 const SAMPLE_RAW: u64 = 1 << 10;
+/// The number of records without room, behind the count that read(2) returns: `PERF_FORMAT_LOST`, since Linux 6.0.
+const FORMAT_LOST: u64 = 1 << 4;
 /// Bits of [`Attributes::flags`].
 const DISABLED: u64 = 1;
 const WATERMARK: u64 = 1 << 14;
@@ -118,9 +121,9 @@ impl Event {
             Self::Tracepoint(number) => (TRACEPOINT, number, 0),
             Self::Hardware(event) => (HARDWARE, event as u64, EXCLUDE_HOST),
         };
-        let (sample_type, wakeup_events) = match self {
-            Self::BpfOutput => (SAMPLE_IP | SAMPLE_RAW, u32::MAX),
-            _ => (0, 1),
+        let (sample_type, read_format, wakeup_events) = match self {
+            Self::BpfOutput => (SAMPLE_IP | SAMPLE_RAW, FORMAT_LOST, u32::MAX),
+            _ => (0, 0, 1),
         };
         Attributes {
             kind,
@@ -128,6 +131,7 @@ impl Event {
             config,
             sample_period: period,
             sample_type,
+            read_format,
             flags,
             wakeup_events,
             ..Attributes::default()
@@ -151,12 +155,31 @@ impl Event {
     /// Opens the event by the rights of this thread alone.
     fn open_here(self, period: u64, tid: libc::pid_t) -> io::Result<File> {
         let attributes = self.attributes(period);
+        let opened = attributes.open(tid);
+        let is_unknown = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
+        match opened {
+            // Linux before 6.0 has no such number.
+            Err(error) if attributes.read_format != 0 && is_unknown(&error) => {
+                let plain = Attributes {
+                    read_format: 0,
+                    ..attributes
+                };
+                plain.open(tid)
+            }
+            opened => opened,
+        }
+    }
+}
+
+impl Attributes {
+    /// Opens an event for thread `tid`, on any processor.
+    fn open(&self, tid: libc::pid_t) -> io::Result<File> {
         // SAFETY: the attributes are valid for the size they state; the first -1 means any processor, the second one no
         // group.
         let descriptor = unsafe {
             libc::syscall(
                 libc::SYS_perf_event_open,
-                &raw const attributes,
+                std::ptr::from_ref(self),
                 tid,
                 -1,
                 -1,
@@ -175,6 +198,13 @@ pub fn count(mut event: &File) -> Option<u64> {
     let mut count = [0; 8];
     event.read_exact(&mut count).ok()?;
     Some(u64::from_ne_bytes(count))
+}
+
+/// The number of records of `event` that have found no room in its ring; `None` if the kernel doesn't return it.
+pub fn lost_records(mut event: &File) -> Option<u64> {
+    let mut numbers = [0; 16];
+    let bytes = event.read(&mut numbers).ok()?;
+    u64_at(numbers.get(..bytes)?, 8)
 }
 
 /// Has each overflow of `event` run an eBPF program, or each pass of its tracepoint by any thread.
