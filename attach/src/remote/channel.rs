@@ -9,7 +9,7 @@ use kvmprof_introspection::PhysicalMemory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vm_memory::GuestAddress;
 
-use super::message::{Answer, BLOCK_BYTES, GuestRange, MAX_BLOCKS, Request, Stopped};
+use super::message::{Answer, BLOCK_BYTES, GuestRange, MAX_BLOCKS, Request, Stopped, UnreadBlocks};
 use super::processor::ProcessorPin;
 use super::shared::{DATA_BYTES, MESSAGE_WORDS, Shared};
 use super::slot::{self, SLOT_BYTES};
@@ -20,7 +20,7 @@ use crate::{AttachError, Slot, Slots};
 pub(super) const SPIN: Duration = Duration::from_micros(50);
 /// How long it sleeps between two looks at whether the tracer is still there.
 const SLICE: Duration = Duration::from_millis(100);
-/// A longer read while a vCPU stands still isn't put together of blocks.
+/// A longer read isn't put together of blocks.
 const MAX_OF_BLOCKS: usize = 4 * BLOCK_BYTES;
 
 /// What all channels of a guest share.
@@ -48,10 +48,10 @@ struct Requester {
     number: u32,
     request: Vec<u64>,
     answer: Box<[u64; MESSAGE_WORDS]>,
-    look: LookMemory,
+    blocks: BlockCache,
 }
 
-/// A block of guest memory that was read during a look.
+/// A block of guest memory that was read for a sample.
 #[derive(Clone, Copy, Debug)]
 struct Block {
     address: GuestAddress,
@@ -60,19 +60,21 @@ struct Block {
     is_used: bool,
 }
 
-/// The memory that was read while a vCPU stands still.
+/// The memory that was read for a sample: while the vCPU stands still, or later.
 #[derive(Debug, Default)]
-struct LookMemory {
-    /// Whether one does.
+struct BlockCache {
+    /// Whether memory is read for a sample.
     is_open: bool,
-    /// The processor on which the threads of both processes work meanwhile.
+    /// Whether the blocks that it begins with haven't been asked for: the vCPU doesn't stand still, and nothing was read so far.
+    is_empty: bool,
+    /// The processor on which the threads of both processes work while the vCPU stands still.
     pin: Option<ProcessorPin>,
     blocks: Vec<Block>,
     /// The bytes of the blocks.
     bytes: Vec<u8>,
     /// Whether more blocks were needed than there may be.
     is_full: bool,
-    /// The blocks that the next look begins with: those that the last one needed.
+    /// The blocks that the next sample begins with: those that the last one needed.
     next: Vec<GuestAddress>,
 }
 
@@ -114,7 +116,7 @@ impl Channel {
             number: 0,
             request: Vec::with_capacity(MESSAGE_WORDS),
             answer: Box::new([0; MESSAGE_WORDS]),
-            look: LookMemory::default(),
+            blocks: BlockCache::default(),
         };
         Self {
             guest,
@@ -170,7 +172,7 @@ impl Channel {
 impl PhysicalMemory for Channel {
     fn read_physical(&self, address: GuestAddress, buffer: &mut [u8]) -> Option<()> {
         let mut requester = self.requester();
-        if requester.look.is_open && buffer.len() <= MAX_OF_BLOCKS {
+        if requester.blocks.is_open && buffer.len() <= MAX_OF_BLOCKS {
             return requester.read_blocks(&self.guest, address, buffer);
         }
         let mut address = address;
@@ -184,12 +186,22 @@ impl PhysicalMemory for Channel {
     fn contains(&self, address: GuestAddress) -> bool {
         self.slots().find(address).is_some()
     }
+
+    fn begin_sample(&self) {
+        let blocks = &mut self.requester().blocks;
+        blocks.clear();
+        (blocks.is_open, blocks.is_empty) = (true, true);
+    }
+
+    fn end_sample(&self) {
+        self.requester().blocks.end();
+    }
 }
 
 impl Requester {
     /// Asks, and waits for the answer: first for `spin` without giving the processor away, unless the tracer needs it to answer.
     fn ask(&mut self, guest: &ChannelState, request: &Request, spin: Duration) -> Answer {
-        let spin = match self.look.pin {
+        let spin = match self.blocks.pin {
             Some(_) => Duration::ZERO,
             None => spin,
         };
@@ -233,20 +245,23 @@ impl Requester {
         Some(())
     }
 
-    /// Reads while a vCPU stands still, by blocks.
+    /// Reads for a sample, by blocks.
     fn read_blocks(
         &mut self,
         guest: &ChannelState,
         address: GuestAddress,
         buffer: &mut [u8],
     ) -> Option<()> {
+        if std::mem::take(&mut self.blocks.is_empty) {
+            self.read_first_blocks(guest);
+        }
         let mut address = address.0;
         let mut rest = buffer;
         while !rest.is_empty() {
             let within = usize::try_from(address % BLOCK_BYTES as u64).ok()?;
             let (part, behind) = rest.split_at_mut_checked(rest.len().min(BLOCK_BYTES - within))?;
             let begin = GuestAddress(address - within as u64);
-            let block = match self.look.find(begin) {
+            let block = match self.blocks.find(begin) {
                 Some(known) => known?,
                 None => match self.read_block(guest, begin) {
                     Some(index) => index,
@@ -259,7 +274,7 @@ impl Requester {
                     }
                 },
             };
-            let bytes = self.look.block(block)?;
+            let bytes = self.blocks.block(block)?;
             part.copy_from_slice(bytes.get(within..within + part.len())?);
             address = address.checked_add(part.len() as u64)?;
             rest = behind;
@@ -267,44 +282,66 @@ impl Requester {
         Some(())
     }
 
+    /// Reads the blocks that the last sample needed.
+    fn read_first_blocks(&mut self, guest: &ChannelState) {
+        let next = std::mem::take(&mut self.blocks.next);
+        if next.is_empty() {
+            return;
+        }
+        let request = Request::ReadBlocks(next);
+        let answer = self.ask(guest, &request, SPIN);
+        let Request::ReadBlocks(next) = request else {
+            return;
+        };
+        if let Answer::Blocks(unread) = answer {
+            self.blocks.fill(&next, &unread, &self.shared);
+        }
+        self.blocks.next = next;
+    }
+
     /// Reads the block at `address`, and returns its number; `None` if there is no room for it. A block that can't be read has a number, too.
     fn read_block(&mut self, guest: &ChannelState, address: GuestAddress) -> Option<usize> {
-        let index = self.look.blocks.len();
+        let index = self.blocks.blocks.len();
         if index >= MAX_BLOCKS {
-            self.look.is_full = true;
+            self.blocks.is_full = true;
             return None;
         }
         let mut bytes = [0; BLOCK_BYTES];
         let is_readable = self.read(guest, address, &mut bytes).is_some();
-        self.look.blocks.push(Block {
+        self.blocks.blocks.push(Block {
             address,
             is_readable,
             is_used: true,
         });
-        self.look.bytes.extend_from_slice(&bytes);
+        self.blocks.bytes.extend_from_slice(&bytes);
         Some(index)
     }
 }
 
-impl LookMemory {
-    /// Begins a look that begins with the blocks of `addresses`.
-    fn begin(&mut self, addresses: &[GuestAddress], stopped: &Stopped, shared: &Shared) {
+impl BlockCache {
+    fn clear(&mut self) {
         self.blocks.clear();
+        self.bytes.clear();
+        self.is_full = false;
+    }
+
+    /// Takes the blocks at `addresses`, which are in the data of `shared` but for the `unread` ones, as the only ones.
+    fn fill(&mut self, addresses: &[GuestAddress], unread: &UnreadBlocks, shared: &Shared) {
+        self.clear();
         let blocks = addresses.iter().enumerate().map(|(index, address)| Block {
             address: *address,
-            is_readable: !stopped.has_failed(index),
+            is_readable: !unread.has(index),
             is_used: false,
         });
         self.blocks.extend(blocks);
         self.bytes.resize(addresses.len() * BLOCK_BYTES, 0);
         shared.data(0, &mut self.bytes);
-        (self.is_open, self.is_full) = (true, false);
     }
 
-    /// Ends it. The next one begins with what this one has needed, unless it has needed very much: then it was not like others.
+    /// Ends a sample. The next one begins with what this one has needed, unless that was nothing or very much: then it was not like others.
     fn end(&mut self) {
         self.is_open = false;
-        if !self.is_full {
+        if !self.is_full && !std::mem::take(&mut self.is_empty) {
             let used = self.blocks.iter().filter(|block| block.is_used);
             self.next.clear();
             self.next.extend(used.map(|block| block.address));
@@ -402,16 +439,16 @@ impl RemoteVcpu {
         let seen = see(&mut state);
         let is_over = state.is_over;
         let mut requester = self.channel.requester();
-        requester.look.end();
+        requester.blocks.end();
         if is_over {
-            requester.look.pin = None;
+            requester.blocks.pin = None;
             return match seen {
                 Err(TraceError::Gone) => Ok(StopOutcome::Gone),
                 seen => seen.map(StopOutcome::Stopped),
             };
         }
         let answer = requester.ask(&self.channel.guest, &Request::Release, SPIN);
-        requester.look.pin = None;
+        requester.blocks.pin = None;
         match answer {
             Answer::Released => seen.map(StopOutcome::Stopped),
             answer => not_stopped(answer),
@@ -420,22 +457,23 @@ impl RemoteVcpu {
 
     fn stop(&self) -> Answer {
         let mut requester = self.channel.requester();
-        let next = std::mem::take(&mut requester.look.next);
-        requester.look.pin = ProcessorPin::here();
-        let processor = requester.look.pin.as_ref();
+        let next = std::mem::take(&mut requester.blocks.next);
+        requester.blocks.pin = ProcessorPin::here();
+        let processor = requester.blocks.pin.as_ref();
         let processor = processor.and_then(|pin| u32::try_from(pin.processor).ok());
         let request = Request::Look(self.number, processor, next);
         let answer = requester.ask(&self.channel.guest, &request, Duration::ZERO);
         let Request::Look(_, _, next) = request else {
             return Answer::Refused;
         };
-        let Requester { look, shared, .. } = &mut *requester;
+        let Requester { blocks, shared, .. } = &mut *requester;
         if let Answer::Stopped(stopped) = &answer {
-            look.begin(&next, stopped, shared);
+            blocks.fill(&next, &stopped.unread, shared);
+            blocks.is_open = true;
         } else {
-            look.pin = None;
+            blocks.pin = None;
         }
-        look.next = next;
+        blocks.next = next;
         answer
     }
 }

@@ -40,6 +40,8 @@ pub enum Request {
     Release,
     /// Read guest memory. The data of the answer has its bytes.
     Read(GuestRange),
+    /// Read the blocks of guest memory at these addresses. The data of the answer has them, one after the other.
+    ReadBlocks(Vec<GuestAddress>),
     /// Read the memory slots again, if they have changed.
     Refresh,
     /// Say whether the thread of this vCPU is still there.
@@ -52,14 +54,18 @@ impl Request {
         match self {
             Self::Look(vcpu, processor, blocks) => {
                 let processor = processor.map_or(u64::MAX, u64::from);
-                words.extend([0, *vcpu as u64, processor, blocks.len() as u64]);
-                words.extend(blocks.iter().map(|block| block.0));
+                words.extend([0, *vcpu as u64, processor]);
+                encode_blocks(blocks, words);
             }
             Self::MpState => words.push(1),
             Self::Release => words.push(2),
             Self::Read(read) => words.extend([3, read.address.0, read.bytes as u64]),
             Self::Refresh => words.push(4),
             Self::HasThread(vcpu) => words.extend([5, *vcpu as u64]),
+            Self::ReadBlocks(blocks) => {
+                words.push(6);
+                encode_blocks(blocks, words);
+            }
         }
     }
 
@@ -74,10 +80,7 @@ impl Request {
                     u64::MAX => None,
                     number => Some(u32::try_from(number).ok()?),
                 };
-                let count = words.next().filter(|count| *count <= MAX_BLOCKS as u64)?;
-                let blocks: Option<Vec<GuestAddress>> =
-                    (0..count).map(|_| words.next().map(GuestAddress)).collect();
-                Self::Look(vcpu, processor, blocks?)
+                Self::Look(vcpu, processor, decode_blocks(words)?)
             }
             1 => Self::MpState,
             2 => Self::Release,
@@ -89,8 +92,38 @@ impl Request {
             }
             4 => Self::Refresh,
             5 => Self::HasThread(usize::try_from(words.next()?).ok()?),
+            6 => Self::ReadBlocks(decode_blocks(words)?),
             _ => return None,
         })
+    }
+}
+
+fn encode_blocks(blocks: &[GuestAddress], words: &mut Vec<u64>) {
+    words.push(blocks.len() as u64);
+    words.extend(blocks.iter().map(|block| block.0));
+}
+
+fn decode_blocks(words: &mut impl Iterator<Item = u64>) -> Option<Vec<GuestAddress>> {
+    let count = words.next().filter(|count| *count <= MAX_BLOCKS as u64)?;
+    (0..count).map(|_| words.next().map(GuestAddress)).collect()
+}
+
+/// The blocks that can't be read of those that were asked for, each by a bit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnreadBlocks([u64; FAILURE_WORDS]);
+
+impl UnreadBlocks {
+    /// Whether block number `index` can't be read.
+    pub fn has(&self, index: usize) -> bool {
+        let word = self.0.get(index / 64).copied();
+        word.is_none_or(|word| word >> (index % 64) & 1 == 1)
+    }
+
+    /// Notes that block number `index` can't be read.
+    pub fn note(&mut self, index: usize) {
+        if let Some(word) = self.0.get_mut(index / 64) {
+            *word |= 1 << (index % 64);
+        }
     }
 }
 
@@ -101,23 +134,8 @@ pub struct Stopped {
     pub is_in_guest: bool,
     /// Its registers, from KVM_GET_REGS and KVM_GET_SREGS; `None` if they are those of a nested guest.
     pub registers: Option<(kvm_regs, kvm_sregs)>,
-    /// The blocks that can't be read, each by a bit.
-    pub failed: [u64; FAILURE_WORDS],
-}
-
-impl Stopped {
-    /// Whether block number `index` can't be read.
-    pub fn has_failed(&self, index: usize) -> bool {
-        let word = self.failed.get(index / 64).copied();
-        word.is_none_or(|word| word >> (index % 64) & 1 == 1)
-    }
-
-    /// Notes that block number `index` can't be read.
-    pub fn note_failure(&mut self, index: usize) {
-        if let Some(word) = self.failed.get_mut(index / 64) {
-            *word |= 1 << (index % 64);
-        }
-    }
+    /// The blocks of the request that can't be read.
+    pub unread: UnreadBlocks,
 }
 
 /// An answer.
@@ -139,6 +157,8 @@ pub enum Answer {
     Failed(TraceError),
     /// Whether that is true, or was done.
     Is(bool),
+    /// The data has the blocks, one after the other, but for these.
+    Blocks(UnreadBlocks),
     /// The number of vCPUs that the guest has made, if that is known; and the number of memory slots in the data, if they have changed.
     Slots(Option<u32>, Option<usize>),
     /// The guest has ended.
@@ -156,7 +176,7 @@ impl Answer {
             Self::Stopped(stopped) => {
                 let has_registers = stopped.registers.is_some();
                 words.extend([0, stopped.is_in_guest.into(), has_registers.into()]);
-                words.extend(stopped.failed);
+                words.extend(stopped.unread.0);
                 if let Some((regs, sregs)) = &stopped.registers {
                     words.extend(words_of(regs).into_iter().chain(words_of(sregs)));
                 }
@@ -179,6 +199,10 @@ impl Answer {
             Self::Ended => words.push(9),
             Self::NoSlots => words.push(10),
             Self::Refused => words.push(11),
+            Self::Blocks(unread) => {
+                words.push(12);
+                words.extend(unread.0);
+            }
         }
     }
 
@@ -191,7 +215,7 @@ impl Answer {
             0 => {
                 let is_in_guest = flag(word(0)?)?;
                 let has_registers = flag(word(1)?)?;
-                let (failed, rest) = words.get(2..)?.split_first_chunk()?;
+                let (unread, rest) = words.get(2..)?.split_first_chunk()?;
                 let registers = match has_registers {
                     true => Some(decode_registers(rest)?),
                     false => None,
@@ -199,7 +223,7 @@ impl Answer {
                 Self::Stopped(Box::new(Stopped {
                     is_in_guest,
                     registers,
-                    failed: *failed,
+                    unread: UnreadBlocks(*unread),
                 }))
             }
             1 => Self::MpState(number(0)?),
@@ -217,6 +241,7 @@ impl Answer {
             9 => Self::Ended,
             10 => Self::NoSlots,
             11 => Self::Refused,
+            12 => Self::Blocks(UnreadBlocks(*words.first_chunk()?)),
             _ => return None,
         })
     }
@@ -356,6 +381,8 @@ mod tests {
         for request in [
             Request::Look(3, Some(1), blocks),
             Request::Look(0, None, Vec::new()),
+            Request::ReadBlocks(vec![GuestAddress(7); MAX_BLOCKS]),
+            Request::ReadBlocks(Vec::new()),
             Request::MpState,
             Request::Release,
             Request::Read(read(u64::MAX, DATA_BYTES)),
@@ -378,7 +405,9 @@ mod tests {
             encoded(&Request::Look(0, None, many)),
             encoded(&Request::Read(read(0, DATA_BYTES + 1))),
             encoded(&Request::Read(read(0, usize::MAX))),
-            vec![6, 0, 0],
+            vec![6, MAX_BLOCKS as u64 + 1],
+            vec![6, 2, 0],
+            vec![7, 0, 0],
         ] {
             assert_eq!(Request::decode(&words), None, "{words:?}");
         }
@@ -396,10 +425,10 @@ mod tests {
         let mut stopped = Stopped {
             is_in_guest: true,
             registers: Some((regs, sregs)),
-            failed: [0; FAILURE_WORDS],
+            unread: UnreadBlocks::default(),
         };
-        stopped.note_failure(0);
-        stopped.note_failure(MAX_BLOCKS - 1);
+        stopped.unread.note(0);
+        stopped.unread.note(MAX_BLOCKS - 1);
         let nested = Stopped {
             registers: None,
             ..stopped
@@ -414,6 +443,7 @@ mod tests {
             Answer::Gone,
             Answer::Failed(TraceError::Signal(11)),
             Answer::Is(true),
+            Answer::Blocks(stopped.unread),
             Answer::Slots(Some(2), None),
             Answer::Slots(None, Some(7)),
             Answer::Ended,
@@ -429,10 +459,10 @@ mod tests {
             }
         }
         let failed: Vec<usize> = (0..MAX_BLOCKS)
-            .filter(|it| stopped.has_failed(*it))
+            .filter(|it| stopped.unread.has(*it))
             .collect();
         assert_eq!(failed, [0, MAX_BLOCKS - 1]);
-        assert!(stopped.has_failed(MAX_BLOCKS));
+        assert!(stopped.unread.has(MAX_BLOCKS));
     }
 
     #[test]

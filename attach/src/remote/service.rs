@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use kvmprof_introspection::PhysicalMemory;
 use vm_memory::GuestAddress;
 
-use super::message::{Answer, BLOCK_BYTES, GuestRange, Request, Stopped};
+use super::message::{Answer, BLOCK_BYTES, GuestRange, Request, Stopped, UnreadBlocks};
 use super::processor::ProcessorPin;
 use super::shared::{DATA_BYTES, MESSAGE_WORDS, Shared};
 use super::slot::{self, SLOT_BYTES};
@@ -152,6 +152,10 @@ impl<M: ServedMemory> Service<M> {
                     spin = SPIN_AFTER_READ;
                     Some(self.read(range))
                 }
+                Some(Request::ReadBlocks(blocks)) => {
+                    spin = SPIN_AFTER_READ;
+                    Some(Answer::Blocks(self.put_blocks(&blocks)))
+                }
                 Some(Request::Refresh) => Some(self.refresh()),
                 Some(Request::HasThread(vcpu)) => Some(match self.vcpus.get(vcpu) {
                     Some(vcpu) => Answer::Is(vcpu.traced.has_thread()),
@@ -251,19 +255,25 @@ impl<M: ServedMemory> Service<M> {
         registers: Option<(kvm_bindings::kvm_regs, kvm_bindings::kvm_sregs)>,
         blocks: &[GuestAddress],
     ) {
-        let mut stopped = Stopped {
+        let stopped = Stopped {
             is_in_guest,
             registers,
-            failed: Default::default(),
+            unread: self.put_blocks(blocks),
         };
+        self.answer(&Answer::Stopped(Box::new(stopped)));
+    }
+
+    /// Puts the blocks at these addresses into the data, one after the other. Returns those that can't be read.
+    fn put_blocks(&self, blocks: &[GuestAddress]) -> UnreadBlocks {
+        let mut unread = UnreadBlocks::default();
         let mut block = [0; BLOCK_BYTES];
         for (index, address) in blocks.iter().enumerate() {
             match self.memory.read_physical(*address, &mut block) {
                 Some(()) => self.shared.put_data(index * BLOCK_BYTES, &block),
-                None => stopped.note_failure(index),
+                None => unread.note(index),
             }
         }
-        self.answer(&Answer::Stopped(Box::new(stopped)));
+        unread
     }
 
     /// Does what is asked for while a vCPU stands still, until it is to go on. The answer to the last request; `None` if nothing was asked for in time.

@@ -35,6 +35,42 @@ fn only_guest_memory_is_read_in_any_length() {
     }
 }
 
+/// The samples after the first one begin with what it has read.
+#[test]
+fn memory_for_a_sample_is_read_once_and_at_once() {
+    let served = served().unwrap();
+    let memory = served.channel();
+    let requests = || served.shared.next_request(0, Duration::ZERO, Some(PAUSE));
+    let read = |address| {
+        let found: Option<[u8; 2]> = memory.read_array(GuestAddress(address));
+        assert!(found.is_none_or(|found| found == [byte(address), byte(address + 1)]));
+        found.is_some()
+    };
+    let block = BLOCK_BYTES as u64;
+    let addresses = [BYTES + 8, BYTES + 16, BYTES + 9 * block - 1, BYTES - 2, 0];
+    for expected in [5, 6] {
+        memory.begin_sample();
+        for _ in 0..2 {
+            assert_eq!(addresses.map(read), [true, true, true, false, false]);
+        }
+        memory.end_sample();
+        assert_eq!(requests(), Some(expected));
+    }
+    // One that reads nothing asks for nothing.
+    memory.begin_sample();
+    memory.end_sample();
+    assert_eq!(requests(), Some(6));
+    // It takes another block, and the next one has only that.
+    for expected in [8, 9] {
+        memory.begin_sample();
+        assert!(read(BYTES + 100 * block));
+        memory.end_sample();
+        assert_eq!(requests(), Some(expected));
+    }
+    assert!(read(BYTES + 100 * block));
+    assert_eq!(requests(), Some(10));
+}
+
 #[test]
 fn changed_slots_are_sent_without_host_addresses() {
     let served = served().unwrap();

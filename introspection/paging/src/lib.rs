@@ -35,6 +35,12 @@ pub trait PhysicalMemory {
     /// Whether guest-physical address `address` is guest memory.
     fn contains(&self, address: GuestAddress) -> bool;
 
+    /// Begins the reads for one sample. Until [`end_sample`](Self::end_sample), memory that takes a request for each read may read more than asked for, and once.
+    fn begin_sample(&self) {}
+
+    /// Ends the reads for one sample.
+    fn end_sample(&self) {}
+
     /// The `N` bytes at guest-physical address `address`. `None` if a part isn't guest memory.
     fn read_array<const N: usize>(&self, address: GuestAddress) -> Option<[u8; N]>
     where
@@ -67,6 +73,14 @@ impl<M: PhysicalMemory + ?Sized> PhysicalMemory for Arc<M> {
 
     fn contains(&self, address: GuestAddress) -> bool {
         (**self).contains(address)
+    }
+
+    fn begin_sample(&self) {
+        (**self).begin_sample();
+    }
+
+    fn end_sample(&self) {
+        (**self).end_sample();
     }
 }
 

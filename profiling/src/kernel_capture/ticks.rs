@@ -96,7 +96,10 @@ impl KernelTicks {
                 }
                 Entry::Sample(interrupted, record) => {
                     host_frames.extend(reader.occasion(&record));
-                    match reader.sample(view, interrupted, &record, host_frames, sender) {
+                    view.memory.begin_sample();
+                    let sample = reader.sample(view, interrupted, &record, host_frames, sender);
+                    view.memory.end_sample();
+                    match sample {
                         None => *lost += 1,
                         sample => {
                             *sampled += 1;

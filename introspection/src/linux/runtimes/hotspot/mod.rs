@@ -39,7 +39,7 @@ use kvmprof_recording::file::LanguageFunction;
 
 use super::{FunctionIdentity, InProcess, ProcessMemory, ProcessRuntime, ProgramFile, Runtime};
 use crate::bytes::{u32_at, u64_at};
-use crate::unwind::{BareFrame, CalledFrame, Executed};
+use crate::unwind::{BareFrame, CalledFrame, Executed, MAX_INLINED};
 use code::{Blob, CodeHeap, FrameState, Kind};
 use layout::{JDK_25, Layout, slot};
 use names::Method;
@@ -325,21 +325,30 @@ impl HotSpot {
             called.push(process.word(own, &own_identity, None));
             return Some(());
         };
-        while let Some(scope) = scopes.next(memory) {
+        // Those of a frame that isn't one in the end get no name.
+        let mut methods = [(0, FunctionIdentity::default(), None); MAX_INLINED];
+        let mut free = methods.iter_mut();
+        loop {
+            let scope = scopes.next(memory)?;
             let identity = match scope.method == own {
                 true => own_identity,
                 false => self.method(scope.method, memory)?.identity,
             };
-            if !called.push(process.word(scope.method, &identity, scope.bytecode)) {
+            let Some(place) = free.next() else {
                 called.is_cut = true;
-                return Some(());
-            }
+                break;
+            };
+            *place = (scope.method, identity, scope.bytecode);
             if scope.is_outermost() {
                 // The outermost one is the code's own.
-                return (scope.method == own).then_some(());
+                (scope.method == own).then_some(())?;
+                break;
             }
         }
-        // A scope can't be read.
-        None
+        let taken = MAX_INLINED - free.len();
+        for (method, identity, bytecode) in methods.iter().take(taken) {
+            called.push(process.word(*method, identity, *bytecode));
+        }
+        Some(())
     }
 }

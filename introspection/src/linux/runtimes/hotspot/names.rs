@@ -121,9 +121,10 @@ impl Method {
             file => self.text(layout, file, memory),
         };
         let lines = self.lines(has_no_zeros, memory).unwrap_or_default();
+        let name = format!("{class}.{name}");
         Some(LanguageFunction {
             function: 0,
-            name: format!("{class}.{name}"),
+            name: name.chars().take(MAX_TEXT).collect(),
             file: file.unwrap_or_default(),
             line: lines.first().map_or(0, |(_, line)| *line),
             lines,
