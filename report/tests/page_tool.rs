@@ -83,6 +83,8 @@ fn the_call_tree_has_the_ticks_of_the_report() {
     let name = row[5].trim_start_matches(['▾', '▸']);
     let label = format!("{name}: {} ticks, {}", row[1], row[2]);
     assert_eq!(said["entered"], label);
+    let ticks = format!("{} ticks, {}", row[1], row[2]);
+    assert_eq!([&said["tip"][0], &said["tip"][1]], [name, &ticks], "{said}");
     // Functions with their self ticks come first.
     let inverted = rows("inverted");
     let first = &all["functions"][0];

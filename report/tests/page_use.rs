@@ -13,7 +13,7 @@ use kvmprof_report::diff::{self, changes};
 use kvmprof_report::html::{BesideTicks, Counts, comparison_page, page};
 use kvmprof_report::profile::{Profile, Selection, SortBy};
 use kvmprof_report::symbolize::{Resolver, SourceTexts, Sources};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The texts in these columns of the rows of a table, in any order.
 fn columns<C: serde_json::value::Index>(table: &Value, columns: &[C]) -> Vec<Vec<String>> {
@@ -119,11 +119,16 @@ fn functions_have_callers_and_callees() {
     for place in ["about", "callers", "callees"] {
         assert!(used.text(place).starts_with(&about), "{about}: {said}");
     }
+    let total = format!("{} ticks, ", first["total"]);
+    assert!(used.text("total").starts_with(&total), "{said}");
     assert!(count(&said["cut"]) > 0);
     assert!(count(&said["folded"]) < count(&said["frames"]));
     let matched = count(&said["matched"]["total"]);
     assert!((1..count(&report["samples"])).contains(&matched));
-    assert_eq!(used.text("copied").lines().count(), 2);
+    let copied: Vec<&str> = used.text("copied").lines().collect();
+    assert_eq!(copied.len(), 2);
+    let callers = said["calledBy"].as_array().unwrap();
+    assert!(callers.contains(&json!(copied[0])), "{said}");
 }
 
 /// Reads the recording of a walk with this seed, and counts it for a page.
@@ -193,7 +198,7 @@ fn a_comparison_agrees_with_diff() {
     assert_eq!(used.text("total"), totals(&before, &after));
     assert_eq!(used.text("command"), "kvmprof diff 7 9 --json");
     let lanes = [("before", before.samples()), ("after", after.samples())];
-    assert_eq!(said["lanes"], serde_json::json!(lanes), "{said}");
+    assert_eq!(said["lanes"], json!(lanes), "{said}");
     assert_eq!(said["lengths"].as_array().unwrap().len(), 2);
     let is_chance = |frame: &Value| frame[1].as_str().unwrap().contains("chance");
     let frames = said["merged"].as_array().unwrap();

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 pub use channel::{Channel, RemoteState, RemoteVcpu};
 pub use held::HeldVcpu;
-pub use message::{Answer, GuestRange, Request, Stopped};
+pub use message::{Answer, GuestRange, Request, Stopped, UnreadBlocks};
 pub use service::StandStill;
 
 use crate::AttachedMemory;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvmprof_attach::remote::testing::{HostileTracer, served};
-use kvmprof_attach::remote::{Answer, GuestRange, Request};
+use kvmprof_attach::remote::{Answer, GuestRange, Request, UnreadBlocks};
 use kvmprof_introspection::PhysicalMemory;
 use vm_memory::GuestAddress;
 
@@ -33,7 +33,7 @@ fn ask(requests: &[u8]) {
         let answer = served.ask(&words).unwrap();
         let has_read = served.reads() > before;
         match answer {
-            Answer::Is(_) | Answer::Slots(..) => {}
+            Answer::Is(_) | Answer::Blocks(_) | Answer::Slots(..) => {}
             Answer::Refused => assert!(!has_read),
             other => panic!("{other:?}"),
         }
@@ -69,7 +69,9 @@ fn decode(data: &[u8]) {
         request.encode(&mut again);
         assert_eq!(again, words[..again.len()]);
         match request {
-            Request::Look(_, _, blocks) => assert!(blocks.len() <= 128),
+            Request::Look(_, _, blocks) | Request::ReadBlocks(blocks) => {
+                assert!(blocks.len() <= 128);
+            }
             Request::Read(range) => assert!(range.bytes <= 1 << 20),
             _ => {}
         }
@@ -94,6 +96,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("state", Request::MpState),
         ("release", Request::Release),
         ("read", Request::Read(range)),
+        ("blocks", Request::ReadBlocks(blocks.to_vec())),
         ("refresh", Request::Refresh),
         ("thread", Request::HasThread(1)),
     ];
@@ -103,6 +106,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("slots", Answer::Slots(Some(2), Some(3))),
         ("is", Answer::Is(true)),
         ("ended", Answer::Ended),
+        ("unread", Answer::Blocks(UnreadBlocks::default())),
     ];
     let requests = requests.map(|(name, request)| {
         let mut words = Vec::new();

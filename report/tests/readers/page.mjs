@@ -123,6 +123,7 @@ async function sandwich () {
   const labels = async id => page.$$eval(`#${id} .frame`, frames => frames.map(frame => frame.getAttribute('aria-label')))
   answer.callers = (await labels('callers'))[0]
   answer.callees = (await labels('callees'))[0]
+  answer.total = await page.locator('#details dt:text-is("total") + dd').textContent()
   await view('flame')
   await page.selectOption('#group', 'merged')
   await untilState('group', 'merged')
@@ -138,6 +139,7 @@ async function sandwich () {
   await page.click('#details button:text-is("Copy stack")')
   await until(() => [...document.querySelectorAll('button')].some(button => button.textContent === 'Copied'))
   answer.copied = await page.evaluate(() => navigator.clipboard.readText())
+  answer.calledBy = await page.$$eval('#details .callers button', names => names.map(name => name.textContent))
   return answer
 }
 

@@ -180,6 +180,17 @@ test('Newer data, names that come and go forever are noticed', () => {
   assert.deepEqual([said[0], said.at(-1)], [true, false])
 })
 
+test('A function, wherever it was called', () => {
+  const script = load(dataOf(STACKS))
+  const sum = name => JSON.parse(script(`(() => {
+    const { frame, own, callers } = sumFunction(sums, functions.name.indexOf('${name}'))
+    return JSON.stringify([frame.ticks, own, callers.map(([fn, ticks]) => [functions.name[fn], ticks])])
+  })()`))
+  assert.deepEqual(sum('eval'), [7, 3, [['main', 7]]])
+  assert.deepEqual(sum('read'), [7, 4, [['eval', 4], ['main', 3]]])
+  assert.deepEqual(sum('main'), [10, 0, []])
+})
+
 test('Totals, by mode', () => {
   assert.deepEqual(JSON.parse(load(dataOf(TICKS), '#idle=1')('JSON.stringify(sums.mode)')), MODES.map(mode => ({ user: 7, kernel: 3, interrupt: 0, idle: 9 })[mode]))
 })

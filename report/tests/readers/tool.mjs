@@ -59,6 +59,8 @@ export async function callTree () {
   await page.keyboard.press('ArrowRight')
   await page.keyboard.press('ArrowRight')
   answer.entered = await active()
+  await page.hover('#tree tbody tr[aria-level="2"] >> nth=0')
+  answer.tip = await page.$$eval('#tip > *', lines => lines.map(line => line.textContent))
   await page.check('#inverted')
   await untilState('inverted', '1')
   answer.inverted = await rows()

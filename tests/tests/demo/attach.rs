@@ -1,11 +1,13 @@
 //! `kvmprof attach`: guests that another process runs, this one or a `kvmprof run`.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::process::{self, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::PROF_ALL;
@@ -104,26 +106,35 @@ fn vcpus_are_accounted_for_each() {
 }
 
 /// Threads that use all of the host's processors until this is dropped.
-struct BusyThreads(Arc<AtomicBool>);
+struct BusyThreads {
+    is_over: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
 
 impl BusyThreads {
     fn start() -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
-        for _ in 0..2 {
+        let start = |_| {
             let is_over = Arc::clone(&is_over);
             thread::spawn(move || {
                 while !is_over.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
-            });
+            })
+        };
+        Self {
+            threads: (0..2).map(start).collect(),
+            is_over,
         }
-        Self(is_over)
     }
 }
 
 impl Drop for BusyThreads {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.is_over.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            thread.join().unwrap();
+        }
     }
 }
 
@@ -157,16 +168,16 @@ fn a_killed_kvmprof_leaves_no_trace() {
     });
 }
 
-/// The number of this process's threads, none of which is traced.
-fn threads_untraced() -> usize {
+/// This process's threads with their names, none of which is traced.
+fn threads_untraced() -> BTreeMap<OsString, String> {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
-    tasks
-        .inspect(|task| {
-            let path = task.as_ref().unwrap().path();
-            let status = fs::read_to_string(path.join("status")).unwrap();
-            assert!(status.contains("TracerPid:\t0\n"), "{status}");
-        })
-        .count()
+    let untraced = |task: io::Result<fs::DirEntry>| {
+        let task = task.unwrap();
+        let status = fs::read_to_string(task.path().join("status")).unwrap();
+        assert!(status.contains("TracerPid:\t0\n"), "{status}");
+        (task.file_name(), status.lines().next().unwrap().to_owned())
+    };
+    tasks.map(untraced).collect()
 }
 
 /// While its VMM is stopped, a guest's ticks are stolen, or idle for the host's kernel; its end is kvmprof's.

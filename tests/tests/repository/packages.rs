@@ -12,7 +12,7 @@ use crate::deployment::the_image_has_the_packages_files;
 
 /// Maximum bytes of the largest installed program: debug information is in a separate package.
 const LARGEST: [(&str, u64); 2] = [
-    ("usr/bin/kvmprof", 17_500_000),
+    ("usr/bin/kvmprof", 18_500_000),
     ("usr/bin/kvmprof-collect", 17_500_000),
 ];
 pub const PACKAGES: [&str; 5] = [

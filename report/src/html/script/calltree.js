@@ -36,6 +36,10 @@ class CallTree {
     this.body.addEventListener("click", (event) => this.onClick(event));
     this.body.addEventListener("keydown", (event) => this.onKey(event));
     this.body.addEventListener("focusin", (event) => this.onFocus(event));
+    setUpTip(this.body, (target) => {
+      const frame = target.closest("tr")?.frame;
+      return frame ? tipOf(frame, this.root) : null;
+    });
   }
 
   // What was opened and closed by hand stays so; all else is open along the heaviest path of the biggest group.

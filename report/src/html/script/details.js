@@ -6,6 +6,7 @@
  */
 /** @type {Selected | null} */
 let selection = null;
+const CALLERS = 5; // that are listed
 
 function focusDetails() {
   if (state.side !== "") changeInPlace({ side: "" }, drawViews);
@@ -59,24 +60,27 @@ function countsOf({ frame, flames }) {
     return isSelf ? counts : counts.slice(0, 2);
   }
   const own = frame.calls.reduce((rest, called) => rest - called.ticks, frame.ticks);
-  /** @type {(count: number) => string} */
-  const share = (count) => `${percent(count, sums.total)} of what is selected (${intervalText(count)})`;
   if (frame instanceof ChartFrame) {
     const time = [frame.from, frame.to].map(shownTime).join(" to ");
     return [["time", `${time} (${duration((frame.to - frame.from) * data.width)})`], ["ticks", `${frame.ticks} in this time, of the way that most took`]];
   }
   /** @type {[string, string][]} */
-  const counts = [["total", `${ticksOf(frame.ticks)}, ${share(frame.ticks)}`]];
+  const counts = [["total", shareText(frame.ticks)]];
   if (flames.root.ticks !== sums.total) counts.push(["of these", `${percent(frame.ticks, flames.root.ticks)} of what is shown`]);
-  if (isSelf) counts.push(["self", `${ticksOf(own)}, ${share(own)}`]);
+  if (isSelf) counts.push(["self", shareText(own)]);
   return counts;
 }
 
-/** @type {(selected: Selected) => [string, string][]} */
-function factsOf(selected) {
+/** @type {(count: number) => string} */
+const shareText = (count) => `${ticksOf(count)}, ${percent(count, sums.total)} of what is selected (${intervalText(count)})`;
+
+/** @typedef {ReturnType<typeof sumFunction>} FunctionSum */
+/** @type {(selected: Selected, whole: FunctionSum | null) => [string, string][]} */
+function factsOf(selected, whole) {
   const { fn, frame } = selected;
   const facts = selected.frame ? countsOf(selected) : [];
   if (frame && !isComparison) facts.push(["modes", modesText(frame)]);
+  if (whole && !frame) facts.push(["total", shareText(whole.frame.ticks)], ["self", shareText(whole.own)], ["modes", modesText(whole.frame)]);
   if (fn < 0) return facts;
   const [low, span] = [functions.low[fn], functions.span[fn]];
   const module = functions.module[fn];
@@ -149,6 +153,18 @@ function transformActions({ fn }) {
   return [make("h3", { textContent: "Transform all stacks" }), make("p", { className: "actions" }, ...buttons)];
 }
 
+// The functions that call a function most, with their shares of its ticks.
+/** @type {(whole: FunctionSum) => HTMLElement[]} */
+function callersOf({ frame, callers }) {
+  if (callers.length === 0) return [];
+  const listed = callers.slice(0, CALLERS).map(([fn, ticks]) => {
+    const name = make("button", { type: "button", className: "link", textContent: functions.name[fn], onclick: () => showFunction(fn) });
+    return make("li", {}, name, ` ${percent(ticks, frame.ticks)}`);
+  });
+  const left = callers.length - listed.length;
+  return [make("h3", { textContent: left > 0 ? `Called by (and ${left} more)` : "Called by" }), make("ul", { className: "callers" }, ...listed)];
+}
+
 // What can be done with a process, a thread or a label.
 /** @type {(key: number, frame: Frame, add: AddAction) => void} */
 function addGroupActions(key, frame, add) {
@@ -200,8 +216,12 @@ function drawDetails() {
   }
   const name = selection.frame ? selection.frame.name : functions.name[selection.fn];
   const actions = make("p", { className: "actions" }, ...actionsOf(selection));
-  const modes = selection.frame && !isComparison && !selection.flames.root.isOfWaits ? [modeBar(selection.frame)] : [];
-  box.replaceChildren(make("h2", { textContent: name }), ...modes, listed(factsOf(selection)), actions, ...transformActions(selection));
+  const isOfTicks = !isComparison && !selection.flames?.root.isOfWaits && !selection.flames?.root.isOfExits;
+  const whole = isOfTicks && selection.fn >= 0 ? sumFunction(sums, selection.fn) : null;
+  const shown = selection.frame ?? whole?.frame;
+  const modes = shown && isOfTicks ? [modeBar(shown)] : [];
+  box.replaceChildren(make("h2", { textContent: name }), ...modes, listed(factsOf(selection, whole)), actions, ...whole ? callersOf(whole) : [],
+    ...transformActions(selection));
   if (hadFocus) {
     [...box.querySelectorAll("button")].find((button) => button.textContent === hadFocus)?.focus();
   }

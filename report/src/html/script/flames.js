@@ -85,11 +85,7 @@ class Flames {
     box.addEventListener("contextmenu", (event) => this.onMenu(event));
     box.addEventListener("keydown", (event) => this.onKey(event));
     box.addEventListener("focusin", (event) => this.onFocus(event));
-    box.addEventListener("pointermove", (/** @type {any} */ event) => {
-      if (event.target.frame && event.pointerType !== "touch") showTip(event, tipOf(event.target.frame, this.root));
-      else hideTip();
-    });
-    box.addEventListener("pointerleave", hideTip);
+    setUpTip(box, ({ frame }) => frame ? tipOf(frame, this.root) : null);
   }
 
   // Has `redraw` draw anew with the outermost frame where it is in the pane, so that no other frame comes under the pointer.

@@ -16,3 +16,14 @@ function showTip({ clientX, clientY }, [title, ...lines]) {
 function hideTip() {
   element("tip").hidden = true;
 }
+
+// Has a box show what `linesOf` says of the element under the pointer, nothing for null.
+/** @type {(box: HTMLElement, linesOf: (target: any) => [string, ...string[]] | null) => void} */
+function setUpTip(box, linesOf) {
+  box.addEventListener("pointermove", (event) => {
+    const lines = event.pointerType === "touch" ? null : linesOf(event.target);
+    if (lines) showTip(event, lines);
+    else hideTip();
+  });
+  box.addEventListener("pointerleave", hideTip);
+}

@@ -228,10 +228,7 @@ const invertedTree = (sums) => new StackTree(sums.stacks, state.group, true).roo
 // What calls a function, and what it calls. A stack with it several times counts by its outermost call.
 /** @type {(sums: AllSums, fn: number) => { callers: Frame, callees: Frame }} */
 function sandwichTrees(sums, fn) {
-  const outermost = new Int32Array(nodes.length);
-  for (let node = 1; node < nodes.length; node++) {
-    outermost[node] = outermost[nodes.parent[node]] || (nodes.fn[node] === fn ? node : 0);
-  }
+  const outermost = outermostOf(nodes, fn);
   const callers = new Tree(functions.name[fn], fn);
   const callees = new Tree(functions.name[fn], fn);
   for (const stack of sums.stacks) {
@@ -250,6 +247,25 @@ function sandwichTrees(sums, fn) {
     way.reverse().reduce((at, node) => callees.step(at, node, stack), callees.root).add(stack);
   }
   return { callers: callers.finish(), callees: callees.finish() };
+}
+
+// A function wherever it was called: a frame of all its ticks, how many are its own, and the ticks of each function that has called it, by its outermost calls.
+/** @type {(sums: AllSums, fn: number) => { frame: Frame, own: number, callers: [number, number][] }} */
+function sumFunction({ stacks }, fn) {
+  const outermost = outermostOf(nodes, fn);
+  const frame = new Frame(null, "", fn, functions.name[fn]);
+  let own = 0;
+  /** @type {Map<number, number>} */
+  const callers = new Map();
+  for (const stack of stacks) {
+    const call = outermost[stack.node];
+    if (call === 0) continue;
+    frame.add(stack);
+    if (nodes.fn[stack.node] === fn) own += stack.ticks;
+    const caller = nodes.parent[call];
+    if (caller > 0) callers.set(nodes.fn[caller], (callers.get(nodes.fn[caller]) ?? 0) + stack.ticks);
+  }
+  return { frame, own, callers: [...callers].sort((a, b) => b[1] - a[1]) };
 }
 
 // The frame with this path below `root`; `root` if there is none.

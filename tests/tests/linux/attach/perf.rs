@@ -12,7 +12,6 @@ use kvmprof_tests::{share, standard_error};
 /// Its path in Debian's package linux-perf.
 const PERF: &str = "/usr/bin/perf";
 const SERIES: &str = "6.12";
-const PAGE: &str = include_str!("../../../../docs/attach.md");
 /// The start of the kernel's addresses.
 const KERNEL: u64 = 1 << 63;
 /// The processor's mode in perf's records (perf_event_open(2)): samples of the guest, in its kernel or in user mode. On hosts before 6.9
@@ -27,20 +26,6 @@ const MARGIN: f64 = 0.02;
 /// Minimum number of samples of each side in the kernel.
 const LEAST_SAMPLES: u64 = 300;
 
-/// The commands of the page for the first flame graph of a running guest.
-fn commands_of_the_page() -> String {
-    let (_, section) = PAGE
-        .split_once("## A flame graph of a running guest")
-        .unwrap();
-    let (section, _) = section.split_once("\n## ").unwrap();
-    let lines = section
-        .lines()
-        .filter_map(|line| line.strip_prefix("    $ "));
-    let lines: Vec<&str> = lines.collect();
-    assert_eq!(lines.len(), 3, "{lines:?}");
-    lines.join("\n")
-}
-
 fn run() -> Finished {
     let one = guest_program("spin.c", super::ONE, &[]);
     let init = guest_init(include_str!("perf_init.sh"), &[("one", &one)]);
@@ -50,12 +35,7 @@ fn run() -> Finished {
         .file("guest.cpio", init)
         .qemu()
         .installed_program(Path::new(PERF))
-        .run(&format!(
-            "{}\nthe_page() {{\n{}\n}}\n{}",
-            super::COMMON,
-            commands_of_the_page(),
-            include_str!("perf.sh")
-        ))
+        .run(&format!("{}\n{}", super::COMMON, include_str!("perf.sh")))
 }
 
 /// A sample of perf: the process, the program counter, and the number of frames of a stack.
@@ -115,7 +95,7 @@ fn check_page(run: &Finished) {
     let (contents, samples) = run.recording("db1.kvmprof");
     assert_eq!(contents.closed, Some(contents.account));
     assert_eq!(contents.kernel.unwrap().release, debian(SERIES).version);
-    println!("the page's commands: {} samples", samples.len());
+    println!("by record: {} samples", samples.len());
     assert!(samples.iter().any(|(sample, _)| sample.pid > 0));
     let page = run.text("db1.html");
     assert!(page.trim_end().ends_with("</html>"));
