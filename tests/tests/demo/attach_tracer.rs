@@ -18,10 +18,6 @@ use super::sandbox::{Fields, contained_threads, threads};
 use super::sandbox_taken_over::has_landlock;
 
 const NO_OPTIONS: [&str; 0] = [];
-/// The threads that may use another user's file: `--record`, `--socket`. They have neither guest memory nor registers to parse.
-const WITH_FILES: [&str; 3] = ["kvmprof", "events", "recorder"];
-/// CAP_DAC_OVERRIDE and CAP_FOWNER, and CAP_DAC_READ_SEARCH, which the first one includes.
-const FILE_RIGHTS: u64 = 1 << 1 | 1 << 2 | 1 << 3;
 
 /// kvmprof, which samples and records the guest of `vmm`, once all its threads have their filters.
 fn attached(vmm: &Guest, capture: &str, recording: &Path) -> Guest {
@@ -67,10 +63,7 @@ fn what_parses_has_no_rights_and_what_traces_parses_nothing() {
                 assert!(status.contains(part), "{status}");
             }
             for (name, fields) in threads(attached.pid()) {
-                let rights = number(&fields, "CapPrm");
-                let has_files = WITH_FILES.contains(&name.as_str());
-                let allowed = if has_files { FILE_RIGHTS } else { 0 };
-                assert_eq!(rights & !allowed, 0, "{capture} {name}");
+                assert_eq!(number(&fields, "CapPrm"), 0, "{capture} {name}");
                 assert_eq!(fields["NoNewPrivs"], "1", "{capture} {name}");
             }
             let memory = format!("/proc/{}/mem", vmm.pid());
