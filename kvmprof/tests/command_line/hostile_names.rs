@@ -67,6 +67,7 @@ impl HostileFolder {
             vec!["report", one, "--callers", "_raw_spin_lock"],
             vec!["report", one, other, "--callees", "kernel_init"],
             vec!["report", one, "--tasks"],
+            vec!["report", one, "--exits"],
             vec!["stalls", one],
             vec!["diff", one, other],
             vec!["boot", boot],
@@ -99,6 +100,11 @@ fn tables_and_documents_have_names_as_text() {
         assert_harmless(&words, &ran.stdout);
         serde_json::from_str::<Value>(&ran.stdout).unwrap();
     }
+    // It has no JSON.
+    let words = ["report", FILES[0], "--tree"];
+    let ran = scene.run(&words);
+    assert_harmless(&words, &ran.stdout);
+    assert!(ran.stdout.contains("<img"), "{}", ran.stdout);
 }
 
 #[test]

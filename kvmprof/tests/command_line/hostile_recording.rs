@@ -1,7 +1,11 @@
 //! A recording in which every name is hostile.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use kvmprof_recording::exits::{
+    Counts, ExitInterval, Exits, Histogram, HostGuest, OfFunction, OfProcess, OfReason, OfThread,
+    OfWait, ReasonName,
+};
 use kvmprof_recording::file::{
     BinaryFunction, BinaryInfo, Block, KernelInfo, Kind, Mapping, ProcessLabels, ProcessMappings,
     RecordingInfo, ResetInfo, Segment, TasksEncoder,
@@ -173,6 +177,82 @@ fn looks() -> Vec<u8> {
     encoder.take()
 }
 
+/// Exits for a reason with a hostile name, of the guest's processes, while two guests of the host and a program of the host took the vCPU's time.
+fn exits() -> ExitInterval {
+    const REASON: u32 = 30;
+    const VMM: u32 = 9000;
+    let exits = Exits {
+        count: 5,
+        time: 5 * PERIOD,
+    };
+    let processes = (100..).zip(COMMS).map(|(pid, name)| OfProcess {
+        reason: REASON,
+        process: Some(pid),
+        name: *name,
+        exits,
+    });
+    let waits = (VMM + 1..).zip(COMMS).map(|(thread, name)| OfWait {
+        thread: VMM,
+        other_thread: thread,
+        other_process: thread,
+        name: *name,
+        turns: exits,
+    });
+    let guest = |process, name: Option<&str>| HostGuest {
+        process,
+        name: name.map(evil),
+        program: evil("VMM"),
+        vcpus: BTreeSet::from([process]),
+        is_counted: process == VMM,
+    };
+    ExitInterval {
+        begin: BEGAN,
+        end: BEGAN + 100 * PERIOD,
+        vcpus: 1,
+        knows_processes: true,
+        names: BTreeMap::from([(
+            REASON,
+            ReasonName {
+                name: evil("reason"),
+                is_halt: false,
+            },
+        )]),
+        softirqs: BTreeMap::from([(1, evil("softirq"))]),
+        guests: vec![
+            guest(VMM, Some("guest")),
+            guest(VMM + 1, Some("other guest")),
+            guest(VMM + 2, None),
+        ],
+        missing: vec![evil("tracepoint")],
+        counts: Counts {
+            isa: 1,
+            reasons: vec![OfReason {
+                reason: REASON,
+                vcpu: 0,
+                exits,
+                longest: PERIOD,
+                left: exits,
+                histogram: Histogram::default(),
+            }],
+            functions: vec![OfFunction {
+                reason: REASON,
+                process: Some(100),
+                address: kernel(7),
+                exits,
+            }],
+            processes: processes.collect(),
+            threads: vec![OfThread {
+                thread: VMM,
+                vcpu: 0,
+                waits: exits,
+            }],
+            waits: waits.collect(),
+            left_kvm: 5,
+            ..Counts::default()
+        },
+    }
+}
+
 /// A recording in which all names are hostile that a guest, its host or the author of the file can choose.
 /// The guest has restarted in it if `is_restarted`.
 pub fn recording(is_restarted: bool) -> Vec<u8> {
@@ -247,6 +327,7 @@ pub fn recording(is_restarted: bool) -> Vec<u8> {
     written
         .guest
         .push(Block::encode(Kind::Tasks, &looks()).unwrap());
+    written.guest.push(exits().to_block().unwrap());
     if is_restarted {
         let time = BEGAN + 90 * PERIOD;
         written.guest.push(ResetInfo { time }.to_block().unwrap());

@@ -63,12 +63,13 @@ end_all() {
     done
 }
 
-# show_threads: what each thread of a program is doing: its state, processor time in ticks (user, system), and the kernel's functions it is in.
+# show_threads: what each thread of a program is doing: its state, processor time in ticks (user, system), and the kernel's functions it is in. One that
+# is ending has no program any more; the kernel's own are children of number 2.
 show_threads() {
     for thread in /proc/[0-9]*/task/[0-9]*; do
-        readlink "$thread/exe" >/dev/null || continue
         read -r stat <"$thread/stat" || continue
         set -- ${stat##*) }
+        case ${thread#/proc/}/$2/ in 2/* | */2/) continue ;; esac
         echo "lab: ${stat%%)*}) $1 ${12} ${13}$(sed -n '1,5s/^[^ ]* \(.*\)+.*/ \1/p' "$thread/stack" | tr -d '\n')"
     done
 }
