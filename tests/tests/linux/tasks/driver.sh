@@ -10,6 +10,11 @@ start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 256M --cpus 
     --disk /run/backing/disk.img,format=raw
 says 'the disk is next'
 fsfreeze --freeze /run/backing || fail 92 "the file system can't be frozen"
+# Kvmprof can't end before its disk's threads: if the guest crashes, they go on.
+(
+    while cat "/proc/$machine/task/"*/comm | grep -q '^vcpu '; do sleep 1; done
+    fsfreeze --unfreeze /run/backing
+) 2>/dev/null 3>&- &
 tell go
 says 'truth is told'
 record late.kvmprof --tasks=1

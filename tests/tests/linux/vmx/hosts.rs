@@ -38,11 +38,13 @@ fn run(series: &str) -> Finished {
 }
 
 /// Checks that samples in the program have its pid, and that those of dd in the kernel are dd's. Each is a program counter, whether it is in
-/// user mode, a pid and a name.
+/// user mode, a pid and a name. The host's kernel can't read the process of a few, which is unknown then.
 fn check_processes(what: &str, samples: impl Iterator<Item = (u64, bool, i32, String)>) {
-    let (mut user, mut kernel) = (0, 0);
+    let (mut user, mut kernel, mut unread) = (0, 0, 0);
     for (pc, is_user, pid, name) in samples {
-        if TEXT.contains(&pc) {
+        if pid < 0 {
+            unread += 1;
+        } else if TEXT.contains(&pc) {
             assert!(
                 is_user && pid > 1 && name == "sometimes",
                 "{what}: {pc:#x} {pid} {name}"
@@ -54,8 +56,11 @@ fn check_processes(what: &str, samples: impl Iterator<Item = (u64, bool, i32, St
             kernel += 1;
         }
     }
-    println!("{what}: {user} samples of the program, {kernel} of dd in the kernel");
+    println!(
+        "{what}: {user} samples of the program, {kernel} of dd in the kernel, {unread} of an unknown process"
+    );
     assert!(user >= 5 && kernel >= 3, "{what}");
+    assert!(unread * 10 <= user + kernel, "{what}: {unread}");
 }
 
 /// The samples of a recording from the time on at which kvmprof knows the location of the running process.

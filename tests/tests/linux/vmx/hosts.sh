@@ -16,6 +16,7 @@ hz=100
 # A guest of kvmprof's own: by the clock of the host's kernel, and by events, also those of KVM's tracepoints.
 start own --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 256M --clock kernel --cmdline "console=ttyS0 $quick"
 says 'workload running'
+knows_kernel
 gather clock --all
 sampled 100
 stop_gathering
