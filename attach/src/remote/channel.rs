@@ -9,7 +9,8 @@ use kvmprof_introspection::PhysicalMemory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vm_memory::GuestAddress;
 
-use super::message::{Answer, BLOCK_BYTES, GuestRange, MAX_BLOCKS, Request, Stopped, UnreadBlocks};
+use super::blocks::{BLOCK_BYTES, BlockCache};
+use super::message::{Answer, GuestRange, Request, Stopped};
 use super::processor::ProcessorPin;
 use super::shared::{DATA_BYTES, MESSAGE_WORDS, Shared};
 use super::slot::{self, SLOT_BYTES};
@@ -48,34 +49,9 @@ struct Requester {
     number: u32,
     request: Vec<u64>,
     answer: Box<[u64; MESSAGE_WORDS]>,
-    blocks: BlockCache,
-}
-
-/// A block of guest memory that was read for a sample.
-#[derive(Clone, Copy, Debug)]
-struct Block {
-    address: GuestAddress,
-    is_readable: bool,
-    /// Whether it was needed.
-    is_used: bool,
-}
-
-/// The memory that was read for a sample: while the vCPU stands still, or later.
-#[derive(Debug, Default)]
-struct BlockCache {
-    /// Whether memory is read for a sample.
-    is_open: bool,
-    /// Whether the blocks that it begins with haven't been asked for: the vCPU doesn't stand still, and nothing was read so far.
-    is_empty: bool,
     /// The processor on which the threads of both processes work while the vCPU stands still.
     pin: Option<ProcessorPin>,
-    blocks: Vec<Block>,
-    /// The bytes of the blocks.
-    bytes: Vec<u8>,
-    /// Whether more blocks were needed than there may be.
-    is_full: bool,
-    /// The blocks that the next sample begins with: those that the last one needed.
-    next: Vec<GuestAddress>,
+    blocks: BlockCache,
 }
 
 impl ChannelState {
@@ -116,6 +92,7 @@ impl Channel {
             number: 0,
             request: Vec::with_capacity(MESSAGE_WORDS),
             answer: Box::new([0; MESSAGE_WORDS]),
+            pin: None,
             blocks: BlockCache::default(),
         };
         Self {
@@ -188,9 +165,7 @@ impl PhysicalMemory for Channel {
     }
 
     fn begin_sample(&self) {
-        let blocks = &mut self.requester().blocks;
-        blocks.clear();
-        (blocks.is_open, blocks.is_empty) = (true, true);
+        self.requester().blocks.begin();
     }
 
     fn end_sample(&self) {
@@ -201,7 +176,7 @@ impl PhysicalMemory for Channel {
 impl Requester {
     /// Asks, and waits for the answer: first for `spin` without giving the processor away, unless the tracer needs it to answer.
     fn ask(&mut self, guest: &ChannelState, request: &Request, spin: Duration) -> Answer {
-        let spin = match self.blocks.pin {
+        let spin = match self.pin {
             Some(_) => Duration::ZERO,
             None => spin,
         };
@@ -301,66 +276,12 @@ impl Requester {
 
     /// Reads the block at `address`, and returns its number; `None` if there is no room for it. A block that can't be read has a number, too.
     fn read_block(&mut self, guest: &ChannelState, address: GuestAddress) -> Option<usize> {
-        let index = self.blocks.blocks.len();
-        if index >= MAX_BLOCKS {
-            self.blocks.is_full = true;
+        if !self.blocks.has_room() {
             return None;
         }
         let mut bytes = [0; BLOCK_BYTES];
         let is_readable = self.read(guest, address, &mut bytes).is_some();
-        self.blocks.blocks.push(Block {
-            address,
-            is_readable,
-            is_used: true,
-        });
-        self.blocks.bytes.extend_from_slice(&bytes);
-        Some(index)
-    }
-}
-
-impl BlockCache {
-    fn clear(&mut self) {
-        self.blocks.clear();
-        self.bytes.clear();
-        self.is_full = false;
-    }
-
-    /// Takes the blocks at `addresses`, which are in the data of `shared` but for the `unread` ones, as the only ones.
-    fn fill(&mut self, addresses: &[GuestAddress], unread: &UnreadBlocks, shared: &Shared) {
-        self.clear();
-        let blocks = addresses.iter().enumerate().map(|(index, address)| Block {
-            address: *address,
-            is_readable: !unread.has(index),
-            is_used: false,
-        });
-        self.blocks.extend(blocks);
-        self.bytes.resize(addresses.len() * BLOCK_BYTES, 0);
-        shared.data(0, &mut self.bytes);
-    }
-
-    /// Ends a sample. The next one begins with what this one has needed, unless that was nothing or very much: then it was not like others.
-    fn end(&mut self) {
-        self.is_open = false;
-        if !self.is_full && !std::mem::take(&mut self.is_empty) {
-            let used = self.blocks.iter().filter(|block| block.is_used);
-            self.next.clear();
-            self.next.extend(used.map(|block| block.address));
-        }
-    }
-
-    /// The number of the block at `address`; `None` if it wasn't read, `Some(None)` if it can't be read.
-    fn find(&mut self, address: GuestAddress) -> Option<Option<usize>> {
-        let mut blocks = self.blocks.iter_mut().enumerate();
-        let (index, block) = blocks.find(|(_, block)| block.address == address)?;
-        block.is_used = true;
-        Some(block.is_readable.then_some(index))
-    }
-
-    /// The bytes of block number `index`; `None` if it can't be read.
-    fn block(&self, index: usize) -> Option<&[u8]> {
-        let begin = index * BLOCK_BYTES;
-        self.blocks.get(index)?.is_readable.then_some(())?;
-        self.bytes.get(begin..begin + BLOCK_BYTES)
+        Some(self.blocks.push(address, is_readable, &bytes))
     }
 }
 
@@ -441,14 +362,14 @@ impl RemoteVcpu {
         let mut requester = self.channel.requester();
         requester.blocks.end();
         if is_over {
-            requester.blocks.pin = None;
+            requester.pin = None;
             return match seen {
                 Err(TraceError::Gone) => Ok(StopOutcome::Gone),
                 seen => seen.map(StopOutcome::Stopped),
             };
         }
         let answer = requester.ask(&self.channel.guest, &Request::Release, SPIN);
-        requester.blocks.pin = None;
+        requester.pin = None;
         match answer {
             Answer::Released => seen.map(StopOutcome::Stopped),
             answer => not_stopped(answer),
@@ -458,20 +379,25 @@ impl RemoteVcpu {
     fn stop(&self) -> Answer {
         let mut requester = self.channel.requester();
         let next = std::mem::take(&mut requester.blocks.next);
-        requester.blocks.pin = ProcessorPin::here();
-        let processor = requester.blocks.pin.as_ref();
+        requester.pin = ProcessorPin::here();
+        let processor = requester.pin.as_ref();
         let processor = processor.and_then(|pin| u32::try_from(pin.processor).ok());
         let request = Request::Look(self.number, processor, next);
         let answer = requester.ask(&self.channel.guest, &request, Duration::ZERO);
         let Request::Look(_, _, next) = request else {
             return Answer::Refused;
         };
-        let Requester { blocks, shared, .. } = &mut *requester;
+        let Requester {
+            blocks,
+            shared,
+            pin,
+            ..
+        } = &mut *requester;
         if let Answer::Stopped(stopped) = &answer {
             blocks.fill(&next, &stopped.unread, shared);
             blocks.is_open = true;
         } else {
-            blocks.pin = None;
+            *pin = None;
         }
         blocks.next = next;
         answer

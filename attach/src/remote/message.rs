@@ -7,15 +7,10 @@ use std::io;
 use kvm_bindings::{kvm_regs, kvm_sregs};
 use vm_memory::GuestAddress;
 
+use super::blocks::{BLOCK_BYTES, MAX_BLOCKS, UNREAD_WORDS, UnreadBlocks};
 use super::shared::{DATA_BYTES, MESSAGE_WORDS};
 use crate::tracer::TraceError;
 
-/// Bytes of the blocks of guest memory that are read together with a vCPU's registers. A block begins at a multiple of its length.
-pub const BLOCK_BYTES: usize = 512;
-/// Maximum number of blocks that are read at once.
-pub const MAX_BLOCKS: usize = 128;
-/// Words of the bits that tell which of these reads have failed.
-const FAILURE_WORDS: usize = MAX_BLOCKS / 64;
 /// Words of a vCPU's registers.
 const REGISTER_WORDS: usize = (size_of::<kvm_regs>() + size_of::<kvm_sregs>()) / 8;
 
@@ -106,25 +101,6 @@ fn encode_blocks(blocks: &[GuestAddress], words: &mut Vec<u64>) {
 fn decode_blocks(words: &mut impl Iterator<Item = u64>) -> Option<Vec<GuestAddress>> {
     let count = words.next().filter(|count| *count <= MAX_BLOCKS as u64)?;
     (0..count).map(|_| words.next().map(GuestAddress)).collect()
-}
-
-/// The blocks that can't be read of those that were asked for, each by a bit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UnreadBlocks([u64; FAILURE_WORDS]);
-
-impl UnreadBlocks {
-    /// Whether block number `index` can't be read.
-    pub fn has(&self, index: usize) -> bool {
-        let word = self.0.get(index / 64).copied();
-        word.is_none_or(|word| word >> (index % 64) & 1 == 1)
-    }
-
-    /// Notes that block number `index` can't be read.
-    pub fn note(&mut self, index: usize) {
-        if let Some(word) = self.0.get_mut(index / 64) {
-            *word |= 1 << (index % 64);
-        }
-    }
 }
 
 /// What a vCPU that stands still shows.
@@ -272,7 +248,7 @@ unsafe impl Plain for kvm_sregs {}
 
 const _: () = assert!(size_of::<kvm_regs>().is_multiple_of(8));
 const _: () = assert!(size_of::<kvm_sregs>().is_multiple_of(8));
-const _: () = assert!(3 + FAILURE_WORDS + REGISTER_WORDS <= MESSAGE_WORDS);
+const _: () = assert!(3 + UNREAD_WORDS + REGISTER_WORDS <= MESSAGE_WORDS);
 const _: () = assert!(4 + MAX_BLOCKS <= MESSAGE_WORDS);
 const _: () = assert!(MAX_BLOCKS * BLOCK_BYTES <= DATA_BYTES);
 

@@ -8,6 +8,7 @@
 //! [`divide`] makes both sides in one process, which then forks: [`Tracer`] is for the new process, [`Guest`] for the old one. They share memory
 //! (`shared`), a part for each thread that asks, in which a request is answered without a system call where both processes have a processor.
 
+mod blocks;
 mod channel;
 mod held;
 mod message;
@@ -27,9 +28,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+pub use blocks::UnreadBlocks;
 pub use channel::{Channel, RemoteState, RemoteVcpu};
 pub use held::HeldVcpu;
-pub use message::{Answer, GuestRange, Request, Stopped, UnreadBlocks};
+pub use message::{Answer, GuestRange, Request, Stopped};
 pub use service::StandStill;
 
 use crate::AttachedMemory;

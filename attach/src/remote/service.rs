@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use kvmprof_introspection::PhysicalMemory;
 use vm_memory::GuestAddress;
 
-use super::message::{Answer, BLOCK_BYTES, GuestRange, Request, Stopped, UnreadBlocks};
+use super::blocks::{BLOCK_BYTES, UnreadBlocks};
+use super::message::{Answer, GuestRange, Request, Stopped};
 use super::processor::ProcessorPin;
 use super::shared::{DATA_BYTES, MESSAGE_WORDS, Shared};
 use super::slot::{self, SLOT_BYTES};

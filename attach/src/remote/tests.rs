@@ -3,7 +3,7 @@
 use kvmprof_introspection::PhysicalMemory;
 use vm_memory::GuestAddress;
 
-use super::message::{BLOCK_BYTES, MAX_BLOCKS};
+use super::blocks::{BLOCK_BYTES, MAX_BLOCKS};
 use super::shared::{DATA_BYTES, MESSAGE_WORDS};
 use super::testing::{BYTES, PID, byte, served, slots};
 use super::*;
