@@ -67,6 +67,7 @@ macro_rules! for_each_target {
             symbol_server 50_000,
             merge 150,
             tracer 2_000,
+            helpers 1_000_000,
         }
     };
 }

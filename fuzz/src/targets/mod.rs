@@ -6,6 +6,7 @@ mod elf;
 mod endpoint;
 mod generated_code;
 mod guest_memory;
+mod helpers;
 mod initrd;
 mod kernel_code;
 mod kernel_image;

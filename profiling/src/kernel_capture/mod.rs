@@ -15,5 +15,7 @@ pub use capture::{Capture, Contents, Period, VcpuThreadId, check};
 pub use error::KernelCaptureError;
 pub use opener::{CaptureHelper, CaptureOpener, TracedCaptures};
 pub use places_words::{decode_places, encode_places};
+#[cfg(feature = "testing")]
+pub use request::rewritten_request;
 pub use sample::Reader;
 pub use ticks::KernelTicks;

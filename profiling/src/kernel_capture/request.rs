@@ -117,6 +117,12 @@ impl CaptureRequest {
     }
 }
 
+/// What the request in `bytes` is written as; `None` for what kvmprof doesn't ask for.
+#[cfg(feature = "testing")]
+pub fn rewritten_request(bytes: &[u8]) -> Option<Vec<u8>> {
+    CaptureRequest::decode(bytes).map(|request| request.encode())
+}
+
 /// A descriptor or a thread as a word.
 fn number(number: i32) -> u64 {
     number.unsigned_abs().into()

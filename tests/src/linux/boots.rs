@@ -7,7 +7,7 @@ use super::turn;
 use crate::not_run::note;
 
 /// Maximum number of boots of a machine whose kernels crash.
-const BOOTS: u32 = 4;
+const BOOTS: u32 = 6;
 /// Messages of a kernel or of kvmprof about a crashed kernel.
 const CRASHES: [&str; 7] = [
     "Kernel panic",
@@ -20,7 +20,7 @@ const CRASHES: [&str; 7] = [
     "The lab machine went down before its command was done",
 ];
 
-/// Returns the result of `boot`. At times QEMU's translation of code that a kernel is patching fails, and that kernel crashes
+/// Returns the result of `boot`. At times QEMU's emulation fails, and a kernel crashes, the machine's or a guest's
 /// (docs/limits.md): then `boot` is called again, and the list of tests that weren't run says so.
 ///
 /// # Panics

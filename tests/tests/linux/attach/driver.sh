@@ -8,7 +8,7 @@ profile_it() {
     # Names, by the kernel that was found in memory: the release comes with them.
     until status named && grep -q '"release":"' /run/named && [ "$(count)" -gt 0 ]; do usleep 10000; done
     echo "from $began to $(cut -d ' ' -f 1 /proc/uptime) s" >"$LAB_OUT/$1.named"
-    sampled 300
+    sampled 200
     detach
     attach "$1.kernel" "$2" --capture kernel --host-stacks
     sampled 400
