@@ -133,7 +133,7 @@ fn each_phase_of_each_boot_has_its_flame_graph() {
     let picture = |name: &str| fs::read_to_string(pictures.join(name)).unwrap();
     let setup = picture("boot-1-early-setup.svg");
     assert!(
-        setup.contains("<title>start_kernel (10 ticks, 100.00%)"),
+        setup.contains("<title>start_kernel (10 ticks, 100.00%, [kernel], kernel)"),
         "{setup}"
     );
     assert!(!setup.contains("slow_init") && setup.contains("early setup: bzImage"));

@@ -14,10 +14,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::devtools::DevTools;
-use super::hostile_recording::{FILES, FORGED, evil, recording};
+use super::hostile_recording::{FILES, FORGED, evil, faults, recording};
 use super::{FAILURE, ProgramResult, SUCCESS, kvmprof};
 
-/// A folder with recordings of hostile names: one, a truncated one, and two boots.
+/// A folder with recordings of hostile names: one, a truncated one, two boots, and faults of guest memory.
 struct HostileFolder(TempDir);
 
 impl HostileFolder {
@@ -25,7 +25,8 @@ impl HostileFolder {
         let folder = tempfile::tempdir().unwrap();
         let bytes = recording(true);
         let boot = recording(false);
-        let contents = [&bytes, &bytes[..bytes.len() - 20], &boot, &boot];
+        let faults = faults();
+        let contents = [&bytes, &bytes[..bytes.len() - 20], &boot, &boot, &faults];
         for (name, contents) in FILES.iter().zip(contents) {
             fs::write(folder.path().join(name), contents).unwrap();
         }
@@ -54,7 +55,7 @@ impl HostileFolder {
 
     /// Everything printed for people.
     fn tables(&self) -> Vec<Vec<&'static str>> {
-        let [one, other, boot, again] = FILES;
+        let [one, other, boot, again, faults] = FILES;
         let by = "mode,vcpu,process,thread,module,function,line,user";
         let apart: Vec<&str> = by.split(',').flat_map(|table| ["--by", table]).collect();
         vec![
@@ -68,6 +69,8 @@ impl HostileFolder {
             vec!["report", one, other, "--callees", "kernel_init"],
             vec!["report", one, "--tasks"],
             vec!["report", one, "--exits"],
+            vec!["report", faults, "--faults"],
+            vec!["report", faults, faults, "--faults"],
             vec!["stalls", one],
             vec!["diff", one, other],
             vec!["boot", boot],
@@ -167,7 +170,7 @@ fn on_terminal(command: &mut Command) -> ProgramResult {
 
 /// All pages and pictures of the recordings: their files.
 fn documents(scene: &HostileFolder) -> Vec<String> {
-    let [one, other, boot, _] = FILES;
+    let [one, other, boot, _, faults] = FILES;
     let mut files = Vec::new();
     let mut draw = |words: &[&str], end: &str| {
         let file = format!("{}.{end}", files.len());
@@ -183,6 +186,8 @@ fn documents(scene: &HostileFolder) -> Vec<String> {
             "svg",
         );
     }
+    draw(&["html", faults], "html");
+    draw(&["flamegraph", "--by", "container", faults], "svg");
     draw(&["flamegraph", "--tasks", one], "svg");
     draw(&["diff", one, other], "svg");
     draw(&["diff", one, other, "--icicle"], "svg");

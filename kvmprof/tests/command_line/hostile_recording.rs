@@ -12,7 +12,8 @@ use kvmprof_recording::file::{
 };
 use kvmprof_recording::tasks::{Task, TaskLook, TaskStack, TaskState};
 use kvmprof_recording::{
-    COMM_LENGTH, IPL_MASKED, LockOwner, LockWait, Mode, Preemption, Sample, StackEnd, comm_of,
+    COMM_LENGTH, FaultKind, IPL_MASKED, LockOwner, LockWait, MemoryFault, Mode, Preemption, Sample,
+    StackEnd, comm_of,
 };
 
 use super::recordings::Written;
@@ -45,11 +46,12 @@ const COMMS: [&[u8; COMM_LENGTH]; 5] = [
 ];
 
 /// Names of files of recordings.
-pub const FILES: [&str; 4] = [
+pub const FILES: [&str; 5] = [
     "<img src=x onerror=alert(1)>;\"'&\x1b[2J\u{202e}\nFORGED <script>alert(1)<\\script>",
     "<svg onload=alert(2)>;\"'&\x1b[2J\u{9b}2J\nFORGED",
     "<img src=x onerror=alert(3)>\x1b[2J\nFORGED boot",
     "<img src=x onerror=alert(4)>\x1b[2J\nFORGED again",
+    "<img src=x onerror=alert(5)>\x1b[2J\nFORGED faults",
 ];
 
 const SYMBOLS: [&str; 6] = [
@@ -253,17 +255,49 @@ fn exits() -> ExitInterval {
     }
 }
 
-/// A recording in which all names are hostile that a guest, its host or the author of the file can choose.
-/// The guest has restarted in it if `is_restarted`.
-pub fn recording(is_restarted: bool) -> Vec<u8> {
+/// A recording without samples, of a guest with these symbols, whose program, kernel and clock have hostile names.
+fn written() -> Written {
     let mut written = Written::with_symbols(&symbols());
     written.info = RecordingInfo {
         program: evil("program"),
         kernel: evil("kernel"),
         clock: evil("clock"),
-        tasks: Some(10),
         ..written.info
     };
+    written
+}
+
+/// A recording of the faults of guest memory of processes and a container with hostile names.
+pub fn faults() -> Vec<u8> {
+    let mut written = written();
+    written.info.event = Some("page-faults:1".parse().unwrap());
+    for (pid, comm) in (100..).zip(COMMS) {
+        let labels = BTreeMap::from([("container".to_owned(), evil("container"))]);
+        let labels = ProcessLabels {
+            pid,
+            time: 1,
+            labels,
+        };
+        written.guest.push(labels.to_block().unwrap());
+        let sample = Sample {
+            fault: Some(MemoryFault {
+                address: u64::from(pid.unsigned_abs()) << 12,
+                slot: Some(0),
+                kind: FaultKind::FirstTouch,
+                time: PERIOD,
+            }),
+            ..in_kernel(pid, *comm)
+        };
+        written.samples_like(&sample, 3, (&[kernel(7)], &[]));
+    }
+    written.finish().0
+}
+
+/// A recording in which all names are hostile that a guest, its host or the author of the file can choose.
+/// The guest has restarted in it if `is_restarted`.
+pub fn recording(is_restarted: bool) -> Vec<u8> {
+    let mut written = written();
+    written.info.tasks = Some(10);
     let kernel = KernelInfo {
         release: evil("release"),
         build_id: evil("build id"),

@@ -12,7 +12,7 @@ use inferno::differential::{Options, from_readers};
 use serde_json::{Value, json};
 
 use crate::budget::OutputBudget;
-use crate::graph::{Graph, GraphError, account_of_changes, with_torn_edges};
+use crate::graph::{Graph, GraphError, Modules, account_of_changes, with_torn_edges};
 use crate::model::Counts;
 use crate::profile::{Profile, SortBy, TableStyle, folded, loss_of_one, selection_document};
 use crate::statistics::correct_for_many;
@@ -140,6 +140,7 @@ pub fn draw(
         subtitle: account_of_changes(before, after),
         icicle,
         differential: true,
+        modules: Modules::of([before, after]),
     };
     graph.draw_samples(&folded_changes(before, after, budget)?)
 }

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Graph, account, marked};
+use super::{Graph, Modules, account, marked};
 use crate::budget::{OutputBudget, TooMuch, too_much};
 use crate::profile::{Levels, LevelsParser, Profile, labels_in_words};
 use crate::text::visible;
@@ -75,6 +75,7 @@ impl GraphArguments {
             subtitle: account(profile),
             icicle: self.icicle,
             differential: false,
+            modules: Modules::of([profile]),
         };
         graph.draw_samples(&marked(profile, &by, budget)?)
     }

@@ -4,16 +4,19 @@ mod arguments;
 mod marks;
 mod palette;
 mod titles;
+mod tooltips;
 
 pub use arguments::{GraphArguments, GraphError};
 pub(crate) use marks::{CUT, GROUP, MARKS};
 pub use marks::{marked, with_torn_edges};
 pub use titles::{account, account_of_changes, title, title_of};
+pub use tooltips::Modules;
 
 use inferno::flamegraph::color::{BackgroundColor, Color};
 use inferno::flamegraph::{Direction, Options, TextTruncateDirection, from_lines};
 
 use self::palette::{CHANGES, MODES, Shade, by_change, by_name, cut};
+use self::tooltips::with_tooltips;
 use crate::markup::Markup;
 use crate::text::visible;
 
@@ -28,6 +31,8 @@ pub struct Graph {
     pub icicle: bool,
     /// Whether lines have two counts; colours then show the change from the first to the second, in fixed steps.
     pub differential: bool,
+    /// The modules that tooltips of functions name.
+    pub modules: Modules,
 }
 
 impl Graph {
@@ -74,7 +79,9 @@ impl Graph {
     /// Removes the marks from an SVG document, fills frames whose callers are missing with a pattern that has a dotted edge towards them, and adds
     /// the legend of these colours, on the left below the title.
     fn finish(&self, svg: &str, shades: &[Shade]) -> String {
-        let mut text = label_root(&svg.replace(MARKS, ""));
+        let text = label_root(&svg.replace(MARKS, ""));
+        let kinds = if self.differential { &[] } else { shades };
+        let mut text = with_tooltips(&text, &self.modules, kinds);
         let mut end = Markup::default();
         end.add("<defs>");
         let begin = Self::first_edge(&text);
@@ -229,7 +236,7 @@ mod tests {
         let icicles = drawn(&icicles, &lines);
         assert!(flames.contains("inverted = false"));
         assert!(icicles.contains("inverted = true"));
-        assert!(flames.contains("b (2 ticks, 66.67%)"), "{flames}");
+        assert!(flames.contains("b (2 ticks, 66.67%, kernel)"), "{flames}");
     }
 
     #[test]

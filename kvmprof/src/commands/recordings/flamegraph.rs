@@ -72,7 +72,7 @@ impl FlamegraphArguments {
                 sums.looks
             ),
             icicle: self.graph.icicle,
-            differential: false,
+            ..Graph::default()
         };
         let svg = graph.draw(&lines).map_err(GraphError::from)?;
         self.picture.write(&svg, ENDING, console)?;
