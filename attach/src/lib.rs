@@ -30,6 +30,7 @@
 //! ```
 
 mod capabilities;
+mod executable_mappings;
 pub mod exits;
 mod host_kernel;
 mod host_stacks;

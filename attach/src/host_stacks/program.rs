@@ -13,13 +13,12 @@ use kvmprof_recording::file::BinaryFunction;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
 
 use super::named;
+use crate::executable_mappings::{ExecutableMapping, list};
 
 /// Maximum numbers of mappings, and of bytes of one file and of all files, that are read. The files are untrusted.
 const MAX_MAPPINGS: usize = 1024;
 const MAX_FILE: u64 = 256 << 20;
 const MAX_FILES: u64 = 512 << 20;
-/// Maximum number of bytes of the list of mappings that are read.
-const MAX_MAPS: u64 = 16 << 20;
 
 /// The executable files that a process has mapped.
 #[derive(Debug)]
@@ -49,18 +48,6 @@ struct Code {
     table: Option<Arc<UnwindTable>>,
 }
 
-/// A line of /proc/PID/maps (proc_pid_maps(5)) about a part of a file that has code.
-#[derive(Debug, PartialEq, Eq)]
-struct Line<'a> {
-    begin: u64,
-    end: u64,
-    offset: u64,
-    /// The file's device, its major and minor number.
-    device: (u32, u32),
-    inode: u64,
-    path: &'a str,
-}
-
 /// The executable files that a process has mapped, open and not read yet.
 #[derive(Debug, Default)]
 pub struct OpenProgram {
@@ -83,12 +70,8 @@ impl OpenProgram {
     /// # Errors
     /// Its mappings can't be read.
     pub fn open(pid: i32) -> io::Result<Self> {
-        let mut maps = Vec::new();
-        File::open(format!("/proc/{pid}/maps"))?
-            .take(MAX_MAPS)
-            .read_to_end(&mut maps)?;
-        // Paths can have any bytes. A path that isn't UTF-8 leads to no file then.
-        let maps = String::from_utf8_lossy(&maps);
+        // A path that isn't UTF-8 leads to no file.
+        let mappings = list(pid)?;
         let folder = open(
             format!("/proc/{pid}/root"),
             OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
@@ -99,26 +82,28 @@ impl OpenProgram {
             mappings: Vec::new(),
             files: Vec::new(),
         };
-        for line in maps.lines().filter_map(Line::parse).take(MAX_MAPPINGS) {
+        let of_files = ExecutableMapping::all(&mappings).filter(|found| !found.path.is_empty());
+        for found in of_files.take(MAX_MAPPINGS) {
             let earlier = known
                 .iter()
-                .find(|(inode, path, _)| (*inode, *path) == (line.inode, line.path));
+                .find(|(inode, path, _)| (*inode, *path) == (found.inode, found.path));
             let number = match earlier {
                 Some((.., number)) => *number,
                 None => {
-                    let number = line.open(&folder).map(|(file, length)| {
+                    let number = open_file(&found, &folder).map(|(file, length)| {
                         opened.files.push(OpenFile {
-                            name: line.path.rsplit('/').next().unwrap_or_default().to_owned(),
+                            name: found.path.rsplit('/').next().unwrap_or_default().to_owned(),
                             file,
                             length,
                         });
                         opened.files.len() - 1
                     });
-                    known.push((line.inode, line.path, number));
+                    known.push((found.inode, found.path, number));
                     number
                 }
             };
-            let mapping = number.map(|number| (line.begin, line.end, line.offset, number));
+            let ExecutableMapping { range, offset, .. } = found;
+            let mapping = number.map(|number| (range.start, range.end, offset, number));
             opened.mappings.extend(mapping);
         }
         Ok(opened)
@@ -225,80 +210,33 @@ impl Code {
     }
 }
 
-impl<'a> Line<'a> {
-    /// Opens the file, and returns its length, too. The process can have put anything at the file's path. Only a regular file is opened: opening some
-    /// devices has side effects, and opening a pipe waits.
-    fn open(&self, folder: &OwnedFd) -> Option<(File, u64)> {
-        // The kernel's list has paths without symbolic links.
-        let place = openat2(
-            folder,
-            self.path.trim_start_matches('/'),
-            OFlags::PATH | OFlags::CLOEXEC,
-            Mode::empty(),
-            ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS,
-        )
-        .ok()?;
-        let status = fstat(&place).ok()?;
-        let device = (
-            rustix::fs::major(status.st_dev),
-            rustix::fs::minor(status.st_dev),
-        );
-        // A file system without a device of its own (major number 0), such as btrfs, has another number in stat(2) than in the list of mappings.
-        let is_there = device == self.device || device.0 == 0;
-        let is_regular = FileType::from_raw_mode(status.st_mode) == FileType::RegularFile;
-        (is_regular && is_there && status.st_ino == self.inode).then_some(())?;
-        let file = File::open(format!("/proc/self/fd/{}", place.as_raw_fd())).ok()?;
-        Some((file, u64::try_from(status.st_size).ok()?))
-    }
-
-    /// `None` for mappings of another kind.
-    fn parse(line: &'a str) -> Option<Self> {
-        let mut words = line.split_ascii_whitespace();
-        let (begin, end) = words.next()?.split_once('-')?;
-        let is_executable = words.next()?.as_bytes().get(2) == Some(&b'x');
-        let offset = words.next()?;
-        let (major, minor) = words.next()?.split_once(':')?;
-        let inode = words.next()?.parse().ok()?;
-        let path = line.get(line.find('/')?..)?;
-        let number = |digits| u64::from_str_radix(digits, 16).ok();
-        let device = |digits| u32::from_str_radix(digits, 16).ok();
-        is_executable.then_some(Self {
-            begin: number(begin)?,
-            end: number(end)?,
-            offset: number(offset)?,
-            device: (device(major)?, device(minor)?),
-            inode,
-            path,
-        })
-    }
+/// Opens the file of `mapping` below `folder`, and returns its length, too. The process can have put anything at the file's path. Only a regular file is
+/// opened: opening some devices has side effects, and opening a pipe waits.
+fn open_file(mapping: &ExecutableMapping<'_>, folder: &OwnedFd) -> Option<(File, u64)> {
+    let place = openat2(
+        folder,
+        mapping.path.trim_start_matches('/'),
+        OFlags::PATH | OFlags::CLOEXEC,
+        Mode::empty(),
+        ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS,
+    )
+    .ok()?;
+    let status = fstat(&place).ok()?;
+    let device = (
+        rustix::fs::major(status.st_dev),
+        rustix::fs::minor(status.st_dev),
+    );
+    // A file system without a device of its own (major number 0), such as btrfs, has another number in stat(2) than in the list of mappings.
+    let is_there = device == mapping.device || device.0 == 0;
+    let is_regular = FileType::from_raw_mode(status.st_mode) == FileType::RegularFile;
+    (is_regular && is_there && status.st_ino == mapping.inode).then_some(())?;
+    let file = File::open(format!("/proc/self/fd/{}", place.as_raw_fd())).ok()?;
+    Some((file, u64::try_from(status.st_size).ok()?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_executable_file_mappings_are_parsed() {
-        let line = "7f1200001000-7f1200003000 r-xp 00001000 fe:01 1234                       /usr/lib/a file.so";
-        let expected = Line {
-            begin: 0x7f12_0000_1000,
-            end: 0x7f12_0000_3000,
-            offset: 0x1000,
-            device: (0xfe, 1),
-            inode: 1234,
-            path: "/usr/lib/a file.so",
-        };
-        assert_eq!(Line::parse(line), Some(expected));
-        let others = [
-            "7f1200001000-7f1200003000 rw-p 00001000 fe:01 1234 /usr/lib/a.so",
-            "7ffd00000000-7ffd00002000 r-xp 00000000 00:00 0    [vdso]",
-            "7f1200001000 r-xp 0 fe:01 1 /x",
-            "",
-        ];
-        for other in others {
-            assert_eq!(Line::parse(other), None, "{other}");
-        }
-    }
 
     #[test]
     fn only_the_file_that_was_mapped_is_opened() {
@@ -325,28 +263,27 @@ mod tests {
             rustix::fs::major(status.st_dev),
             rustix::fs::minor(status.st_dev),
         );
-        let line = |path, inode| Line {
-            begin: 0x1000,
-            end: 0x2000,
+        let mapping = |path, inode| ExecutableMapping {
+            range: 0x1000..0x2000,
             offset: 0,
             device,
             inode,
             path,
         };
-        let (mut file, length) = line("/file", status.st_ino).open(&root).unwrap();
+        let (mut file, length) = open_file(&mapping("/file", status.st_ino), &root).unwrap();
         let mut contents = String::new();
         file.read_to_string(&mut contents).unwrap();
         assert_eq!((contents.as_str(), length), ("contents", 8));
-        assert!(line("/link", status.st_ino).open(&root).is_none());
-        assert!(line("/file", status.st_ino + 1).open(&root).is_none());
+        assert!(open_file(&mapping("/link", status.st_ino), &root).is_none());
+        assert!(open_file(&mapping("/file", status.st_ino + 1), &root).is_none());
         // Opening it would block until a writer opens it.
         let pipe = rustix::fs::stat(path("pipe")).unwrap().st_ino;
-        assert!(line("/pipe", pipe).open(&root).is_none());
-        let other = Line {
+        assert!(open_file(&mapping("/pipe", pipe), &root).is_none());
+        let other = ExecutableMapping {
             device: (device.0 + 1, device.1),
-            ..line("/file", status.st_ino)
+            ..mapping("/file", status.st_ino)
         };
-        assert_eq!(other.open(&root).is_some(), device.0 == 0);
+        assert_eq!(open_file(&other, &root).is_some(), device.0 == 0);
     }
 
     #[inline(never)]

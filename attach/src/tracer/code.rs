@@ -1,21 +1,19 @@
 //! The instructions of a process's own code with which its threads enter system calls for the tracer.
 
 use std::fs;
-use std::io::{self, Read};
-use std::ops::Range;
+use std::io;
 use std::os::unix::fs::FileExt;
 
 use libc::pid_t;
 use memchr::memmem;
 
 use super::memory;
+use crate::executable_mappings::{ExecutableMapping, list};
 
 /// `mov $15, %rax; syscall`: rt_sigreturn(2). The C library makes signal handlers return to these instructions.
 const SIGNAL_RETURN: &[u8] = b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05";
 /// Maximum number of bytes of a process's code that are searched.
 const MAX_CODE: u64 = 512 << 20;
-/// Maximum number of bytes of the list of mappings that are read.
-const MAX_MAPS: u64 = 16 << 20;
 /// The longest mapping that is read at once, in bytes.
 const MAX_MAPPING: u64 = 128 << 20;
 
@@ -55,13 +53,10 @@ impl ThreadCode {
     /// The process's memory can't be read, or they aren't there.
     pub fn find(pid: i32) -> Result<Self, CodeError> {
         let unreadable = |source| CodeError::Unreadable { pid, source };
-        let mut maps = Vec::new();
-        fs::File::open(format!("/proc/{pid}/maps"))
-            .and_then(|file| file.take(MAX_MAPS).read_to_end(&mut maps))
-            .map_err(unreadable)?;
+        let mappings = list(pid).map_err(unreadable)?;
         let memory = fs::File::open(format!("/proc/{pid}/mem")).map_err(unreadable)?;
         let mut left = MAX_CODE;
-        for range in executable(&maps) {
+        for ExecutableMapping { range, .. } in ExecutableMapping::all(&mappings) {
             let length = range.end - range.start;
             if length > left.min(MAX_MAPPING) {
                 continue;
@@ -100,19 +95,6 @@ impl ThreadCode {
     }
 }
 
-/// The executable mappings in the lines of `/proc/PID/maps` (proc(5)).
-fn executable(maps: &[u8]) -> impl Iterator<Item = Range<u64>> {
-    maps.split(|byte| *byte == b'\n').filter_map(|line| {
-        let line = str::from_utf8(line.get(..line.len().min(80))?).ok()?;
-        let mut fields = line.split_ascii_whitespace();
-        let (start, end) = fields.next()?.split_once('-')?;
-        let is_executable = fields.next()?.as_bytes().get(2) == Some(&b'x');
-        let [start, end] = [start, end].map(|hex| u64::from_str_radix(hex, 16).ok());
-        let range = start?..end?;
-        (is_executable && range.start < range.end).then_some(range)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,13 +114,6 @@ mod tests {
         for signal_return in [code.signal_return + 1, 8] {
             assert!(!ThreadCode { signal_return }.is_there(pid));
         }
-    }
-
-    #[test]
-    fn only_executable_mappings_are_searched() {
-        let maps = b"1000-2000 r--p 0 0:0 0 /x\n2000-3000 r-xp 0 0:0 0 /x y\nzz-1 r-xp\n\n5000-4000 r-xp 0 0:0 0\n";
-        let mut ranges = executable(maps);
-        assert_eq!((ranges.next(), ranges.next()), (Some(0x2000..0x3000), None));
     }
 
     #[test]
