@@ -72,24 +72,34 @@ const isSelectedVcpu = (vcpu) => (state.vcpu === "" || String(vcpu) === state.vc
 
 // What selects runs and their cells: all filters but that of time.
 const RUN_FILTERS = /** @type {(keyof State)[]} */ ([...FILTERS.filter((name) => name !== "time"), "regex", "idle", "only", "hide", "not", "transform"]);
-// What they select as long as they stay so. Its arrays are always the same ones: others would have to be collected.
-/** @type {{ by: string, all: SelectedRuns }} */
-let selected;
+// What they select, and its sums by time and group; then what they selected before: a filter is often removed again. Arrays are always the same ones: others
+// would have to be collected.
+/** @type {{ by: string, all: SelectedRuns, sums: Map<string, AllSums> }[]} */
+let selections;
+const KNOWN = 8; // sums of a selection, at most
 /** @type {Int32Array} */
 let places; // of sums by node, for sumStacks
 derive(() => {
-  selected = { by: "", all: { run: new Int32Array(runs.length), ticks: new Float64Array(runs.length), nodes: null, length: 0 } };
+  selections = ["", ""].map((by) =>
+    ({ by, all: { run: new Int32Array(runs.length), ticks: new Float64Array(runs.length), nodes: null, length: 0 }, sums: new Map() }));
   places = new Int32Array(recorded.length);
 });
 
-function selectedRuns() {
+function selectedNow() {
   const by = JSON.stringify(RUN_FILTERS.map((name) => state[name]));
-  if (selected.by === by) return selected.all;
+  if (selections[0].by !== by) selections.reverse();
+  if (selections[0].by !== by) selections[0] = { by, all: selectRuns(selections[0].all), sums: new Map() };
+  return selections[0];
+}
+
+// The runs that are selected, in the arrays of `former` ones.
+/** @type {(former: SelectedRuns) => SelectedRuns} */
+function selectRuns(former) {
   const byThread = selectedThreads();
   const wanted = selectedModes();
   const byMode = MODES.map((mode) => wanted.includes(mode));
   const byVcpu = oncePerKey(isSelectedVcpu);
-  const all = { ...selected.all, nodes: selectedNodes(), length: 0 };
+  const all = { ...former, nodes: selectedNodes(), length: 0 };
   for (let run = 0; run < runs.length; run++) {
     if (!byThread[runs.thread[run]] || !byMode[runs.mode[run]] || !byVcpu(runs.vcpu[run])) continue;
     const ticks = all.nodes ? ticksOfNodes(run, all.nodes) : runs.ticks[run];
@@ -97,7 +107,6 @@ function selectedRuns() {
     all.run[all.length] = run;
     all.ticks[all.length++] = ticks;
   }
-  selected = { by, all };
   return all;
 }
 
@@ -204,21 +213,16 @@ derive(() => {
   }
 });
 
-// Sums of all runs that are selected, as long as they stay so, by time and group.
-/** @type {{ all: SelectedRuns | null, sums: Map<string, AllSums> }} */
-let knownSums = { all: null, sums: new Map() };
-const KNOWN = 8; // at most
-
 // The selected ticks: their number, by process, thread, vCPU, and by group and node.
 /** @returns {AllSums} */
 function sumUp() {
-  const all = selectedRuns();
+  const { all, sums } = selectedNow();
   const time = selectedBins();
   if (isComparison) divided = dividedTime(time);
-  if (knownSums.all !== all || knownSums.sums.size >= KNOWN) knownSums = { all, sums: new Map() };
   const by = JSON.stringify([time, state.group]);
-  const known = knownSums.sums.get(by) ?? sumUpRuns(all, time);
-  knownSums.sums.set(by, known);
+  const known = sums.get(by) ?? sumUpRuns(all, time);
+  if (sums.size >= KNOWN) sums.clear();
+  sums.set(by, known);
   return known;
 }
 
