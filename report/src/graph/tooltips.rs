@@ -1,7 +1,7 @@
 //! What a frame's tooltip says beside its name and its ticks: its module, and the kind of its code.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use foldhash::fast::RandomState;
 
@@ -20,8 +20,11 @@ impl Modules {
     pub fn of<'a>(profiles: impl IntoIterator<Item = &'a Profile>) -> Self {
         let mut modules = Self::default();
         for profile in profiles {
+            let mut seen = HashSet::<_, RandomState>::default();
             for counted in counted(profile, &Levels::default()) {
-                for frame in counted.frames().iter() {
+                let mut frames = counted.frames();
+                frames.retain(|frame| seen.insert((frame.name_id, frame.module_id)));
+                for frame in frames {
                     let name = plain(frame.name).replace(MARKS, "");
                     modules.add(&visible(&name), &visible(frame.module));
                 }
