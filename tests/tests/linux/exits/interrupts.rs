@@ -110,8 +110,8 @@ pub fn interrupts_are_those_of_the_hosts_tracer(run: &Finished) {
     println!("{seen:?}\nthe tracer: {known:?}");
     for (key, (count, _)) in &seen {
         let (all, _) = known.get(key).copied().unwrap_or_default();
-        // Those that come while eBPF runs, which takes long in emulation, pass no program.
-        let is_so = *count <= all && all <= count + all / 10 + BEFORE;
+        // Those that come while eBPF runs pass no program. How many these are depends on the emulator's speed.
+        let is_so = *count <= all && all <= 2 * count + BEFORE;
         assert!(is_so, "{key:?}: {count}, by the tracer {all}");
     }
     let unseen = known.iter().filter(|(key, _)| !seen.contains_key(key));
