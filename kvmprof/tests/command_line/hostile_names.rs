@@ -203,7 +203,7 @@ fn documents(scene: &HostileFolder) -> Vec<String> {
 }
 
 /// Uses a document: all choices of the page, its views, lanes and chips, and frames of the page or the picture.
-const USE: &str = "
+pub const USE: &str = "
     for (const list of document.querySelectorAll('select')) {
       for (const option of [...list.options, list.options[0]]) {
         list.value = option.value

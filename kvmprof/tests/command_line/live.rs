@@ -13,6 +13,8 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::devtools::DevTools;
+use super::hostile_names::USE;
+use super::hostile_recording::recording;
 use super::recordings::Written;
 use super::{FAILURE, ProgramResult, kvmprof};
 
@@ -213,6 +215,26 @@ fn the_page_grows_and_keeps_what_is_selected() {
     let about = browser.value("element('about').textContent");
     assert!(about.as_str().unwrap().contains("595 ticks"), "{about}");
     assert!(!about.as_str().unwrap().contains("cut off"), "{about}");
+    assert_eq!(
+        browser.deeds_of(&live.address),
+        Vec::<serde_json::Value>::new()
+    );
+}
+
+#[test]
+fn hostile_names_of_newer_data_stay_text() {
+    let bytes = recording(true);
+    // Its samples are in the first part.
+    let (first, rest) = bytes.split_at(bytes.len() - 20);
+    let live = Live::start(first);
+    let mut browser = live.browser();
+    browser.value(USE);
+    live.grow(rest);
+    live.grow(&[]);
+    browser.until("!element('ended').hidden");
+    let shown = browser.value("document.body.textContent");
+    assert!(shown.as_str().unwrap().contains("<img"), "{shown}");
+    browser.value(USE);
     assert_eq!(
         browser.deeds_of(&live.address),
         Vec::<serde_json::Value>::new()
