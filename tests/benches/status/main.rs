@@ -38,7 +38,7 @@ const MAX_STATUS: usize = 8 << 20;
 /// A case: its description, and the function that measures the answers during it.
 type Case = (&'static str, fn(usize) -> Times);
 
-const CASES: [Case; 21] = [
+const CASES: [Case; 22] = [
     ("nobody disturbs", guests::at_rest),
     ("guest: hostile memory, recorded", guests::hostile_memory),
     ("guest: floods its port", guests::port_flood),
@@ -69,6 +69,7 @@ const CASES: [Case; 21] = [
     ("clients: ask for all symbols", clients::symbols),
     ("clients: ask for all counters", clients::counters),
     ("attach: to a VMM that lies", attached::lying_vmm),
+    ("attach: to a VMM that fights", attached::fighting_vmm),
 ];
 
 /// Times of answers, the shortest first.
