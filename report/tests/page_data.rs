@@ -10,7 +10,7 @@ use crate::shared::walk;
 use kvmprof_recording::Mode;
 use kvmprof_recording::file::Unobserved;
 use kvmprof_report::html::{BesideTicks, Counts, page};
-use kvmprof_report::profile::{Profile, Selection, SortBy, TimeRange, document};
+use kvmprof_report::profile::{Criteria, Profile, Selection, SortBy, TimeRange, document};
 use kvmprof_report::symbolize::SourceTexts;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -258,10 +258,13 @@ proptest! {
             end: Some(Duration::from_millis(begin + length)),
         };
         let of_command = Selection {
-            pids: pids.clone(),
-            vcpus,
-            modes,
-            grep: grep.map(|grep| grep.parse().unwrap()),
+            only: Criteria {
+                pids: pids.clone(),
+                vcpus,
+                modes,
+                greps: grep.iter().map(|grep| grep.parse().unwrap()).collect(),
+                ..Criteria::default()
+            },
             time: first.map_or(TimeRange::default(), ms),
             ..Selection::default()
         };
@@ -284,7 +287,8 @@ proptest! {
         };
         prop_assume!(chosen.is_none_or(|pid| pids.is_empty() || pids.contains(&pid)));
         let pids = chosen.map_or(pids, |pid| vec![pid]);
-        let expected = report_of(&path, Selection { pids, time, ..of_command });
+        let only = Criteria { pids, ..of_command.only };
+        let expected = report_of(&path, Selection { only, time, ..of_command });
         prop_assert_eq!(data.sums(begin, end, chosen), expected);
     }
 }

@@ -182,6 +182,15 @@ fn filters_combine_as_those_of_the_report() {
     assert!(0 < both && both < count(copying));
     let chips = json!(["module [kernel]", "only copy_page", "only walk_tree"]);
     assert_eq!(said["chips"], chips);
+    for step in ["module", "onlyWith", "withBoth", "withoutOne"] {
+        let command = said[step]["command"].as_str().unwrap();
+        let printed = used.printed(command);
+        assert_eq!(said[step]["total"], printed["samples"], "{command}");
+    }
+    assert_eq!(
+        count(&said["withBoth"]["total"]) + count(&said["withoutOne"]["total"]),
+        count(walking)
+    );
 }
 
 /// The filter and the groups of the graph agree with the report for each label, also for a process that had two.

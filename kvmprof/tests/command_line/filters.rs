@@ -1,5 +1,7 @@
 //! Samples selected by process, time, mode and function.
 
+use serde_json::Value;
+
 use super::{FAILURE, Folder, USAGE};
 
 #[test]
@@ -15,6 +17,9 @@ fn an_empty_selection_is_an_error() {
         &["--mode", "interrupt", "--grep", "copy"],
         &["--grep", "^nothing$"],
         &["--label", "user=0"],
+        &["--tid", "9999"],
+        &["--module", "none"],
+        &["--not", "mode=user,kernel,interrupt,idle"],
     ] {
         for command in [
             &["report", "before"][..],
@@ -72,6 +77,39 @@ fn processes_are_chosen_by_pid_or_name() {
     assert_eq!(by_name.replace("--comm worker", "--pid 7"), by_pid);
 }
 
+/// What a filter selects and what it leaves out are all, ticks without a sample among them.
+#[test]
+fn each_filter_can_be_turned_round() {
+    let folder = Folder::new();
+    let samples = |filter: &[&str]| -> u64 {
+        let ran = folder.run(&[&["report", "before", "--json"], filter].concat());
+        ran.assert_success();
+        let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+        report["samples"].as_u64().unwrap()
+    };
+    let all = samples(&[]);
+    for filter in [
+        "pid=7",
+        "tid=7",
+        "comm=worker",
+        "mode=kernel,idle",
+        "module=[kernel]",
+        "grep=^copy_",
+        "grep=halted",
+    ] {
+        let only = samples(&[&format!("--{filter}")]);
+        let not = samples(&["--not", filter]);
+        assert_eq!(only + not, all, "{filter}");
+        assert!(only > 0 && not > 0, "{filter}: {only} {not}");
+    }
+    let copying = ["--grep=copy", "--grep=^copy_page$"].map(|grep| samples(&[grep]));
+    let both = samples(&["--grep=copy", "--grep=^copy_page$"]);
+    assert_eq!(both, copying[0].min(copying[1]));
+    let neither = samples(&["--not=pid=7", "--not=mode=kernel"]);
+    let others_in_kernel = samples(&["--mode=kernel", "--not=pid=7"]);
+    assert_eq!(neither, all - samples(&["--pid=7"]) - others_in_kernel);
+}
+
 #[test]
 fn filters_hold_for_every_output() {
     let folder = Folder::new();
@@ -125,6 +163,8 @@ fn wrong_filters_list_the_choices() {
         ),
         (["--grep", "a{999}{999}"], &["no regular expression"]),
         (["--grep", ""], &["--grep", "such as"]),
+        (["--not", "7"], &["--not", "mode=idle", "label, module"]),
+        (["--not", "mode=halted"], &["--not", "no mode", "interrupt"]),
         (["--vcpu", "-1"], &["--vcpu"]),
         (["--vcpu", "70000"], &["--vcpu", "70000"]),
         (["--time", "1"], &["--time", "1.5:4"]),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::pack::PackedNumbers;
 use crate::exits;
 use crate::model::timeline::Bins;
-use crate::model::{Selected, Selection, Watcher};
+use crate::model::{Criteria, Selected, Selection, Watcher};
 use crate::profile::Profile;
 use crate::symbolize::Resolver;
 use crate::text::visible;
@@ -76,12 +76,15 @@ impl Watcher for Exits {
     ) -> Result<(), FileError> {
         let of_vcpus = Selection {
             time: selection.time,
-            vcpus: selection.vcpus.clone(),
+            only: Criteria {
+                vcpus: selection.only.vcpus.clone(),
+                ..Criteria::default()
+            },
             ..Selection::default()
         };
         if contents.has_exits && *selection == of_vcpus {
             exits::intervals(recording, &selection.time, observer, |interval| {
-                self.add(interval, &selection.vcpus);
+                self.add(interval, &selection.only.vcpus);
             })?;
         }
         Ok(())

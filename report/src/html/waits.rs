@@ -37,8 +37,7 @@ impl Watcher for Waits {
     ) -> Result<(), FileError> {
         let of_tasks = Selection {
             time: selection.time,
-            pids: selection.pids.clone(),
-            ..Selection::default()
+            ..Selection::from_pids(&selection.only.pids)
         };
         if contents.info.tasks.is_some() && *selection == of_tasks {
             let sums = TaskSums::read(recording, contents, selection, observer)?;

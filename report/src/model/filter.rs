@@ -5,19 +5,50 @@ use std::collections::BTreeSet;
 use kvmprof_recording::file::{FileError, Observer, Recording};
 use kvmprof_recording::{IDLE_PID, Mode, Sample, Ticks};
 
+use super::code::{Code, NodeId};
 use super::namer::Namer;
-use super::{HALTED, Selection, Stack, StackCounts};
+use super::{
+    Criteria, HALTED, HALTED_MODULE, Label, Pattern, Selection, Stack, StackCounts,
+};
 use crate::symbolize::Resolver;
 
-/// The part of a [`Selection`] beside its time and vCPUs, prepared for one recording. A tick is selected if it matches all that the selection
-/// has.
+/// The part of a [`Selection`] beside its time and vCPUs, prepared for one recording.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
-    /// `None` for all.
-    pids: Option<BTreeSet<i32>>,
+    only: ThreadFilter,
+    not: ThreadFilter,
     /// Whether idle ticks without a sample aren't selected.
     is_without_idle: bool,
-    modes: Vec<Mode>,
+}
+
+/// What [`super::Criteria`] say about the thread of a sample, and its mode. `None` stands for nothing.
+#[derive(Clone, Debug, Default)]
+struct ThreadFilter {
+    pids: Option<BTreeSet<i32>>,
+    tids: Option<BTreeSet<i32>>,
+    modes: Option<Vec<Mode>>,
+}
+
+impl ThreadFilter {
+    fn new(criteria: &Criteria) -> Self {
+        let set = |ids: &[i32]| (!ids.is_empty()).then(|| ids.iter().copied().collect());
+        Self {
+            pids: set(&criteria.pids),
+            tids: set(&criteria.tids),
+            modes: (!criteria.modes.is_empty()).then(|| criteria.modes.clone()),
+        }
+    }
+
+    /// Whether each list that says something has the sample; `None` if no list does.
+    fn has(&self, sample: &Sample) -> [Option<bool>; 3] {
+        let has = |ids: &Option<BTreeSet<i32>>, id| ids.as_ref().map(|ids| ids.contains(&id));
+        let modes = self.modes.as_ref();
+        [
+            has(&self.pids, sample.pid),
+            has(&self.tids, sample.tid),
+            modes.map(|modes| modes.contains(&sample.mode)),
+        ]
+    }
 }
 
 impl Filter {
@@ -30,37 +61,26 @@ impl Filter {
         recording: &Recording,
         observer: &dyn Observer,
     ) -> Result<Self, FileError> {
-        let mut filter = Self::without_names(selection);
-        if !selection.comms.is_empty() {
-            let mut named = pids_by_name(&selection.comms, recording, observer)?;
-            named.retain(|pid| filter.wants_process(*pid));
+        let Selection { only, not, .. } = selection;
+        let mut filter = Self {
+            only: ThreadFilter::new(only),
+            not: ThreadFilter::new(not),
+            is_without_idle: !is_idle_wanted(selection),
+        };
+        if !only.comms.is_empty() {
+            let mut named = pids_by_name(&only.comms, recording, observer)?;
+            if let Some(pids) = &filter.only.pids {
+                named.retain(|pid| pids.contains(pid));
+            }
             filter.is_without_idle |= !named.contains(&IDLE_PID);
-            filter.pids = Some(named);
+            filter.only.pids = Some(named);
+        }
+        if !not.comms.is_empty() {
+            let named = pids_by_name(&not.comms, recording, observer)?;
+            filter.is_without_idle |= named.contains(&IDLE_PID);
+            filter.not.pids.get_or_insert_default().extend(named);
         }
         Ok(filter)
-    }
-
-    /// The filter for `selection` without its names of threads.
-    pub fn without_names(selection: &Selection) -> Self {
-        let pids = &selection.pids;
-        let grep = selection.grep.as_ref();
-        let is_idle_wanted = (pids.is_empty() || pids.contains(&IDLE_PID))
-            && (selection.modes.is_empty() || selection.modes.contains(&Mode::Idle))
-            && selection.labels.is_empty()
-            && grep.is_none_or(|grep| grep.matches(HALTED));
-        Self {
-            pids: (!pids.is_empty()).then(|| pids.iter().copied().collect()),
-            is_without_idle: !is_idle_wanted,
-            modes: selection.modes.clone(),
-        }
-    }
-
-    fn wants_process(&self, pid: i32) -> bool {
-        self.pids.as_ref().is_none_or(|pids| pids.contains(&pid))
-    }
-
-    fn wants_mode(&self, mode: Mode) -> bool {
-        self.modes.is_empty() || self.modes.contains(&mode)
     }
 
     /// Whether idle ticks without a sample are selected.
@@ -70,8 +90,10 @@ impl Filter {
 
     /// `ticks` without idle ticks and samples that aren't selected. [`StackFilter`] checks the rest.
     pub fn only(&self, ticks: &Ticks) -> Ticks {
-        let wanted =
-            |sample: &Sample| self.wants_process(sample.pid) && self.wants_mode(sample.mode);
+        let wanted = |sample: &Sample| {
+            let is_left_out = self.not.has(sample).contains(&Some(true));
+            !is_left_out && !self.only.has(sample).contains(&Some(false))
+        };
         Ticks {
             idle: if self.wants_idle() { ticks.idle } else { 0 },
             sample: ticks.sample.filter(wanted),
@@ -80,25 +102,70 @@ impl Filter {
     }
 }
 
-/// A pattern for the names of functions and wanted labels, and the results so far.
+/// Whether idle ticks without a sample are selected, but for the names of threads.
+fn is_idle_wanted(selection: &Selection) -> bool {
+    let Selection { only, not, .. } = selection;
+    let matches = |pattern: &Pattern| pattern.matches(HALTED);
+    let is_module = |name: &String| name == HALTED_MODULE;
+    let has = |ids: &[i32]| ids.is_empty() || ids.contains(&IDLE_PID);
+    has(&only.pids)
+        && has(&only.tids)
+        && (only.modes.is_empty() || only.modes.contains(&Mode::Idle))
+        && only.labels.is_empty()
+        && (only.modules.is_empty() || only.modules.iter().any(is_module))
+        && only.greps.iter().all(matches)
+        && !not.pids.contains(&IDLE_PID)
+        && !not.tids.contains(&IDLE_PID)
+        && !not.modes.contains(&Mode::Idle)
+        && !not.modules.iter().any(is_module)
+        && !not.greps.iter().any(matches)
+}
+
+/// Decides by labels and stacks, and knows the results so far.
 pub struct StackFilter<'a> {
     selection: &'a Selection,
     namer: Namer<'a>,
     /// Whether a stack matches, by its number.
     stacks: Vec<Option<bool>>,
-    /// Whether a name does, by its number.
+    only: Vec<NameFilter<'a>>,
+    not: Vec<NameFilter<'a>>,
+}
+
+/// A pattern, and whether names match it, by their numbers.
+struct NameFilter<'a> {
+    pattern: &'a Pattern,
     names: Vec<Option<bool>>,
 }
 
+impl<'a> NameFilter<'a> {
+    fn all(criteria: &'a Criteria) -> Vec<Self> {
+        let filter = |pattern| Self {
+            pattern,
+            names: Vec::new(),
+        };
+        criteria.greps.iter().map(filter).collect()
+    }
+
+    /// Whether the name of a function of the stack `node` matches.
+    fn is_on(&mut self, code: &Code, node: NodeId) -> bool {
+        self.names.resize(code.names(), None);
+        code.frames(node).any(|frame| {
+            let known = &mut self.names[frame.name_id.index()];
+            *known.get_or_insert_with(|| self.pattern.matches(frame.name))
+        })
+    }
+}
+
 impl<'a> StackFilter<'a> {
-    /// The filter for `selection`, if it has a pattern or labels; `resolver` names the frames.
+    /// The filter for `selection`, if it has any of this; `resolver` names the frames.
     pub fn new(selection: &'a Selection, resolver: &'a Resolver) -> Option<Self> {
-        let is_needed = selection.grep.is_some() || !selection.labels.is_empty();
+        let is_needed = selection.only.are_of_stacks() || selection.not.are_of_stacks();
         is_needed.then(|| Self {
             selection,
             namer: Namer::new(resolver, None),
             stacks: Vec::new(),
-            names: Vec::new(),
+            only: NameFilter::all(&selection.only),
+            not: NameFilter::all(&selection.not),
         })
     }
 
@@ -111,7 +178,7 @@ impl<'a> StackFilter<'a> {
         if let Some(Some(verdict)) = self.stacks.get(index) {
             return *verdict;
         }
-        let verdict = self.has_labels(stack) && self.has_function(stack);
+        let verdict = self.has_labels(stack) && self.has_functions(stack);
         if self.stacks.len() <= index {
             self.stacks.resize(index + 1, None);
         }
@@ -121,24 +188,26 @@ impl<'a> StackFilter<'a> {
 
     fn has_labels(&self, stack: Stack<'_>) -> bool {
         let labels = self.namer.labels();
-        let mut wanted = self.selection.labels.iter();
-        wanted.all(|label| {
+        let has = |label: &Label| {
             let value = labels.value(stack.labels, &label.key);
             value.is_some_and(|value| label.is_of(value))
-        })
+        };
+        let Selection { only, not, .. } = self.selection;
+        only.labels.iter().all(has) && !not.labels.iter().any(has)
     }
 
-    fn has_function(&mut self, stack: Stack<'_>) -> bool {
-        let Some(pattern) = &self.selection.grep else {
-            return true;
-        };
+    fn has_functions(&mut self, stack: Stack<'_>) -> bool {
         let node = self.namer.node(stack);
         let code = self.namer.code();
-        self.names.resize(code.names(), None);
-        code.frames(node).any(|frame| {
-            let known = &mut self.names[frame.name_id.index()];
-            *known.get_or_insert_with(|| pattern.matches(frame.name))
-        })
+        let has_any = |modules: &[String]| {
+            let is_one = |name: &str| modules.iter().any(|module| module == name);
+            code.frames(node).any(|frame| is_one(frame.module))
+        };
+        let Selection { only, not, .. } = self.selection;
+        (only.modules.is_empty() || has_any(&only.modules))
+            && (not.modules.is_empty() || !has_any(&not.modules))
+            && self.only.iter_mut().all(|names| names.is_on(code, node))
+            && !self.not.iter_mut().any(|names| names.is_on(code, node))
     }
 }
 

@@ -4,6 +4,7 @@
 mod block_sums;
 mod code;
 pub(crate) mod counts;
+mod criteria;
 mod filter;
 mod merge;
 mod modes;
@@ -27,6 +28,7 @@ pub use code::{
 };
 pub(crate) use counts::BlockTicks;
 pub use counts::Counts;
+pub use criteria::{Criteria, NotACriterion};
 pub use merge::DifferentTicks;
 pub use modes::ModeCounts;
 pub(crate) use modes::{add_modes, sum_modes};

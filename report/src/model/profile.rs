@@ -298,7 +298,7 @@ impl Profile {
         let mut sums = BlockSums::new(recording.length(), &resolver);
         let mut stacks = StackFilter::new(&selection, &resolver);
         let mut wants = |times: &BlockTimes| selector.borrow_mut().wants(times);
-        let is_part = !selection.time.is_all() || !selection.vcpus.is_empty();
+        let is_part = selection.is_part();
         let wanted: Option<&mut dyn FnMut(&BlockTimes) -> bool> =
             if is_part { Some(&mut wants) } else { None };
         let mut contents = recording.read_wanted(reading, wanted, |ticks, frames, numbers| {

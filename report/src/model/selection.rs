@@ -4,26 +4,16 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use kvmprof_recording::Mode;
-
-use super::Pattern;
+use super::Criteria;
 use crate::text::visible;
 
-/// The selected part of recordings. A tick has to match all members; an empty member matches all ticks.
+/// The selected part of recordings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// The pids of processes.
-    pub pids: Vec<i32>,
-    /// Names of threads: all processes that have a thread of one of these names.
-    pub comms: Vec<String>,
-    /// vCPUs.
-    pub vcpus: Vec<u16>,
-    /// Modes.
-    pub modes: Vec<Mode>,
-    /// Labels of processes.
-    pub labels: Vec<Label>,
-    /// A pattern that the name of a function on the stack has to match.
-    pub grep: Option<Pattern>,
+    /// What ticks have to have: all of the labels and patterns, and one of each other list that isn't empty.
+    pub only: Criteria,
+    /// What they may not have: none of them.
+    pub not: Criteria,
     /// The selected time.
     pub time: TimeRange,
 }
@@ -155,47 +145,39 @@ impl Selection {
     /// Selects these processes, at all times.
     pub fn from_pids(pids: &[i32]) -> Self {
         Self {
-            pids: pids.to_vec(),
+            only: Criteria {
+                pids: pids.to_vec(),
+                ..Criteria::default()
+            },
             ..Self::default()
         }
     }
 
     /// Whether it selects samples by more than their time and vCPU.
     pub fn is_of_samples(&self) -> bool {
-        !self.pids.is_empty()
-            || !self.comms.is_empty()
-            || !self.modes.is_empty()
-            || !self.labels.is_empty()
-            || self.grep.is_some()
+        self.only.are_of_samples() || self.not.are_of_samples()
+    }
+
+    /// Whether it leaves out times or vCPUs, with all of their ticks.
+    pub fn is_part(&self) -> bool {
+        !(self.time.is_all() && self.only.vcpus.is_empty() && self.not.vcpus.is_empty())
+    }
+
+    /// Whether it has a vCPU.
+    pub fn has_vcpu(&self, vcpu: u16) -> bool {
+        let only = &self.only.vcpus;
+        (only.is_empty() || only.contains(&vcpu)) && !self.not.vcpus.contains(&vcpu)
     }
 }
 
 impl fmt::Display for Selection {
     /// The selection as options of the command line, without the time.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fn list<T: fmt::Display>(all: &[T]) -> String {
-            let all: Vec<String> = all.iter().map(ToString::to_string).collect();
-            all.join(",")
-        }
-        let mut options = Vec::new();
-        if !self.pids.is_empty() {
-            options.push(format!("--pid {}", list(&self.pids)));
-        }
-        let comms = self.comms.iter();
-        options.extend(comms.map(|comm| format!("--comm {}", visible(comm))));
-        if !self.vcpus.is_empty() {
-            options.push(format!("--vcpu {}", list(&self.vcpus)));
-        }
-        if !self.modes.is_empty() {
-            let modes: Vec<&str> = self.modes.iter().map(|mode| mode.name()).collect();
-            options.push(format!("--mode {}", list(&modes)));
-        }
-        let labels = self.labels.iter();
-        options.extend(labels.map(|label| format!("--label {}", visible(&label.to_string()))));
-        if let Some(grep) = &self.grep {
-            options.push(format!("--grep {}", visible(&grep.to_string())));
-        }
-        formatter.write_str(&options.join(" "))
+        let only = self.only.options().into_iter();
+        let only = only.map(|(kind, value)| format!("--{kind} {}", visible(&value)));
+        let not = self.not.options().into_iter();
+        let not = not.map(|(kind, value)| format!("--not {kind}={}", visible(&value)));
+        formatter.write_str(&only.chain(not).collect::<Vec<_>>().join(" "))
     }
 }
 

@@ -16,8 +16,7 @@ pub struct Selector {
     /// In ns of CLOCK_MONOTONIC.
     begin: u64,
     end: u64,
-    /// All if empty.
-    vcpus: Vec<u16>,
+    selection: Selection,
     /// The last tick of each vCPU.
     last: HashMap<u16, u64, RandomState>,
     account: Account,
@@ -34,7 +33,7 @@ impl Selector {
             // 0 restricts nothing.
             begin: time.begin.map_or(0, |_| time.begin_in(began)),
             end: time.end_in(began),
-            vcpus: selection.vcpus.clone(),
+            selection: selection.clone(),
             last: HashMap::default(),
             account: Account::default(),
         }
@@ -93,7 +92,7 @@ impl Selector {
             begin: 0,
             end: missed,
         };
-        if !self.vcpus.is_empty() && !self.vcpus.contains(&ticks.vcpu) {
+        if !self.selection.has_vcpu(ticks.vcpu) {
             spread.end = 0;
             spread.ticks.sample = None;
         } else if self.begin != 0 || self.end != u64::MAX {

@@ -74,8 +74,7 @@ pub(crate) fn emptiness(profile: &Profile) -> Option<String> {
         lost,
         ungathered,
     } = profile.account();
-    let selection = &profile.selection;
-    let is_part = !selection.time.is_all() || !selection.vcpus.is_empty();
+    let is_part = profile.selection.is_part();
     let why = if samples > 0 || idle > 0 {
         format!("none of {samples} samples and {idle} idle ticks is selected")
     } else if ticks == 0 && is_part {

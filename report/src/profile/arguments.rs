@@ -7,7 +7,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use kvmprof_recording::{Mode, parse_pid};
 
 use super::{Pattern, Selection, TimeRange};
-use crate::model::Label;
+use crate::model::{Criteria, Label};
 
 /// The options that select a part of a recording. All of them have to match.
 #[derive(Clone, Debug, Default, Args)]
@@ -15,6 +15,9 @@ pub struct SelectionArguments {
     /// Only these processes, by the guest's own pids, separated by commas; samples have to match this and all options below
     #[arg(long, value_name = "PID", value_parser = parse_pid, value_delimiter = ',', allow_negative_numbers = true)]
     pub pid: Vec<i32>,
+    /// Only these threads, by the guest's own tids, separated by commas
+    #[arg(long, value_name = "TID", value_parser = parse_pid, value_delimiter = ',', allow_negative_numbers = true)]
+    pub tid: Vec<i32>,
     /// Only processes that have a thread with this name, as ps in the guest shows it; can be given more than once
     #[arg(long, value_name = "NAME")]
     pub comm: Vec<String>,
@@ -32,9 +35,15 @@ pub struct SelectionArguments {
     /// Only processes with this label, such as user=1000 or the start of a container's id, container=4f1d; can be given more than once
     #[arg(long, value_name = "KEY=VALUE")]
     pub label: Vec<Label>,
-    /// Only samples with a function on their stack whose name matches this regular expression
+    /// Only samples with a function of this module on their stack, as reports name it; of one of several
+    #[arg(long, value_name = "NAME")]
+    pub module: Vec<String>,
+    /// Only samples with a function on their stack whose name matches this regular expression, and each one that is given
     #[arg(long, value_name = "REGEX")]
-    pub grep: Option<Pattern>,
+    pub grep: Vec<Pattern>,
+    /// All but what has this: one of the filters above, such as mode=idle or module=libc.so.6; can be given more than once
+    #[arg(long, value_name = "FILTER=VALUE")]
+    pub not: Vec<Criteria>,
     /// Only this time, in seconds from the recording's start; either end can be left out [default: all of it]
     #[arg(long, value_name = "A:B")]
     pub time: Vec<TimeRange>,
@@ -63,49 +72,54 @@ impl SelectionArguments {
             _ => return Err(SeveralTimes),
         };
         Ok(Selection {
-            pids: self.pid.clone(),
-            comms: self.comm.clone(),
-            vcpus: self.vcpu.clone(),
-            modes: self.mode.clone(),
-            labels: self.label.clone(),
-            grep: self.grep.clone(),
+            only: self.only(),
+            not: self.without(),
             time,
         })
     }
 
+    /// What ticks have to have.
+    fn only(&self) -> Criteria {
+        Criteria {
+            pids: self.pid.clone(),
+            tids: self.tid.clone(),
+            comms: self.comm.clone(),
+            vcpus: self.vcpu.clone(),
+            modes: self.mode.clone(),
+            labels: self.label.clone(),
+            modules: self.module.clone(),
+            greps: self.grep.clone(),
+        }
+    }
+
+    /// What they may not have.
+    fn without(&self) -> Criteria {
+        let mut all = Criteria::default();
+        for criteria in &self.not {
+            all.extend(criteria.clone());
+        }
+        all
+    }
+
     /// The options as words of a command line.
     pub fn words(&self) -> Vec<OsString> {
-        let pids = self.pid.iter().map(|pid| format!("--pid={pid}"));
-        let comms = self.comm.iter().map(|comm| format!("--comm={comm}"));
-        let vcpus = self.vcpu.iter().map(|vcpu| format!("--vcpu={vcpu}"));
-        let modes = self.mode.iter();
-        let modes = modes.map(|mode| format!("--mode={}", mode.name()));
-        let labels = self.label.iter().map(|label| format!("--label={label}"));
-        let grep = self.grep.iter().map(|grep| format!("--grep={grep}"));
+        let only = self.only().options().into_iter();
+        let only = only.map(|(kind, value)| format!("--{kind}={value}"));
+        let not = self.without().options().into_iter();
+        let not = not.map(|(kind, value)| format!("--not={kind}={value}"));
         let time = self.time.iter().map(|time| format!("--time={time}"));
-        let all = pids.chain(comms).chain(vcpus).chain(modes);
-        all.chain(labels)
-            .chain(grep)
-            .chain(time)
-            .map(OsString::from)
-            .collect()
+        only.chain(not).chain(time).map(OsString::from).collect()
     }
 
     /// The names of the given options that leave something out.
-    pub fn given(&self) -> Vec<&'static str> {
-        let options = [
-            (!self.pid.is_empty(), "--pid"),
-            (!self.comm.is_empty(), "--comm"),
-            (!self.vcpu.is_empty(), "--vcpu"),
-            (!self.mode.is_empty(), "--mode"),
-            (!self.label.is_empty(), "--label"),
-            (self.grep.is_some(), "--grep"),
-            (self.time.iter().any(|time| !time.is_all()), "--time"),
-        ];
-        let given = options
-            .into_iter()
-            .filter_map(|(is_given, option)| is_given.then_some(option));
-        given.collect()
+    pub fn given(&self) -> Vec<String> {
+        let only = self.only().options().into_iter();
+        let mut given: Vec<String> = only.map(|(kind, _)| format!("--{kind}")).collect();
+        given.dedup();
+        given.extend((!self.not.is_empty()).then(|| "--not".to_owned()));
+        let is_part = self.time.iter().any(|time| !time.is_all());
+        given.extend(is_part.then(|| "--time".to_owned()));
+        given
     }
 }
 
@@ -128,19 +142,23 @@ mod tests {
 
     #[test]
     fn printed_arguments_round_trip() {
-        let words = "--pid=-1,7;--comm=a b;--comm=c;--vcpu=0;--mode=kernel,idle;\
-                     --label=user=0;--label=container=a=b;--grep=^x;--time=1.5:";
+        let words = "--pid=-1,7;--tid=8;--comm=a b;--comm=c;--vcpu=0;--mode=kernel,idle;\
+                     --label=user=0;--label=container=a=b;--module=[kernel];--grep=^x;--grep=y$;\
+                     --not=pid=9;--not=mode=user;--not=pid=10;--time=1.5:";
         let arguments = parse(&words.split(';').collect::<Vec<_>>());
         let words = arguments.words();
         let again = words.iter().filter_map(|word| word.to_str());
         let again = parse(&again.collect::<Vec<_>>());
         assert_eq!(again.selection(), arguments.selection());
         let selection = arguments.selection().unwrap();
-        assert_eq!(selection.pids, [-1, 7]);
-        assert_eq!(selection.comms, ["a b", "c"]);
-        assert_eq!(selection.modes, [Mode::Kernel, Mode::Idle]);
-        assert_eq!(selection.labels[1].value, "a=b");
-        let given = "--pid --comm --vcpu --mode --label --grep --time";
+        assert_eq!(selection.only.pids, [-1, 7]);
+        assert_eq!(selection.only.comms, ["a b", "c"]);
+        assert_eq!(selection.only.modes, [Mode::Kernel, Mode::Idle]);
+        assert_eq!(selection.only.labels[1].value, "a=b");
+        assert_eq!(selection.only.greps.len(), 2);
+        assert_eq!(selection.not.pids, [9, 10]);
+        let given =
+            "--pid --tid --comm --vcpu --mode --label --module --grep --not --time";
         assert_eq!(arguments.given().join(" "), given);
         assert!(parse(&["--time=:"]).given().is_empty());
         let two = parse(&["--time=1:2", "--time=3:4"]);

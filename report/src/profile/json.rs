@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::groups::{GroupNames, Value as GroupValue};
 use super::levels::{Group, groups};
 use super::{
-    Grouping, Levels, ModeCounts, Profile, Relatives, Selection, Share, SortBy, Thread, by_label,
+    Criteria, Grouping, Levels, ModeCounts, Profile, Relatives, Selection, Share, SortBy, Thread, by_label,
     functions, label_keys, lines, modules,
 };
 use crate::budget::{OutputBudget, TooMuch};
@@ -155,21 +155,26 @@ fn thread_identity(profile: &Profile, recording: usize, thread: &Thread) -> Valu
     with(who, of_recording(profile, recording))
 }
 
-/// The selection without the time. Members that are empty, null or missing select all.
+/// The selection without the time. Lists that are empty select all, or leave out nothing.
 pub fn selection_document(selection: &Selection) -> Value {
-    let labels: Vec<String> = selection.labels.iter().map(ToString::to_string).collect();
-    let labels = match labels.as_slice() {
-        [] => json!({}),
-        labels => json!({ "labels": labels }),
-    };
-    let others = json!({
-        "pids": selection.pids,
-        "comms": selection.comms,
-        "vcpus": selection.vcpus,
-        "modes": selection.modes.iter().map(|mode| mode.name()).collect::<Vec<_>>(),
-        "grep": selection.grep.as_ref().map(ToString::to_string),
-    });
-    with(others, labels)
+    let not = json!({ "not": criteria(&selection.not) });
+    with(criteria(&selection.only), not)
+}
+
+fn criteria(criteria: &Criteria) -> Value {
+    fn texts<T: ToString>(all: &[T]) -> Vec<String> {
+        all.iter().map(ToString::to_string).collect()
+    }
+    json!({
+        "pids": criteria.pids,
+        "tids": criteria.tids,
+        "comms": criteria.comms,
+        "vcpus": criteria.vcpus,
+        "modes": criteria.modes.iter().map(|mode| mode.name()).collect::<Vec<_>>(),
+        "labels": texts(&criteria.labels),
+        "modules": criteria.modules,
+        "greps": texts(&criteria.greps),
+    })
 }
 
 fn vcpus(profile: &Profile) -> Vec<Value> {

@@ -16,7 +16,7 @@ mod table_arguments;
 mod tree;
 
 pub use crate::model::{
-    DifferentTicks, Label, ModeCounts, NotAPattern, NotATimeRange, Pattern, Process, ProcessNames,
+    Criteria, DifferentTicks, Label, ModeCounts, NotAPattern, NotATimeRange, Pattern, Process, ProcessNames,
     Profile, Quantity, Selected, Selection, Selector, Spread, StackSum, Thread, ThreadCounts,
     ThreadSamples, TimeRange, VcpuTicks, Watcher, Weight,
 };

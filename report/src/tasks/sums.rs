@@ -222,7 +222,7 @@ impl TaskSums {
             times_left: Some(MAX_TIMES),
             busy: BTreeMap::new(),
             looks_with_waiting: 0,
-            has_all_processes: contents.info.pids.is_empty() && selection.pids.is_empty(),
+            has_all_processes: contents.info.pids.is_empty() && selection.only.pids.is_empty(),
             vcpus: u16::try_from(contents.info.vcpus).unwrap_or(u16::MAX),
         };
         let began = contents.info.began_monotonic_ns;
@@ -252,7 +252,7 @@ impl Collector<'_> {
         sums.duration = sums.duration.saturating_add(look.duration);
         sums.longest = sums.longest.max(look.duration);
         self.add_queues(look);
-        let pids = &self.selection.pids;
+        let pids = &self.selection.only.pids;
         for task in &look.tasks {
             if pids.is_empty() || pids.contains(&task.pid) {
                 self.add_task(look, task);

@@ -336,9 +336,8 @@ fn the_tables_and_the_document_have_the_same_numbers() {
 #[test]
 fn only_what_is_selected_counts() {
     let selection = Selection {
-        pids: vec![2],
         time: "1.5:2.5".parse().unwrap(),
-        ..Selection::default()
+        ..Selection::from_pids(&[2])
     };
     let (sums, _) = read(&[], SYMBOLS, &looks(), &selection);
     assert_eq!((sums.looks, sums.waits.len()), (1, 1));
@@ -347,10 +346,7 @@ fn only_what_is_selected_counts() {
 
 #[test]
 fn a_selection_of_processes_has_no_vcpu_table() {
-    let selection = Selection {
-        pids: vec![2],
-        ..Selection::default()
-    };
+    let selection = Selection::from_pids(&[2]);
     for (pids, selection) in [(&[][..], selection), (&[2], Selection::default())] {
         let (sums, resolver) = read(pids, SYMBOLS, &looks(), &selection);
         assert_eq!((sums.looks, sums.on_vcpu), (3, 1));

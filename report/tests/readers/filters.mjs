@@ -77,6 +77,9 @@ export async function combined () {
   await until(() => state.only.length === 2)
   await note('withBoth')
   answer.chips = await page.$$eval('#chips .chip > :first-child', names => names.map(name => name.textContent))
+  await page.click('#chips .chip > :first-child:text-is("only copy_page")')
+  await until(() => state.hide.length === 1)
+  await note('withoutOne')
   return answer
 }
 

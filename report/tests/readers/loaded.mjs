@@ -7,6 +7,8 @@ const folder = new URL('../../src/html/script/', import.meta.url)
 const PURE = ['data.js', 'state.js', 'transforms.js', 'sums.js', 'change.js', 'tree.js', 'waits.js', 'exits.js', 'newer.js']
 export const MODES = ['user', 'kernel', 'interrupt', 'idle']
 
+const NO_CRITERIA = { pids: [], tids: [], comms: [], vcpus: [], modes: [], labels: [], modules: [], greps: [] }
+
 // Numbers as the module `pack` writes them.
 class Packing {
   bytes = []
@@ -93,7 +95,7 @@ export function dataOf (samples, waits = [], looks = [], exits = []) {
   return {
     begin: 0, width: 1e9, bins, length: 1e9 * bins - 1, lengths: [1e9 * bins - 1], times: [{ begin: null, end: null }], restarts: [],
     comparison: false, files: [], hz: 1, event: null, code: [], rare: -1,
-    selection: { pids: [], comms: [], vcpus: [], modes: [], labels: [], grep: null, time: [null, null] },
+    selection: { ...NO_CRITERIA, not: NO_CRITERIA },
     processes: { recording: processes.map(() => 0), pid: processes, name: processes.map(pid => `p${pid}`) },
     threads: { recording: processes.map(() => 0), pid: processes, tid: processes, name: processes.map(pid => `p${pid}`) },
     modules: { name: modules, build: modules.map(() => '') },

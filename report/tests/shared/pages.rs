@@ -30,6 +30,15 @@ impl Used {
     pub fn report(&self, options: &[&str]) -> Value {
         report_of(&self.folder.path().join("recording"), selection(options))
     }
+
+    /// What the page's `command` prints.
+    pub fn printed(&self, command: &str) -> Value {
+        assert!(!command.contains("# without"), "{command}");
+        let words = shlex::split(command).unwrap();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        assert_eq!(words[..3], ["kvmprof", "report", "FILE"], "{command}");
+        self.report(&words[3..])
+    }
 }
 
 /// Ticks of several seconds.

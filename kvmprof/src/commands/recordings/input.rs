@@ -20,7 +20,7 @@ use kvmprof_recording::file::{Contents, Observer, Recording};
 use kvmprof_report::exits;
 use kvmprof_report::graph::title_of;
 use kvmprof_report::profile::{
-    Profile, Selection, SelectionArguments, ThreadCounts, TimeRange, Watcher,
+    Criteria, Profile, Selection, SelectionArguments, ThreadCounts, TimeRange, Watcher,
 };
 use kvmprof_report::symbolize::{Resolver, Sources};
 use kvmprof_report::tasks::TaskSums;
@@ -258,18 +258,21 @@ impl InputArguments {
         paths: &[PathBuf],
         console: &mut Console<'_>,
     ) -> anyhow::Result<TaskInput> {
-        let Selection {
-            pids,
-            comms,
-            vcpus,
-            modes,
-            labels,
-            grep,
+        let selection = self.selection()?;
+        let Criteria { pids, comms, .. } = selection.only.clone();
+        let time = selection.time;
+        let of_tasks = Selection {
+            only: Criteria {
+                pids: pids.clone(),
+                comms: comms.clone(),
+                ..Criteria::default()
+            },
             time,
-        } = self.selection()?;
-        if !(vcpus.is_empty() && modes.is_empty() && labels.is_empty()) || grep.is_some() {
+            ..Selection::default()
+        };
+        if selection != of_tasks {
             return Err(usage(
-                "--vcpu, --mode, --label and --grep select samples: with --tasks use --pid, --comm and --time",
+                "With --tasks only --pid, --comm and --time select a part: other filters select samples",
             ));
         }
         let [path] = paths else {
@@ -293,9 +296,8 @@ impl InputArguments {
             return Err(self.nothing_matched(&[path]));
         }
         let selection = Selection {
-            pids,
             time,
-            ..Selection::default()
+            ..Selection::from_pids(&pids)
         };
         let sums = TaskSums::read(&recording, &contents, &selection, &reading)?;
         if contents.info.tasks.is_none() || sums.looks == 0 && time.is_all() {

@@ -214,7 +214,5 @@ function comparisonCommand() {
   const isSame = times.every((time) => time === times[0]);
   if (times[0] !== ":" || !isSame) (isSame ? times.slice(0, 1) : times).forEach((time) => words.push(`--time ${time}`));
   const { options, others } = optionsOfFilters(given, given.pids);
-  words.push(...options);
-  if (given.grep !== null) words.push(`--grep ${quoted(given.grep)}`);
-  return withNote(words, others || state.pid !== "" || state.function !== "");
+  return withNote([...words, ...options], others || state.pid !== "");
 }

@@ -9,6 +9,7 @@
  * @typedef {{ reasons: string[], halts: number[], timed: boolean, intervals: string, rows: string, lost: number }} ExitData
  * @typedef {{ function: number, begin: string, ticks: number, offsets: number[], texts: string[], ticksAt: number[], places: number[], names: string[],
  *   source: { file: string, first: number, texts: string[], ticksAt: number[] } | null }} CodeData
+ * @typedef {{ pids: number[], tids: number[], comms: string[], vcpus: number[], modes: string[], labels: string[], modules: string[], greps: string[] }} Criteria
  * @typedef {object} PageData
  * @property {number} begin
  * @property {number} width
@@ -21,7 +22,7 @@
  * @property {string[]} files
  * @property {number} hz
  * @property {string | null} event
- * @property {{ pids: number[], comms: string[], vcpus: number[], modes: string[], labels?: string[], grep: string | null }} selection
+ * @property {Criteria & { not: Criteria }} selection
  * @property {{ recording: number[], pid: number[], name: string[] }} processes
  * @property {ThreadColumns} threads
  * @property {Words[]} [labels]

@@ -133,6 +133,7 @@ function chips() {
 
 // What regular expressions of browsers have and those of the command line don't: looking ahead and behind, and references to groups.
 const ONLY_OF_BROWSERS = /\(\?<?[=!]|\\[1-9]|\\k</;
+const LONGEST_PATTERN = 1000; // bytes, of the command line
 
 // The modes and the vCPUs that the command has to select; none if these are all that there are. null: it can't.
 /** @type {(all: string[], given: string[], isChosen: (one: string) => boolean) => string[] | null} */
@@ -142,24 +143,82 @@ function chosenOf(all, given, isChosen) {
   return chosen.length === all.length ? given : chosen;
 }
 
-// The options of the filters that both commands have, and whether there are others.
-/** @type {(given: PageData["selection"], pids: (number | string)[]) => { options: string[], others: boolean }} */
-function optionsOfFilters(given, pids) {
+// A text as a regular expression that has just that.
+/** @type {(text: string) => string} */
+const literally = (text) => text.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&");
+
+// The pattern for a function by its name; null if another one has the same name, or for what is no function of the recording.
+/** @type {(key: string) => string | null} */
+function patternOfKey(key) {
+  const fn = functionOfKey(key);
+  if (fn === undefined || isOfModule(fn)) return null;
+  const name = functions.name[fn];
+  return functions.name.filter((other, index) => other === name && !isOfModule(index)).length === 1 ? `^${literally(name)}$` : null;
+}
+
+// The options of the command for the filters, and whether it can't have some of them.
+class FilterOptions {
   /** @type {string[]} */
-  const options = [];
-  /** @type {(option: string, values: (number | string)[] | null) => void} */
-  const list = (option, values) => { if (values && values.length > 0) options.push(`--${option}=${values.join(",")}`); };
-  list("pid", pids);
-  given.comms.forEach((comm) => options.push(`--comm ${quoted(comm)}`));
+  options = [];
+  others = state.transform.length > 0;
+
+  // Values in one option.
+  /** @type {(kind: string, values: (number | string)[] | null) => void} */
+  list(kind, values) {
+    if (values === null) this.others = true;
+    else if (values.length > 0) this.options.push(`--${kind}=${values.join(",")}`);
+  }
+
+  // Values in an option each.
+  /** @type {(kind: string, values: (string | null)[]) => void} */
+  each(kind, values) {
+    for (const value of values) {
+      if (value === null || new TextEncoder().encode(value).length > LONGEST_PATTERN) this.others = true;
+      else this.options.push(`--${kind}${value.startsWith("-") ? "=" : " "}${quoted(value)}`);
+    }
+  }
+
+  // What is left out.
+  /** @type {(kind: string, values: (number | string | null)[]) => void} */
+  not(kind, values) {
+    this.each("not", values.map((value) => value === null ? null : `${kind}=${value}`));
+  }
+}
+
+// A value that the command knows as well; null for an id of one recording of several, and for what has no module.
+/** @type {(value: string) => string | null} */
+const inCommand = (value) => /^\d+:/.test(value) || value === "null" || value === NO_MODULE ? null : value;
+
+// The pattern for the functions that are typed as a filter. The page has no difference between capital and small letters.
+function typedPattern() {
+  const isRegex = state.regex !== "";
+  if (isRegex && ONLY_OF_BROWSERS.test(state.function)) return null;
+  return `(?i)${isRegex ? state.function : literally(state.function)}`;
+}
+
+// The options of the filters that all commands have. `pids` are the selected processes.
+/** @type {(given: PageData["selection"], pids: (number | string)[]) => FilterOptions} */
+function optionsOfFilters(given, pids) {
+  const made = new FilterOptions();
   const wanted = selectedModes();
-  const vcpu = chosenOf(vcpus.map(String), given.vcpus.map(String), (vcpu) => isSelectedVcpu(Number(vcpu)));
-  const mode = chosenOf(MODES, given.modes, (mode) => wanted.includes(mode));
-  list("vcpu", vcpu);
-  list("mode", mode);
-  selectedLabels().forEach((label) => options.push(`--label ${quoted(label)}`));
-  const others = vcpu === null || mode === null || state.tid !== "" || state.module !== ""
-    || [state.only, state.hide, state.transform].some((list) => list.length > 0) || ["pid", "label", "module"].some((kind) => leftOut(kind).length > 0);
-  return { options, others };
+  made.list("pid", pids);
+  // An id in front of which there is its recording is one of the recording that the process is in.
+  if (state.tid === "") made.list("tid", given.tids);
+  else made.list("tid", state.pid === "" && inCommand(state.tid) === null ? null : [state.tid.split(":").at(-1) ?? ""]);
+  made.each("comm", given.comms);
+  made.list("vcpu", chosenOf(vcpus.map(String), given.vcpus.map(String), (vcpu) => isSelectedVcpu(Number(vcpu))));
+  made.list("mode", chosenOf(MODES, given.modes, (mode) => wanted.includes(mode)));
+  made.each("label", selectedLabels());
+  // The command takes ticks of one of several modules.
+  if (state.module !== "" && given.modules.length > 0) made.others = true;
+  else made.each("module", state.module !== "" ? [inCommand(state.module)] : given.modules);
+  const isTyped = state.function !== "" && matcher(state.function, state.regex !== "") !== null;
+  made.each("grep", [...given.greps, ...isTyped ? [typedPattern()] : [], ...state.only.map(patternOfKey)]);
+  for (const [kind, values] of /** @type {const} */ ([["pid", given.not.pids], ["tid", given.not.tids], ["comm", given.not.comms], ["vcpu", given.not.vcpus],
+    ["mode", given.not.modes], ["label", given.not.labels], ["module", given.not.modules], ["grep", given.not.greps]])) made.not(kind, [...values]);
+  for (const kind of ["pid", "label", "module"]) made.not(kind, leftOut(kind).map(inCommand));
+  made.not("grep", state.hide.map(patternOfKey));
+  return made;
 }
 
 // Appends that there are filters which the command doesn't have.
@@ -182,13 +241,7 @@ function command() {
   const words = ["kvmprof report", ...files.length > 0 ? files.map(quoted) : ["FILE"]];
   words.push(...timeOption());
   const { options, others } = optionsOfFilters(given, pid !== "" ? [pid] : given.pids);
-  words.push(...options);
-  // The page has no difference between capital and small letters.
-  const pattern = state.regex !== "" ? state.function : state.function.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&");
-  const isGiven = state.function !== "" && given.grep === null && !(state.regex !== "" && ONLY_OF_BROWSERS.test(pattern));
-  const grep = isGiven ? `(?i)${pattern}` : given.grep;
-  if (grep !== null) words.push(`--grep ${quoted(grep)}`);
-  return withNote(words, others || state.function !== "" && !isGiven);
+  return withNote([...words, ...options], others);
 }
 
 // `text` as one word of a shell.

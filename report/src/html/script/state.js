@@ -102,7 +102,7 @@ function timeRange(first, end) {
 
 // The labels that the command has selected, and the page's own.
 /** @returns {string[]} */
-const selectedLabels = () => [...data.selection.labels ?? [], ...state.label !== "" ? [state.label] : []];
+const selectedLabels = () => [...data.selection.labels, ...state.label !== "" ? [state.label] : []];
 
 // The values of a kind that are left out.
 /** @type {(kind: string) => string[]} */
