@@ -157,7 +157,9 @@ mod tests {
             all.extend(word.parse().unwrap());
         }
         let options = all.options();
-        let options = options.iter().map(|(kind, value)| format!("{kind}={value}"));
+        let options = options
+            .iter()
+            .map(|(kind, value)| format!("{kind}={value}"));
         assert_eq!(options.collect::<Vec<_>>(), words);
         assert_eq!(all.modes, [Mode::Kernel, Mode::Idle]);
         assert_eq!(all.comms, ["a=b"]);

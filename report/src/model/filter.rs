@@ -7,9 +7,7 @@ use kvmprof_recording::{IDLE_PID, Mode, Sample, Ticks};
 
 use super::code::{Code, NodeId};
 use super::namer::Namer;
-use super::{
-    Criteria, HALTED, HALTED_MODULE, Label, Pattern, Selection, Stack, StackCounts,
-};
+use super::{Criteria, HALTED, HALTED_MODULE, Label, Pattern, Selection, Stack, StackCounts};
 use crate::symbolize::Resolver;
 
 /// The part of a [`Selection`] beside its time and vCPUs, prepared for one recording.

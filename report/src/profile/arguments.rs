@@ -157,8 +157,7 @@ mod tests {
         assert_eq!(selection.only.labels[1].value, "a=b");
         assert_eq!(selection.only.greps.len(), 2);
         assert_eq!(selection.not.pids, [9, 10]);
-        let given =
-            "--pid --tid --comm --vcpu --mode --label --module --grep --not --time";
+        let given = "--pid --tid --comm --vcpu --mode --label --module --grep --not --time";
         assert_eq!(arguments.given().join(" "), given);
         assert!(parse(&["--time=:"]).given().is_empty());
         let two = parse(&["--time=1:2", "--time=3:4"]);

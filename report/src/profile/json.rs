@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 use super::groups::{GroupNames, Value as GroupValue};
 use super::levels::{Group, groups};
 use super::{
-    Criteria, Grouping, Levels, ModeCounts, Profile, Relatives, Selection, Share, SortBy, Thread, by_label,
-    functions, label_keys, lines, modules,
+    Criteria, Grouping, Levels, ModeCounts, Profile, Relatives, Selection, Share, SortBy, Thread,
+    by_label, functions, label_keys, lines, modules,
 };
 use crate::budget::{OutputBudget, TooMuch};
 use crate::model::{NameId, sum_modes, task_name};

@@ -16,9 +16,9 @@ mod table_arguments;
 mod tree;
 
 pub use crate::model::{
-    Criteria, DifferentTicks, Label, ModeCounts, NotAPattern, NotATimeRange, Pattern, Process, ProcessNames,
-    Profile, Quantity, Selected, Selection, Selector, Spread, StackSum, Thread, ThreadCounts,
-    ThreadSamples, TimeRange, VcpuTicks, Watcher, Weight,
+    Criteria, DifferentTicks, Label, ModeCounts, NotAPattern, NotATimeRange, Pattern, Process,
+    ProcessNames, Profile, Quantity, Selected, Selection, Selector, Spread, StackSum, Thread,
+    ThreadCounts, ThreadSamples, TimeRange, VcpuTicks, Watcher, Weight,
 };
 pub use crate::symbolize::Symbols;
 pub use accounts::print as print_accounts;
