@@ -8,13 +8,15 @@ use crate::not_run::note;
 
 /// Maximum number of boots of a machine whose kernels crash.
 const BOOTS: u32 = 6;
+/// kvmprof's message about a guest that has crashed.
+pub(super) const TRIPLE_FAULT: &str = "The guest crashed: triple fault";
 /// Messages of a kernel or of kvmprof about a crashed kernel.
 const CRASHES: [&str; 7] = [
     "Kernel panic",
     "Oops: ",
     "BUG: unable to handle",
     "general protection fault",
-    "The guest crashed: triple fault",
+    TRIPLE_FAULT,
     // Of another VMM, as driver.sh says.
     "the guest has reset itself",
     "The lab machine went down before its command was done",

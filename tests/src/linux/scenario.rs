@@ -13,7 +13,7 @@ use kvmprof_recording::status::Status;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::boots::until_no_kernel_crashes;
+use super::boots::{TRIPLE_FAULT, until_no_kernel_crashes};
 use super::{Console, Program, Stream, turn, undescribed_kernel};
 use crate::status::read_status;
 
@@ -231,7 +231,14 @@ impl Scenario {
         };
         keep(self.out.path());
         let failure = match &result {
-            Ok(outcome) if outcome.status == 0 => return Ok(()),
+            Ok(outcome) if outcome.status == 0 => {
+                let said = consoles(self.out.path());
+                // A script that is done with a guest doesn't notice how it ends.
+                if !said.contains(TRIPLE_FAULT) {
+                    return Ok(());
+                }
+                "a guest has crashed".to_owned()
+            }
             Ok(outcome) => {
                 let said = String::from_utf8_lossy(&outcome.stderr);
                 format!("the script failed with status {}: {said}", outcome.status)
