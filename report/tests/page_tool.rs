@@ -287,6 +287,12 @@ fn the_stack_chart_is_in_the_order_of_time() {
         "zoomed",
         &zoomed.map(|(name, level)| (name, level, 200, 0.0, 1.0)),
     );
+    assert_eq!(said["by"], json!(["vCPU", "thread"]));
+    let lane = |name: &str, kind: &str| json!([[format!("Stacks of {name} over time"), kind]]);
+    assert_eq!(said["vcpus"], lane("vCPU 0", "vcpu"));
+    assert_eq!(said["threads"], lane("worker 7", "thread"));
+    let action = json!("Only this thread");
+    assert!(said["actions"].as_array().unwrap().contains(&action), "{said}");
 }
 
 /// Each is a line at its time, of those in the time that is shown.

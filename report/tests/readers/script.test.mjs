@@ -191,6 +191,23 @@ test('A function, wherever it was called', () => {
   assert.deepEqual(sum('main'), [10, 0, []])
 })
 
+// The lanes of the stack chart: of each its name, and the bin, the kind and the number of its ticks; and in how many runs it is.
+const charted = (script, kind) => JSON.parse(script(`JSON.stringify(chartRuns(chartKeys('${kind}'), '${kind}', selectedBins()).map(({ row, byBin }) =>
+  [LANE_NAMES[row.kind](row.key), ...Array.from(row.parts, (ticks, at) => [Math.floor(at / PARTS.length), PARTS[at % PARTS.length], ticks]).filter(([, , ticks]) => ticks > 0)
+    .map(part => part.join(' ')), [...byBin.values()].flat().length]))`))
+const MISSED = [{ bin: 1, vcpu: 0, parts: [2, 1, 0] }, { bin: 3, vcpu: 1, parts: [0, 0, 4] }]
+const TIMED = [['vCPU 0', '0 user 5', '1 stolen 2', '1 lost 1', '3 idle 9'], ['vCPU 1', '1 kernel 3', '2 user 2', '3 others 4']]
+
+for (const [words, kind, expected] of [
+  [{}, 'vcpu', [[...TIMED[0], 1], [...TIMED[1], 2]]], [{ idle: '1' }, 'vcpu', [[...TIMED[0], 2], [...TIMED[1], 2]]],
+  [{ vcpu: '1', mode: 'user' }, 'vcpu', [['vCPU 1', '2 user 2', '3 others 4', 1]]], [{ time: '1:3' }, 'vcpu', [['vCPU 0', '1 stolen 2', '1 lost 1', 0], ['vCPU 1', '1 kernel 3', '2 user 2', 2]]],
+  [{ idle: '1' }, 'thread', [['p7 7', '0 user 5', '1 kernel 3', 2], ['p8 8', '2 user 2', 1], ['p0 0', '3 idle 9', 1]]], [{ time: '2:' }, 'thread', [['p8 8', '2 user 2', 1]]]
+]) {
+  test(`Stack chart, ${kind} lanes, ${JSON.stringify(words)}`, () => {
+    assert.deepEqual(charted(load(dataOf(TICKS, [], [], [], { missed: MISSED }), hashOf(words)), kind), expected)
+  })
+}
+
 test('Totals, by mode', () => {
   assert.deepEqual(JSON.parse(load(dataOf(TICKS), '#idle=1')('JSON.stringify(sums.mode)')), MODES.map(mode => ({ user: 7, kernel: 3, interrupt: 0, idle: 9 })[mode]))
 })

@@ -113,7 +113,7 @@ export async function timeline () {
   return answer
 }
 
-// The stack chart: its frames and the times that they stand for; of a part of the time; and how a click and keys move in it.
+// The stack chart: its frames and the times that they stand for; of a part of the time; how a click and keys move in it; and its lanes by thread.
 export async function chart () {
   const frames = async () => page.$$eval('#chart .frame', frames => frames.map(({ frame, offsetLeft, offsetWidth, parentElement }) =>
     [frame.name, frame.depth, frame.ticks, offsetLeft / parentElement.clientWidth, offsetWidth / parentElement.clientWidth]))
@@ -131,6 +131,14 @@ export async function chart () {
   await page.keyboard.press('Enter')
   await until(() => state.span !== '')
   answer.zoomed = await frames()
+  const lanes = async () => page.$$eval('#chart .graph', boxes => boxes.map(box => [box.getAttribute('aria-label'), box.previousElementSibling.getAttribute('class')]))
+  answer.vcpus = await lanes()
+  answer.by = await page.$$eval('#group option:not([hidden])', options => options.map(option => option.textContent))
+  await page.selectOption('#group', 'thread')
+  await untilState('group', 'thread')
+  answer.threads = await lanes()
+  await page.click('#chart .frame[aria-level="1"]')
+  answer.actions = await page.$$eval('#details .actions button', buttons => buttons.map(button => button.textContent))
   return answer
 }
 

@@ -144,11 +144,6 @@ function scaleOf(rows) {
 /** @type {(row: LaneRow, scale: number) => Lane} */
 function drawLane(row, scale) {
   const [name, whole] = [LANE_NAMES[row.kind](row.key), wholeOf(row)];
-  const box = document.createElementNS(SVG, "svg");
-  box.setAttribute("preserveAspectRatio", "none");
-  box.setAttribute("role", "img");
-  box.setAttribute("class", row.kind);
-  box.setAttribute("aria-label", `${name}: ${ticksOf(row.ticks)} over time`);
   const paths = PARTS.map(() => "");
   whole.forEach((all, bin) => {
     if (all === 0) return;
@@ -159,14 +154,16 @@ function drawLane(row, scale) {
       bottom -= height;
     });
   });
-  paths.forEach((path, part) => {
-    if (path === "") return;
-    const area = document.createElementNS(SVG, "path");
-    area.setAttribute("class", PARTS[part]);
-    area.setAttribute("d", path);
-    box.append(area);
-  });
-  return { name, row, whole, box };
+  const areas = paths.map((path, part) => shape("path", { class: PARTS[part], d: path })).filter((_, part) => paths[part] !== "");
+  const about = { preserveAspectRatio: "none", role: "img", class: row.kind, "aria-label": `${name}: ${ticksOf(row.ticks)} over time` };
+  return { name, row, whole, box: shape("svg", about, ...areas) };
+}
+
+// Areas are stretched, hatching is not: in a box that shows these bins.
+/** @type {(hatching: string, bins: Bins, box: Element) => void} */
+function stretchHatching(hatching, [from, to], { clientWidth, clientHeight }) {
+  const stretch = `scale(${(to - from) / (clientWidth || 1)} ${100 / (clientHeight || 1)}) rotate(45)`;
+  for (const pattern of document.querySelectorAll(`${hatching} pattern`)) pattern.setAttribute("patternTransform", stretch);
 }
 
 // The name of a lane, which is a filter, with its share of the selected ticks; that of a process opens its threads.

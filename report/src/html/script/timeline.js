@@ -145,13 +145,16 @@ function markRange(begin, end) {
   element("span").textContent = duration(Math.min(end * data.width, data.length) - begin * data.width);
 }
 
+// Which lanes are shown, if not all are.
+/** @type {(some: number, all: number, which: string) => string} */
+const boundText = (some, all, which) => some < all ? `The ${which.replace(" ", ` ${some} of ${all} `)}.` : "";
+
 // What the lanes are, and what a full one stands for.
 /** @type {(scale: number, shown: Record<LaneKind, number>, found: { vcpus: number, processes: number }) => string} */
 function scaleText(scale, shown, found) {
-  /** @type {[number, number, string, string][]} */
-  const counts = [[shown[FIRST], found.vcpus, "first", "vCPUs"], [shown.process, found.processes, "busiest", "processes"]];
-  const more = counts.filter(([some, all]) => some < all).map(([some, all, which, kind]) => ` The ${which} ${some} of ${all} ${kind}.`);
-  return `A full lane of a ${isComparison ? "recording" : "vCPU"} is all of its ticks, that of a process or thread ${percent(scale, 1)} of all ${isComparison ? "" : "vCPUs' "}ticks.${more.join("")}`;
+  const more = [boundText(shown[FIRST], found.vcpus, "first vCPUs"), boundText(shown.process, found.processes, "busiest processes")];
+  const full = `A full lane of a ${isComparison ? "recording" : "vCPU"} is all of its ticks, that of a process or thread ${percent(scale, 1)} of all ${isComparison ? "" : "vCPUs' "}ticks.`;
+  return [full, ...more].filter(Boolean).join(" ");
 }
 
 // Draws lanes of what the filters but that of time select.
@@ -189,9 +192,7 @@ function drawSpan() {
   const [from, to] = shownBins();
   const { clientWidth: width } = element("area");
   for (const { box } of lanes.boxes) box.setAttribute("viewBox", `${from} 0 ${to - from} 100`);
-  // Areas are stretched, hatching is not.
-  const stretch = `scale(${(to - from) / (width || 1)} ${100 / (lanes.boxes[0]?.box.clientHeight || 1)}) rotate(45)`;
-  for (const pattern of element("svg").querySelectorAll("pattern")) pattern.setAttribute("patternTransform", stretch);
+  if (lanes.boxes.length > 0) stretchHatching("#hatching", [from, to], lanes.boxes[0].box);
   const [begin, length] = [data.begin + from * data.width, (to - from) * data.width];
   const step = roundStep(length / Math.max(Math.floor(width / LABEL), 1));
   /** @type {<Made extends HTMLElement>(time: number, made: Made) => Made} */
