@@ -282,6 +282,8 @@ fn the_stack_chart_is_in_the_order_of_time() {
     let details = said["details"][1].as_str().unwrap();
     let ending = " in this time, of the way that most took";
     assert!(details.ends_with(ending), "{said}");
+    let columns = used.text("columns");
+    assert!(columns.starts_with("Ticks over time, 0.000 s to "), "{said}");
     let zoomed = [("vCPU 0", 0), (outer, 1), (other, 2)];
     check(
         "zoomed",

@@ -4,7 +4,7 @@ import vm from 'node:vm'
 
 const folder = new URL('../../src/html/script/', import.meta.url)
 // In the order in which page.rs has them.
-const FILES = ['data.js', 'state.js', 'transforms.js', 'sums.js', 'change.js', 'tree.js', 'waits.js', 'exits.js', 'flames.js', 'chart.js', 'details.js', 'lanes.js', 'newer.js']
+const FILES = ['data.js', 'state.js', 'transforms.js', 'sums.js', 'change.js', 'tree.js', 'waits.js', 'exits.js', 'flames.js', 'chart.js', 'details.js', 'views.js', 'lanes.js', 'newer.js']
 export const MODES = ['user', 'kernel', 'interrupt', 'idle']
 
 // Numbers as the module `pack` writes them.

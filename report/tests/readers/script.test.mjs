@@ -208,6 +208,39 @@ for (const [words, kind, expected] of [
   })
 }
 
+// Selects each frame of a tree, and returns those whose ticks over time aren't theirs.
+const FRAMES = `const wrong = []
+const visit = (frame, flames) => {
+  selection = { fn: frame.fn, frame, flames }
+  const { ticks } = columnsOf(selection)
+  if (ticks.reduce((sum, count) => sum + count, 0) !== frame.ticks) wrong.push([stackOf(frame, false).join(' '), frame.ticks, ...ticks].join(' '))
+  frame.calls.forEach(call => visit(call, flames))
+}`
+
+for (const words of [
+  { group: 'merged' }, { fold: '1' }, { group: 'thread', inverted: '1' }, { inverted: '1', fold: '1' }, { transform: 'merge:eval|app|u' }, { transform: 'focus:eval|app|u', inverted: '1' },
+  { transform: 'module:app', not: 'pid:8' }, { function: 'read', time: '1:' }, { vcpu: '1', hide: 'parse|app|u' }
+]) {
+  test(`Ticks over time, of all frames, ${JSON.stringify(words)}`, () => {
+    const stacks = STACKS.flatMap((sample, index) => [{ ...sample, bin: index }, { ...sample, pid: 8, vcpu: 1, bin: 3 - index }])
+    const wrong = JSON.parse(load(dataOf(stacks), hashOf(words))(`{ ${FRAMES}
+      visit((state.inverted !== '' ? invertedTree : callTree)(sums), null)
+      for (const [fn] of functions.name.entries()) {
+        Object.assign(views, { callers: {}, callees: Object.assign(Object.create(Flames.prototype), { isUpright: true }) })
+        for (const [name, tree] of Object.entries(sandwichTrees(sums, fn))) visit(tree, views[name])
+      }
+      JSON.stringify(wrong) }`))
+    assert.deepEqual(wrong, [])
+  })
+}
+
+test('Ticks over time, of a function and of the time of a column', () => {
+  const script = load(dataOf([...STACKS.map((sample, index) => ({ ...sample, bin: 70 * index })), { stack: 'other@app', bin: 249 }]), hashOf({ time: '30:' }))
+  const [ticks, edges] = JSON.parse(script("{ const { ticks, edges } = columnsOf({ fn: functions.name.indexOf('eval'), frame: null, flames: null }); JSON.stringify([[...ticks], edges]) }"))
+  assert.deepEqual([ticks.length, edges.slice(0, 2), edges.slice(-2)], [74, [30, 33], [249, 250]])
+  assert.deepEqual(ticks.flatMap((count, column) => count > 0 ? [[edges[column], count]] : []), [[69, 2], [210, 1]])
+})
+
 test('Totals, by mode', () => {
   assert.deepEqual(JSON.parse(load(dataOf(TICKS), '#idle=1')('JSON.stringify(sums.mode)')), MODES.map(mode => ({ user: 7, kernel: 3, interrupt: 0, idle: 9 })[mode]))
 })

@@ -128,6 +128,7 @@ export async function chart () {
   await page.keyboard.press('ArrowRight')
   answer.beside = await page.evaluate(() => document.activeElement.textContent)
   answer.details = await page.$$eval('#details dd', values => values.map(value => value.textContent))
+  answer.columns = await page.getAttribute('#details svg', 'aria-label')
   await page.keyboard.press('Enter')
   await until(() => state.span !== '')
   answer.zoomed = await frames()

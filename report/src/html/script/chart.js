@@ -143,7 +143,7 @@ class ChartFrame extends Frame {
 /** @type {(its: ChartRuns, ways: WayFinder, shown: Bins) => ChartFrame} */
 function chartOf({ row, byBin }, ways, [from, to]) {
   // As a group of a graph it has what can be done with a thread.
-  const root = new ChartFrame(null, row.kind === "thread" ? `g${row.key}` : "", -1, LANE_NAMES[row.kind](row.key), 0, [from, to]);
+  const root = new ChartFrame(null, `${row.kind === "thread" ? "g" : "v"}${row.key}`, -1, LANE_NAMES[row.kind](row.key), 0, [from, to]);
   for (let bin = from; bin < to; bin++) {
     let parent = root;
     for (const { node, modes, ticks } of ways.of(byBin.get(bin) ?? [])) {

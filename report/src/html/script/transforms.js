@@ -77,6 +77,19 @@ function outermostOf(tree, fn) {
   return outermost;
 }
 
+// How many functions of a way each node's stack has, from its outermost frame on: all of them behind the end of the way, -1 where it has left that. A way from
+// `anywhere` begins with the outermost call of its first function.
+/** @type {(tree: Calls, way: number[], isFolded: boolean, anywhere?: boolean) => Int32Array} */
+function alongWay({ parent, fn, length }, way, isFolded, anywhere = false) {
+  const along = new Int32Array(length);
+  for (let node = 1; node < length; node++) {
+    const before = along[parent[node]];
+    const isSame = before === way.length || before === 0 && anywhere && fn[node] !== way[0] || isFolded && fn[node] === fn[parent[node]];
+    along[node] = isSame ? before : fn[node] === way[before] ? before + 1 : -1;
+  }
+  return along;
+}
+
 // Whether a function is on a stack more than once.
 /** @type {(tree: Calls, fn: number) => boolean} */
 function isRecursive(tree, fn) {
