@@ -241,6 +241,18 @@ test('Ticks over time, of a function and of the time of a column', () => {
   assert.deepEqual(ticks.flatMap((count, column) => count > 0 ? [[edges[column], count]] : []), [[69, 2], [210, 1]])
 })
 
+for (const [words, expected] of [
+  [{}, []], [{ group: 'label room', idle: '1' }, ['room=blue 8', 'room=[none] 2']], [{ group: 'label room', not: 'label:room=blue' }, ['room=[none] 2']], [{ group: 'label room', time: '1:2' }, ['room=blue 3', 'room=[none] 0']]
+]) {
+  test(`Lanes of labels, ${JSON.stringify(words)}`, () => {
+    const script = load(dataOf(TICKS, [], [], [], { labels: { 7: { room: 'blue' } } }), hashOf(words))
+    const rows = script('JSON.stringify(laneRows(LANES).rows.map(row => [row.kind, `${LANE_NAMES[row.kind](row.key)} ${selectedTicks(row)}`]))')
+    assert.deepEqual(JSON.parse(rows).filter(([kind]) => kind === 'label').map(([, lane]) => lane), expected)
+    const kinds = JSON.parse(rows).map(([kind]) => kind)
+    assert.deepEqual(kinds, [...kinds].sort((a, b) => ['vcpu', 'label', 'process'].indexOf(a) - ['vcpu', 'label', 'process'].indexOf(b)))
+  })
+}
+
 test('Totals, by mode', () => {
   assert.deepEqual(JSON.parse(load(dataOf(TICKS), '#idle=1')('JSON.stringify(sums.mode)')), MODES.map(mode => ({ user: 7, kernel: 3, interrupt: 0, idle: 9 })[mode]))
 })

@@ -191,9 +191,13 @@ function nodesOf({ fn, frame, flames }) {
     }
     return count === way.length;
   };
-  const has = Uint8Array.from({ length: nodes.length }, (_, node) => Number(along ? along[node] === way.length : isInverse(node)));
-  const { nodes: selected } = sums.all;
-  return Uint8Array.from(shownAs, (node, recordedNode) => selected === null || selected[recordedNode] ? has[node] : 0);
+  const { nodes: byNode } = sums.all;
+  const has = new Uint8Array(recorded.length);
+  for (let node = 0; node < recorded.length; node++) {
+    if (byNode !== null && byNode[node] === 0) continue;
+    if (along ? along[shownAs[node]] === way.length : isInverse(shownAs[node])) has[node] = 1;
+  }
+  return has;
 }
 
 // Which runs have ticks of a frame: those of its group, or of its vCPU in a chart.

@@ -213,6 +213,8 @@ derive(() => {
   }
 });
 
+const isByLabel = () => state.group.startsWith("label ");
+
 // The selected ticks: their number, by process, thread, vCPU, and by group and node.
 /** @returns {AllSums} */
 function sumUp() {

@@ -150,10 +150,11 @@ function markRange(begin, end) {
 const boundText = (some, all, which) => some < all ? `The ${which.replace(" ", ` ${some} of ${all} `)}.` : "";
 
 // What the lanes are, and what a full one stands for.
-/** @type {(scale: number, shown: Record<LaneKind, number>, found: { vcpus: number, processes: number }) => string} */
+/** @type {(scale: number, shown: Record<LaneKind, number>, found: { vcpus: number, labels: number, processes: number }) => string} */
 function scaleText(scale, shown, found) {
-  const more = [boundText(shown[FIRST], found.vcpus, "first vCPUs"), boundText(shown.process, found.processes, "busiest processes")];
-  const full = `A full lane of a ${isComparison ? "recording" : "vCPU"} is all of its ticks, that of a process or thread ${percent(scale, 1)} of all ${isComparison ? "" : "vCPUs' "}ticks.`;
+  const more = [boundText(shown[FIRST], found.vcpus, "first vCPUs"), boundText(shown.label, found.labels, "busiest labels"),
+    boundText(shown.process, found.processes, "busiest processes")];
+  const full = `A full lane of a ${isComparison ? "recording" : "vCPU"} is all of its ticks, that of a ${shown.label > 0 ? "label, " : ""}process or thread ${percent(scale, 1)} of all ${isComparison ? "" : "vCPUs' "}ticks.`;
   return [full, ...more].filter(Boolean).join(" ");
 }
 
@@ -161,16 +162,16 @@ function scaleText(scale, shown, found) {
 function drawLanes() {
   const found = laneRows(lanes.most);
   const scale = scaleOf(found.rows);
-  const shown = { recording: 0, vcpu: 0, process: 0, thread: 0 };
+  const shown = { recording: 0, vcpu: 0, label: 0, process: 0, thread: 0 };
   found.rows.forEach(({ kind }) => { shown[kind]++; });
   element("scale").textContent = scaleText(scale, shown, found);
   lanes.boxes = found.rows.map((row) => drawLane(row, scale));
-  lanes.hidden = found.processes - shown.process;
+  lanes.hidden = found.labels - shown.label + found.processes - shown.process;
   element("lanesbox").replaceChildren(...lanes.boxes.map((lane) => lane.box));
 }
 
 function drawTimeline() {
-  const shape = JSON.stringify([state.open, lanes.most]);
+  const shape = JSON.stringify([state.open, lanes.most, isByLabel() && state.group]);
   if (lanes.of !== sums.all || lanes.shape !== shape) drawLanes();
   Object.assign(lanes, { of: sums.all, shape });
   const active = [...element("names").querySelectorAll("button")].findIndex((button) => button === document.activeElement);
