@@ -195,6 +195,12 @@ fn stacks_are_transformed() {
         count(&said["dropped"]["total"]) + count(with_it),
         count(&all["total"])
     );
+    // Of one process, whose stacks begin as those of others may: all of these are there.
+    let subtree = &said["subtree"];
+    assert_eq!(subtree["chips"], json!(["subtree of copy_page"]));
+    let frame = used.text("frame").split(' ').nth(1).unwrap();
+    assert!(count(&subtree["total"]) >= frame.parse().unwrap(), "{said}");
+    assert!(count(&subtree["total"]) <= count(with_it), "{said}");
     let kernel = row(&report, "modules", "[kernel]");
     let collapsed = named("collapsed", "[kernel]").unwrap();
     let [own, total] = ["self", "total"].map(|name| kernel[name].to_string());

@@ -24,6 +24,10 @@ for (const [name, transforms, expected] of [
   ['merge: callers inherit ticks', ['merge:eval|app|u'], ['main 1', 'main parse 2', 'main read 4', 'main read copy enter 3']],
   ['merge: nothing is left', ['merge:main|app|u', 'merge:eval|app|u'], [' 1', 'parse 2', 'read 4', 'read copy enter 3']],
   ['focus: callers and other stacks are gone', ['focus:eval|app|u'], ['eval 1', 'eval eval read 4', 'eval parse eval 2']],
+  ['subtree: callers and stacks of other ways are gone', ['subtree:0.1'], ['eval 1', 'eval eval read 4', 'eval parse eval 2']],
+  ['subtree: recursion is a part of the way', ['subtree:0.1.1'], ['eval read 4']],
+  ['subtree: of what another one has made', ['merge:main|app|u', 'subtree:2'], ['read copy enter 3']],
+  ['ways that there are none of', ['subtree:1'], []], ['a way of nothing', ['subtree:'], []],
   ['callees are a part', ['leaf:eval|app|u'], ['main eval 7', 'main read copy enter 3']],
   ['recursion: the outermost call is left', ['recursion:eval|app|u'], ['main eval 3', 'main eval read 4', 'main read copy enter 3']],
   ['module: neighbours are one frame', ['module:libc'], ['main eval 1', 'main eval eval libc 4', 'main eval parse eval 2', 'main libc enter 3']],
@@ -252,6 +256,24 @@ for (const [words, expected] of [
     assert.deepEqual(kinds, [...kinds].sort((a, b) => ['vcpu', 'label', 'process'].indexOf(a) - ['vcpu', 'label', 'process'].indexOf(b)))
   })
 }
+
+test('Transform, the subtree of each frame has its ticks', () => {
+  const data = dataOf(STACKS.flatMap(sample => [sample, { ...sample, pid: 8 }]))
+  const ways = JSON.parse(load(data, '#group=thread')(`{
+    const ways = []
+    const visit = frame => {
+      selection = { fn: frame.fn, frame, flames: null }
+      if (transformsOf(selection).includes('subtree')) ways.push([wayOf(frame).join('.'), frame.ticks])
+      frame.calls.forEach(visit)
+    }
+    visit(callTree(sums))
+    JSON.stringify(ways) }`))
+  assert.equal(ways.length, 18)
+  for (const [way, ticks] of ways) assert.equal(load(data, hashOf({ transform: `subtree:${way}` }))('sums.total'), 2 * ticks, way)
+  for (const words of [{ inverted: '1' }, { fold: '1' }]) {
+    assert.equal(load(data, hashOf(words))("transformsOf({ fn: 0, frame: callTree(sums).calls[0], flames: null }).includes('subtree')"), false)
+  }
+})
 
 test('Totals, by mode', () => {
   assert.deepEqual(JSON.parse(load(dataOf(TICKS), '#idle=1')('JSON.stringify(sums.mode)')), MODES.map(mode => ({ user: 7, kernel: 3, interrupt: 0, idle: 9 })[mode]))

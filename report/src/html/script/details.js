@@ -145,12 +145,12 @@ function hideFunction(fn) {
   if (!isOfModule(fn)) change({ hide: [...new Set([...state.hide, keyOf(fn)])], zoom: "" });
 }
 
-// The transforms by a function, with their own heading.
+// The transforms by what is selected, with their own heading.
 /** @type {(selected: Selected) => HTMLElement[]} */
-function transformActions({ fn }) {
-  const kinds = fn >= 0 ? transformsOf(fn) : [];
+function transformActions(selected) {
+  const kinds = transformsOf(selected);
   if (kinds.length === 0) return [];
-  const buttons = kinds.map((kind) => actionButton(TRANSFORMS[kind].button, () => transform(kind, fn), TRANSFORMS[kind].key));
+  const buttons = kinds.map((kind) => actionButton(TRANSFORMS[kind].button, () => transform(kind, selected), TRANSFORMS[kind].key));
   return [make("h3", { textContent: "Transform all stacks" }), make("p", { className: "actions" }, ...buttons)];
 }
 
