@@ -106,8 +106,8 @@ function setUpPinching(box, giveUp) {
   /** @type {Map<number, PointerEvent>} */
   const fingers = new Map();
   /** @type {number[]} */
-  let places = [];
-  const begin = () => { places = [...fingers.values()].map(placeOf); };
+  let held = [];
+  const begin = () => { held = [...fingers.values()].map(placeOf); };
   box.addEventListener("pointerdown", (event) => {
     if (event.pointerType !== "touch") return;
     fingers.set(event.pointerId, event);
@@ -119,9 +119,9 @@ function setUpPinching(box, giveUp) {
     fingers.set(event.pointerId, event);
     if (fingers.size !== 2) return;
     const [one, other] = [...fingers.values()].map(partOf);
-    const width = (places[1] - places[0]) / (other - one);
+    const width = (held[1] - held[0]) / (other - one);
     // Fingers that meet or pass each other say nothing.
-    if (width > 0 && width < Infinity) showSpan(places[0] - one * width, places[0] - one * width + width);
+    if (width > 0 && width < Infinity) showSpan(held[0] - one * width, held[0] - one * width + width);
   });
   for (const name of /** @type {const} */ (["pointerup", "pointercancel"])) {
     box.addEventListener(name, (event) => {
@@ -222,9 +222,9 @@ function drawLanes() {
 }
 
 function drawTimeline() {
-  const shape = JSON.stringify([state.open, lanes.most, isByLabel() && state.group]);
-  if (lanes.of !== sums.all || lanes.shape !== shape) drawLanes();
-  Object.assign(lanes, { of: sums.all, shape });
+  const which = JSON.stringify([state.open, lanes.most, isByLabel() && state.group]);
+  if (lanes.of !== sums.all || lanes.shape !== which) drawLanes();
+  Object.assign(lanes, { of: sums.all, shape: which });
   const active = [...element("names").querySelectorAll("button")].findIndex((button) => button === document.activeElement);
   element("names").replaceChildren(...lanes.boxes.map(laneName));
   if (lanes.hidden > 0) {

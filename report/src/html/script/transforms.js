@@ -190,7 +190,7 @@ function transformName(one) {
 
 // A way is written as the numbers of its functions, as in the path of a frame.
 /** @type {(text: string) => number[]} */
-const readWay = (text) => text.split(".").map((number) => parseInt(number));
+const readWay = (text) => text.split(".").map((id) => parseInt(id));
 
 // What the transforms `wanted` make of a tree, and where each of its nodes is there.
 /** @type {(tree: Calls, wanted: string[]) => [Calls, Int32Array]} */
