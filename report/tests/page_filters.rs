@@ -226,6 +226,16 @@ fn labels_are_those_of_the_report() {
     let [shown, threads] = [&used.said, &report].map(|all| all["threads"].as_array().unwrap());
     assert_eq!(shown.len(), threads.len());
     assert_eq!(used.said["only"]["total"], groups[0].1);
+    assert_eq!(used.said["byLane"], used.said["only"]);
+    let mut lanes: Vec<String> = serde_json::from_value(used.said["lanes"].clone()).unwrap();
+    // Idle ticks have no label and no lane.
+    lanes.retain(|lane| !lane.contains("[none]"));
+    lanes.sort();
+    let known = groups
+        .iter()
+        .filter(|(label, _)| !label.ends_with("[none]"));
+    let expected = known.map(|(label, ticks)| format!("{label}: {ticks} ticks over time"));
+    assert_eq!(lanes, expected.collect::<Vec<_>>());
     assert_eq!(used.said["ofNone"], 0);
 }
 

@@ -116,6 +116,12 @@ fn touch_is_sufficient() {
     assert!(0 < begin && begin < end && end < all, "{said}");
     let [second, before] = ["second", "before"].map(|step| count(&said[step]["total"]));
     assert!((1..before).contains(&second), "{said}");
+    // Two fingers select nothing, and three times as far apart they show a third.
+    let pinched = &said["pinched"];
+    assert_eq!(pinched["selected"], json!([begin, end]));
+    let [from, to]: [u64; 2] = serde_json::from_value(pinched["shown"].clone()).unwrap();
+    assert!((3 * (to - from)).abs_diff(all) <= 3, "{said}");
+    assert!((from + to).abs_diff(all) <= 3, "{said}");
 }
 
 /// The labels of the frames of a level, from left to right.

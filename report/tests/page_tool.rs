@@ -197,6 +197,12 @@ fn stacks_are_transformed() {
         count(&said["dropped"]["total"]) + count(with_it),
         count(&all["total"])
     );
+    // Of one process, whose stacks begin as those of others may: all of these are there.
+    let subtree = &said["subtree"];
+    assert_eq!(subtree["chips"], json!(["subtree of copy_page"]));
+    let frame = used.text("frame").split(' ').nth(1).unwrap();
+    assert!(count(&subtree["total"]) >= frame.parse().unwrap(), "{said}");
+    assert!(count(&subtree["total"]) <= count(with_it), "{said}");
     let kernel = row(&report, "modules", "[kernel]");
     let collapsed = named("collapsed", "[kernel]").unwrap();
     let [own, total] = ["self", "total"].map(|name| kernel[name].to_string());
@@ -284,11 +290,19 @@ fn the_stack_chart_is_in_the_order_of_time() {
     let details = said["details"][1].as_str().unwrap();
     let ending = " in this time, of the way that most took";
     assert!(details.ends_with(ending), "{said}");
+    let columns = used.text("columns");
+    assert!(columns.starts_with("Ticks over time, 0.000 s to "), "{said}");
     let zoomed = [("vCPU 0", 0), (outer, 1), (other, 2)];
     check(
         "zoomed",
         &zoomed.map(|(name, level)| (name, level, 200, 0.0, 1.0)),
     );
+    assert_eq!(said["by"], json!(["vCPU", "thread"]));
+    let lane = |name: &str, kind: &str| json!([[format!("Stacks of {name} over time"), kind]]);
+    assert_eq!(said["vcpus"], lane("vCPU 0", "vcpu"));
+    assert_eq!(said["threads"], lane("worker 7", "thread"));
+    let action = json!("Only this thread");
+    assert!(said["actions"].as_array().unwrap().contains(&action), "{said}");
 }
 
 /// Each is a line at its time, of those in the time that is shown.

@@ -1,10 +1,10 @@
-// The parts of the page's script that draw nothing, loaded without a browser over data that tests write as tables.
+// The parts of the page's script that tests call without a browser, over data that tests write as tables.
 import fs from 'node:fs'
 import vm from 'node:vm'
 
 const folder = new URL('../../src/html/script/', import.meta.url)
 // In the order in which page.rs has them.
-const PURE = ['data.js', 'state.js', 'transforms.js', 'sums.js', 'change.js', 'tree.js', 'waits.js', 'exits.js', 'newer.js']
+const FILES = ['data.js', 'state.js', 'transforms.js', 'sums.js', 'change.js', 'tree.js', 'waits.js', 'exits.js', 'flames.js', 'chart.js', 'details.js', 'views.js', 'lanes.js', 'newer.js']
 export const MODES = ['user', 'kernel', 'interrupt', 'idle']
 
 const NO_CRITERIA = { pids: [], tids: [], comms: [], vcpus: [], modes: [], labels: [], modules: [], greps: [] }
@@ -65,8 +65,9 @@ function exitsOf (exits) {
   return { reasons, halts: reasons.map(reason => Number(reason === 'hlt')), timed: true, intervals: String(intervals), rows: String(rows), lost: 0 }
 }
 
-// Frames of stacks are written outermost first, as NAME or NAME@MODULE; brackets make a module the kernel's, - makes a frame inlined and ~ cut short.
-export function dataOf (samples, waits = [], looks = [], exits = []) {
+// Frames of stacks are written outermost first, as NAME or NAME@MODULE; brackets make a module the kernel's, - makes a frame inlined and ~ cut short. `labels`
+// are by pid.
+export function dataOf (samples, waits = [], looks = [], exits = [], { missed = [], labels = {} } = {}) {
   const [names, modules, processes] = [[], [''], []]
   const nodes = ['root']
   const nodeOf = stack => stack.split(' ').filter(Boolean).reduce((parent, text) => {
@@ -91,6 +92,9 @@ export function dataOf (samples, waits = [], looks = [], exits = []) {
     cells.push(row.bin - bin).push(4 * row.vcpu + row.mode).pushDifference(thread, row.thread).push(1).push(row.node).push(row.ticks)
     ;[bin, thread] = [row.bin, row.thread]
   }
+  const packedMissed = new Packing()
+  for (const { bin, vcpu = 0, parts } of missed) [bin, vcpu, 0, ...parts].forEach(number => packedMissed.push(number))
+  const labelled = Object.keys(labels).length > 0 ? { labels: processes.map(pid => labels[pid] ?? {}), labelled: processes.map((_, thread) => thread) } : {}
   const bins = Math.max(...rows.map(row => row.bin)) + 1
   return {
     begin: 0, width: 1e9, bins, length: 1e9 * bins - 1, lengths: [1e9 * bins - 1], times: [{ begin: null, end: null }], restarts: [],
@@ -106,7 +110,7 @@ export function dataOf (samples, waits = [], looks = [], exits = []) {
       low: names.map(() => ''), span: names.map(() => ''), lines: names.map(() => '')
     },
     halted: { threads: [null], node: 0 },
-    nodes: String(packedNodes), cells: String(cells), missed: '', ...waited, ...exited
+    nodes: String(packedNodes), cells: String(cells), missed: String(packedMissed), ...waited, ...exited, ...labelled
   }
 }
 
@@ -119,11 +123,11 @@ export function readNewer (script, data) {
 
 // The script with this data, and with the address `hash`. Returns what evaluates an expression in it.
 export function load (data, hash = '') {
-  const elements = { data: { textContent: JSON.stringify(data) } }
+  const elements = { data: { textContent: JSON.stringify(data) }, svg: {} }
   const context = vm.createContext({
     document: { getElementById: id => elements[id] }, location: { hash }, URLSearchParams, atob
   })
-  const files = PURE.map(name => fs.readFileSync(new URL(name, folder), 'utf8'))
+  const files = FILES.map(name => fs.readFileSync(new URL(name, folder), 'utf8'))
   vm.runInContext(`"use strict";\n${files.join('\n')}\nlet sums = null; let waited = null; let exited = null;\n${SUM_UP}`, context)
   return expression => vm.runInContext(expression, context)
 }

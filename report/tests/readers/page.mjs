@@ -278,7 +278,7 @@ async function linked () {
   return answer
 }
 
-// With fingers: a tap on a frame, on a row and on a button; a time by a finger that moves over the timeline.
+// With fingers: a tap on a frame, on a row and on a button; a time by a finger that moves over the timeline; two that pinch.
 async function touch () {
   const answer = { touches: await page.evaluate(() => navigator.maxTouchPoints), before: await shown() }
   await page.tap('#graph .frame[aria-label^="worker 7:"]')
@@ -299,15 +299,22 @@ async function touch () {
   await page.locator('#area').scrollIntoViewIfNeeded()
   const box = await page.locator('#area').boundingBox()
   const session = await browser.newCDPSession(page)
-  const finger = async (type, part) => session.send('Input.dispatchTouchEvent',
-    { type, touchPoints: part === null ? [] : [{ x: box.x + part * box.width, y: box.y + box.height / 2 }] })
-  await finger('touchStart', 0.25)
-  await finger('touchMove', 0.5)
-  await finger('touchMove', 0.75)
-  await finger('touchEnd', null)
+  const fingers = async (type, ...parts) => session.send('Input.dispatchTouchEvent',
+    { type, touchPoints: parts.map((part, id) => ({ x: box.x + part * box.width, y: box.y + box.height / 2, id })) })
+  await fingers('touchStart', 0.25)
+  await fingers('touchMove', 0.5)
+  await fingers('touchMove', 0.75)
+  await fingers('touchEnd')
   await until(() => state.time !== '')
   answer.bins = await page.evaluate(() => [...selectedBins(), data.bins])
   answer.second = await shown()
+  await fingers('touchStart', 0.4)
+  await fingers('touchStart', 0.4, 0.6)
+  await fingers('touchMove', 0.3, 0.7)
+  await fingers('touchMove', 0.2, 0.8)
+  await fingers('touchEnd')
+  await until(() => state.span !== '')
+  answer.pinched = await page.evaluate(() => ({ shown: shownBins(), selected: selectedBins() }))
   return answer
 }
 

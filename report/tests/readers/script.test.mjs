@@ -24,6 +24,10 @@ for (const [name, transforms, expected] of [
   ['merge: callers inherit ticks', ['merge:eval|app|u'], ['main 1', 'main parse 2', 'main read 4', 'main read copy enter 3']],
   ['merge: nothing is left', ['merge:main|app|u', 'merge:eval|app|u'], [' 1', 'parse 2', 'read 4', 'read copy enter 3']],
   ['focus: callers and other stacks are gone', ['focus:eval|app|u'], ['eval 1', 'eval eval read 4', 'eval parse eval 2']],
+  ['subtree: callers and stacks of other ways are gone', ['subtree:0.1'], ['eval 1', 'eval eval read 4', 'eval parse eval 2']],
+  ['subtree: recursion is a part of the way', ['subtree:0.1.1'], ['eval read 4']],
+  ['subtree: of what another one has made', ['merge:main|app|u', 'subtree:2'], ['read copy enter 3']],
+  ['ways that there are none of', ['subtree:1'], []], ['a way of nothing', ['subtree:'], []],
   ['callees are a part', ['leaf:eval|app|u'], ['main eval 7', 'main read copy enter 3']],
   ['recursion: the outermost call is left', ['recursion:eval|app|u'], ['main eval 3', 'main eval read 4', 'main read copy enter 3']],
   ['module: neighbours are one frame', ['module:libc'], ['main eval 1', 'main eval eval libc 4', 'main eval parse eval 2', 'main libc enter 3']],
@@ -189,6 +193,86 @@ test('A function, wherever it was called', () => {
   assert.deepEqual(sum('eval'), [7, 3, [['main', 7]]])
   assert.deepEqual(sum('read'), [7, 4, [['eval', 4], ['main', 3]]])
   assert.deepEqual(sum('main'), [10, 0, []])
+})
+
+// The lanes of the stack chart: of each its name, and the bin, the kind and the number of its ticks; and in how many runs it is.
+const charted = (script, kind) => JSON.parse(script(`JSON.stringify(chartRuns(chartKeys('${kind}'), '${kind}', selectedBins()).map(({ row, byBin }) =>
+  [LANE_NAMES[row.kind](row.key), ...Array.from(row.parts, (ticks, at) => [Math.floor(at / PARTS.length), PARTS[at % PARTS.length], ticks]).filter(([, , ticks]) => ticks > 0)
+    .map(part => part.join(' ')), [...byBin.values()].flat().length]))`))
+const MISSED = [{ bin: 1, vcpu: 0, parts: [2, 1, 0] }, { bin: 3, vcpu: 1, parts: [0, 0, 4] }]
+const TIMED = [['vCPU 0', '0 user 5', '1 stolen 2', '1 lost 1', '3 idle 9'], ['vCPU 1', '1 kernel 3', '2 user 2', '3 others 4']]
+
+for (const [words, kind, expected] of [
+  [{}, 'vcpu', [[...TIMED[0], 1], [...TIMED[1], 2]]], [{ idle: '1' }, 'vcpu', [[...TIMED[0], 2], [...TIMED[1], 2]]],
+  [{ vcpu: '1', mode: 'user' }, 'vcpu', [['vCPU 1', '2 user 2', '3 others 4', 1]]], [{ time: '1:3' }, 'vcpu', [['vCPU 0', '1 stolen 2', '1 lost 1', 0], ['vCPU 1', '1 kernel 3', '2 user 2', 2]]],
+  [{ idle: '1' }, 'thread', [['p7 7', '0 user 5', '1 kernel 3', 2], ['p8 8', '2 user 2', 1], ['p0 0', '3 idle 9', 1]]], [{ time: '2:' }, 'thread', [['p8 8', '2 user 2', 1]]]
+]) {
+  test(`Stack chart, ${kind} lanes, ${JSON.stringify(words)}`, () => {
+    assert.deepEqual(charted(load(dataOf(TICKS, [], [], [], { missed: MISSED }), hashOf(words)), kind), expected)
+  })
+}
+
+// Selects each frame of a tree, and returns those whose ticks over time aren't theirs.
+const FRAMES = `const wrong = []
+const visit = (frame, flames) => {
+  selection = { fn: frame.fn, frame, flames }
+  const { ticks } = columnsOf(selection)
+  if (ticks.reduce((sum, count) => sum + count, 0) !== frame.ticks) wrong.push([stackOf(frame, false).join(' '), frame.ticks, ...ticks].join(' '))
+  frame.calls.forEach(call => visit(call, flames))
+}`
+
+for (const words of [
+  { group: 'merged' }, { fold: '1' }, { group: 'thread', inverted: '1' }, { inverted: '1', fold: '1' }, { transform: 'merge:eval|app|u' }, { transform: 'focus:eval|app|u', inverted: '1' },
+  { transform: 'module:app', not: 'pid:8' }, { function: 'read', time: '1:' }, { vcpu: '1', hide: 'parse|app|u' }
+]) {
+  test(`Ticks over time, of all frames, ${JSON.stringify(words)}`, () => {
+    const stacks = STACKS.flatMap((sample, index) => [{ ...sample, bin: index }, { ...sample, pid: 8, vcpu: 1, bin: 3 - index }])
+    const wrong = JSON.parse(load(dataOf(stacks), hashOf(words))(`{ ${FRAMES}
+      visit((state.inverted !== '' ? invertedTree : callTree)(sums), null)
+      for (const [fn] of functions.name.entries()) {
+        Object.assign(views, { callers: {}, callees: Object.assign(Object.create(Flames.prototype), { isUpright: true }) })
+        for (const [name, tree] of Object.entries(sandwichTrees(sums, fn))) visit(tree, views[name])
+      }
+      JSON.stringify(wrong) }`))
+    assert.deepEqual(wrong, [])
+  })
+}
+
+test('Ticks over time, of a function and of the time of a column', () => {
+  const script = load(dataOf([...STACKS.map((sample, index) => ({ ...sample, bin: 70 * index })), { stack: 'other@app', bin: 249 }]), hashOf({ time: '30:' }))
+  const [ticks, edges] = JSON.parse(script("{ const { ticks, edges } = columnsOf({ fn: functions.name.indexOf('eval'), frame: null, flames: null }); JSON.stringify([[...ticks], edges]) }"))
+  assert.deepEqual([ticks.length, edges.slice(0, 2), edges.slice(-2)], [74, [30, 33], [249, 250]])
+  assert.deepEqual(ticks.flatMap((count, column) => count > 0 ? [[edges[column], count]] : []), [[69, 2], [210, 1]])
+})
+
+for (const [words, expected] of [
+  [{}, []], [{ group: 'label room', idle: '1' }, ['room=blue 8', 'room=[none] 2']], [{ group: 'label room', not: 'label:room=blue' }, ['room=[none] 2']], [{ group: 'label room', time: '1:2' }, ['room=blue 3', 'room=[none] 0']]
+]) {
+  test(`Lanes of labels, ${JSON.stringify(words)}`, () => {
+    const script = load(dataOf(TICKS, [], [], [], { labels: { 7: { room: 'blue' } } }), hashOf(words))
+    const rows = script('JSON.stringify(laneRows(LANES).rows.map(row => [row.kind, `${LANE_NAMES[row.kind](row.key)} ${selectedTicks(row)}`]))')
+    assert.deepEqual(JSON.parse(rows).filter(([kind]) => kind === 'label').map(([, lane]) => lane), expected)
+    const kinds = JSON.parse(rows).map(([kind]) => kind)
+    assert.deepEqual(kinds, [...kinds].sort((a, b) => ['vcpu', 'label', 'process'].indexOf(a) - ['vcpu', 'label', 'process'].indexOf(b)))
+  })
+}
+
+test('Transform, the subtree of each frame has its ticks', () => {
+  const data = dataOf(STACKS.flatMap(sample => [sample, { ...sample, pid: 8 }]))
+  const ways = JSON.parse(load(data, '#group=thread')(`{
+    const ways = []
+    const visit = frame => {
+      selection = { fn: frame.fn, frame, flames: null }
+      if (transformsOf(selection).includes('subtree')) ways.push([wayOf(frame).join('.'), frame.ticks])
+      frame.calls.forEach(visit)
+    }
+    visit(callTree(sums))
+    JSON.stringify(ways) }`))
+  assert.equal(ways.length, 18)
+  for (const [way, ticks] of ways) assert.equal(load(data, hashOf({ transform: `subtree:${way}` }))('sums.total'), 2 * ticks, way)
+  for (const words of [{ inverted: '1' }, { fold: '1' }]) {
+    assert.equal(load(data, hashOf(words))("transformsOf({ fn: 0, frame: callTree(sums).calls[0], flames: null }).includes('subtree')"), false)
+  }
 })
 
 test('Totals, by mode', () => {

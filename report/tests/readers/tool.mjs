@@ -113,7 +113,7 @@ export async function timeline () {
   return answer
 }
 
-// The stack chart: its frames and the times that they stand for; of a part of the time; and how a click and keys move in it.
+// The stack chart: its frames and the times that they stand for; of a part of the time; how a click and keys move in it; and its lanes by thread.
 export async function chart () {
   const frames = async () => page.$$eval('#chart .frame', frames => frames.map(({ frame, offsetLeft, offsetWidth, parentElement }) =>
     [frame.name, frame.depth, frame.ticks, offsetLeft / parentElement.clientWidth, offsetWidth / parentElement.clientWidth]))
@@ -128,9 +128,18 @@ export async function chart () {
   await page.keyboard.press('ArrowRight')
   answer.beside = await page.evaluate(() => document.activeElement.textContent)
   answer.details = await page.$$eval('#details dd', values => values.map(value => value.textContent))
+  answer.columns = await page.getAttribute('#details svg', 'aria-label')
   await page.keyboard.press('Enter')
   await until(() => state.span !== '')
   answer.zoomed = await frames()
+  const lanes = async () => page.$$eval('#chart .graph', boxes => boxes.map(box => [box.getAttribute('aria-label'), box.previousElementSibling.getAttribute('class')]))
+  answer.vcpus = await lanes()
+  answer.by = await page.$$eval('#group option:not([hidden])', options => options.map(option => option.textContent))
+  await page.selectOption('#group', 'thread')
+  await untilState('group', 'thread')
+  answer.threads = await lanes()
+  await page.click('#chart .frame[aria-level="1"]')
+  answer.actions = await page.$$eval('#details .actions button', buttons => buttons.map(button => button.textContent))
   return answer
 }
 
@@ -221,6 +230,11 @@ export async function transforms () {
   answer.dropped = await note()
   await clear()
   await until(() => state.hide.length === 0)
+  answer.frame = await page.getAttribute('#graph .frame[aria-label^="copy_page:"]', 'aria-label')
+  await press('copy_page', 't')
+  answer.subtree = await note()
+  await clear()
+  await until(() => state.transform.length === 0)
   await press('copy_page', 'C')
   answer.collapsed = await note()
   await page.focus('#graph .frame[aria-label^="[kernel]:"]')

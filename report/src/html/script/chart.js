@@ -1,7 +1,7 @@
-// The stack chart: what each vCPU did over time. Of a bin it shows the way from the outermost function that most ticks took, at each call again: bins don't know
+// The stack chart: what each vCPU or thread did over time. Of a bin it shows the way from the outermost function that most ticks took, at each call again: bins don't know
 // the order of their ticks. The same way in the next bin is the same frames.
 
-const CHARTS = 16; // vCPUs that are shown
+const CHARTS = 16; // lanes that are shown
 
 // The bins of the chart: those that are shown, of the selected time if there is one among them.
 /** @returns {Bins} */
@@ -11,19 +11,41 @@ function chartBins() {
   return from < to ? [from, to] : selected;
 }
 
-// By vCPU and bin, the runs there, of those that the filters but that of time select.
-/** @type {(bins: Bins) => Map<number, Map<number, number[]>>} */
-function runsByBin([from, to]) {
-  const found = new Map();
-  eachRun(sums.all, (run) => {
-    const [bin, vcpu] = [runs.bin[run], runs.vcpu[run]];
-    if (bin < from || bin >= to) return;
-    if (!found.has(vcpu)) found.set(vcpu, new Map());
-    const bins = found.get(vcpu);
-    if (!bins.has(bin)) bins.set(bin, []);
-    bins.get(bin).push(run);
+// What the lanes are of: the selected vCPUs, or the threads of the selected time, the busiest first.
+/** @type {(kind: ChartKind) => number[]} */
+function chartKeys(kind) {
+  if (kind === "vcpu") return vcpus.filter(isSelectedVcpu);
+  /** @type {(row: Row) => number} */
+  const busyTicks = ({ ticks, modes }) => ticks - modes[IDLE];
+  return sums.thread.sorted().sort((a, b) => busyTicks(b) - busyTicks(a)).map(({ key }) => key);
+}
+
+/**
+ * @typedef {"vcpu" | "thread"} ChartKind
+ * @typedef {{ row: LaneRow, byBin: Map<number, number[]> }} ChartRuns
+ */
+// For each key the runs there by bin, of those that the filters but that of time select, and their ticks. A vCPU's other ticks aren't of what is selected, but
+// say why nothing is there: those that were stolen, lost or not asked for, and all of its idle ones.
+/** @type {(keys: number[], kind: ChartKind, bins: Bins) => ChartRuns[]} */
+function chartRuns(keys, kind, [from, to]) {
+  const rows = new LaneSums(kind);
+  const found = new Map(keys.map((key) => [key, { row: rows.row(key), byBin: new Map() }]));
+  /** @type {(key: number, bin: number, part: number, ticks: number) => ChartRuns | undefined} */
+  const add = (key, bin, part, ticks) => {
+    const its = bin >= from && bin < to ? found.get(key) : undefined;
+    if (its) addToLane(its.row, bin, part, ticks);
+    return its;
+  };
+  const isOfVcpus = kind === "vcpu";
+  eachRun(sums.all, (run, ticks) => {
+    const [bin, mode] = [runs.bin[run], runs.mode[run]];
+    const byBin = add(isOfVcpus ? runs.vcpu[run] : sameThread[runs.thread[run]], bin, mode, isOfVcpus && mode === IDLE ? 0 : ticks)?.byBin;
+    byBin?.set(bin, byBin.get(bin) ?? []).get(bin)?.push(run);
   });
-  return found;
+  if (!isOfVcpus) return [...found.values()];
+  for (let run = 0; run < runs.length; run++) if (runs.mode[run] === IDLE) add(runs.vcpu[run], runs.bin[run], IDLE, runs.ticks[run]);
+  for (const { bin, vcpu, parts } of missed) parts.forEach((ticks, part) => add(vcpu, bin, MODES.length + part, ticks));
+  return [...found.values()];
 }
 
 // Finds the way that most ticks of a bin took: of all stacks the outermost node with most ticks, of those that begin with it the next one with most, and so on.
@@ -117,13 +139,14 @@ class ChartFrame extends Frame {
   }
 }
 
-// The frames of a vCPU below one that stands for it, in the order of time.
-/** @type {(vcpu: number, ways: WayFinder, bins: Map<number, number[]>, shown: Bins) => ChartFrame} */
-function chartOf(vcpu, ways, bins, [from, to]) {
-  const root = new ChartFrame(null, "", -1, `vCPU ${vcpu}`, 0, [from, to]);
+// The frames of a lane below one that stands for it, in the order of time.
+/** @type {(its: ChartRuns, ways: WayFinder, shown: Bins) => ChartFrame} */
+function chartOf({ row, byBin }, ways, [from, to]) {
+  // As a group of a graph it has what can be done with a thread.
+  const root = new ChartFrame(null, `${row.kind === "thread" ? "g" : "v"}${row.key}`, -1, LANE_NAMES[row.kind](row.key), 0, [from, to]);
   for (let bin = from; bin < to; bin++) {
     let parent = root;
-    for (const { node, modes, ticks } of ways.of(bins.get(bin) ?? [])) {
+    for (const { node, modes, ticks } of ways.of(byBin.get(bin) ?? [])) {
       let frame = parent.steps.at(-1);
       if (frame?.node !== node || frame.to !== bin) {
         const fn = nodes.fn[node];
@@ -144,9 +167,11 @@ function chartOf(vcpu, ways, bins, [from, to]) {
   return root;
 }
 
-// A vCPU's part of the chart. Keys move in it as in a graph.
+// A lane of the chart, below a strip that says what its ticks are: frames are as wide as bins, however many ticks they had. Keys move in it as in a graph.
 class ChartLane extends Flames {
   isUpright = true;
+  /** @type {Element} */
+  strip = make("div");
 
   /** @type {(root: ChartFrame, bins: Bins, isHit: Search) => void} */
   drawLane(root, [from, to], isHit) {
@@ -180,6 +205,8 @@ class StackChart {
     this.select = select;
   }
 
+  note = make("p", { className: "note" });
+
   get isCrowded() {
     return this.lanes.some((lane) => lane.isCrowded);
   }
@@ -190,17 +217,25 @@ class StackChart {
 
   /** @param {Search} isHit */
   draw(isHit) {
-    const span = chartBins();
-    const [byBin, ways] = [runsByBin(span), new WayFinder()];
-    const shown = vcpus.filter(isSelectedVcpu).slice(0, CHARTS);
-    if (this.lanes.length !== shown.length) {
-      this.lanes = shown.map(() => new ChartLane(make("div", { className: "graph" }), "Stacks over time", this.select, ({ from, to }) => showSpan(from, to)));
-      this.box.replaceChildren(...this.lanes.map((lane) => lane.box));
+    const [span, ways] = [chartBins(), new WayFinder()];
+    const kind = state.group === "thread" ? "thread" : "vcpu";
+    const keys = chartKeys(kind);
+    const found = chartRuns(keys.slice(0, CHARTS), kind, span);
+    const scale = scaleOf(found.map(({ row }) => row));
+    if (this.lanes.length !== found.length) {
+      this.lanes = found.map(() => new ChartLane(make("div", { className: "graph" }), "Stacks over time", this.select, ({ from, to }) => showSpan(from, to)));
+      this.box.replaceChildren(...this.lanes.flatMap((lane) => [lane.strip, lane.box]), this.note);
     }
     this.lanes.forEach((lane, index) => {
-      lane.box.setAttribute("aria-label", `Stacks of vCPU ${shown[index]} over time`);
-      lane.drawLane(chartOf(shown[index], ways, byBin.get(shown[index]) ?? new Map(), span), span, isHit);
+      const { name, box } = drawLane(found[index].row, scale);
+      box.setAttribute("viewBox", `${span[0]} 0 ${span[1] - span[0]} 100`);
+      lane.strip.replaceWith(box);
+      lane.strip = box;
+      lane.box.setAttribute("aria-label", `Stacks of ${name} over time`);
+      lane.drawLane(chartOf(found[index], ways, span), span, isHit);
     });
+    if (this.lanes.length > 0) stretchHatching("#charthatching", span, this.lanes[0].strip);
+    this.note.textContent = boundText(found.length, keys.length, kind === "vcpu" ? "first vCPUs" : "busiest threads");
   }
 
   /** @param {number} fn */

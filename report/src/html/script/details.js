@@ -7,6 +7,7 @@
 /** @type {Selected | null} */
 let selection = null;
 const CALLERS = 5; // that are listed
+const COLUMNS = 100; // of the selected time, at most
 
 function focusDetails() {
   if (state.side !== "") changeInPlace({ side: "" }, drawViews);
@@ -144,12 +145,12 @@ function hideFunction(fn) {
   if (!isOfModule(fn)) change({ hide: [...new Set([...state.hide, keyOf(fn)])], zoom: "" });
 }
 
-// The transforms by a function, with their own heading.
+// The transforms by what is selected, with their own heading.
 /** @type {(selected: Selected) => HTMLElement[]} */
-function transformActions({ fn }) {
-  const kinds = fn >= 0 ? transformsOf(fn) : [];
+function transformActions(selected) {
+  const kinds = transformsOf(selected);
   if (kinds.length === 0) return [];
-  const buttons = kinds.map((kind) => actionButton(TRANSFORMS[kind].button, () => transform(kind, fn), TRANSFORMS[kind].key));
+  const buttons = kinds.map((kind) => actionButton(TRANSFORMS[kind].button, () => transform(kind, selected), TRANSFORMS[kind].key));
   return [make("h3", { textContent: "Transform all stacks" }), make("p", { className: "actions" }, ...buttons)];
 }
 
@@ -163,6 +164,89 @@ function callersOf({ frame, callers }) {
   });
   const left = callers.length - listed.length;
   return [make("h3", { textContent: left > 0 ? `Called by (and ${left} more)` : "Called by" }), make("ul", { className: "callers" }, ...listed)];
+}
+
+// The functions from the outermost frame of a tree to one of its frames.
+/** @type {(frame: Frame) => number[]} */
+function wayOf(frame) {
+  const way = [];
+  for (let at = /** @type {Frame | null} */ (frame); at; at = at.parent) if (at.fn >= 0) way.unshift(at.fn);
+  return way;
+}
+
+// 1 for the recorded nodes whose selected ticks are those of a frame, or of a function wherever it was called.
+/** @type {(selected: Selected) => Uint8Array} */
+function nodesOf({ fn, frame, flames }) {
+  const way = frame ? wayOf(frame) : [fn];
+  const [isFolded, anywhere] = [state.fold !== "", !frame || flames === views.callers || flames === views.callees];
+  const starts = anywhere && frame ? outermostOf(nodes, way[0]) : null;
+  const along = frame && isFromCallees(flames) ? null : alongWay(nodes, way, isFolded, anywhere);
+  // Whether a stack that is read from its callees has the functions of the way.
+  /** @param {number} node */
+  const isInverse = (node) => {
+    let [at, count] = [starts ? starts[node] : node, 0];
+    while (count < way.length && nodes.fn[at] === way[count]) {
+      do at = nodes.parent[at]; while (isFolded && nodes.fn[at] === way[count]);
+      count++;
+    }
+    return count === way.length;
+  };
+  const { nodes: byNode } = sums.all;
+  const has = new Uint8Array(recorded.length);
+  for (let node = 0; node < recorded.length; node++) {
+    if (byNode !== null && byNode[node] === 0) continue;
+    if (along ? along[shownAs[node]] === way.length : isInverse(shownAs[node])) has[node] = 1;
+  }
+  return has;
+}
+
+// Which runs have ticks of a frame: those of its group, or of its vCPU in a chart.
+/** @type {(frame: Frame | null) => (run: number) => boolean} */
+function runFilter(frame) {
+  const group = selectedGroup();
+  let root = frame;
+  while (root?.parent) root = root.parent;
+  const vcpu = root && /^v\d+$/.test(root.id) ? Number(root.id.slice(1)) : null;
+  return (run) => (group === null || GROUPS[state.group](runs.thread[run]) === group) && (vcpu === null || runs.vcpu[run] === vcpu);
+}
+
+// The ticks of a frame or a function over the selected time.
+/** @type {(selected: Selected) => { ticks: Float64Array, edges: number[] }} */
+function columnsOf(selected) {
+  const [begin, end] = selectedBins();
+  const width = Math.ceil((end - begin) / COLUMNS);
+  const ticks = new Float64Array(Math.ceil((end - begin) / width));
+  const [byNode, isOfFrame] = [nodesOf(selected), runFilter(selected.frame)];
+  eachRun(sums.all, (run) => {
+    const bin = runs.bin[run];
+    if (bin >= begin && bin < end && isOfFrame(run)) ticks[Math.floor((bin - begin) / width)] += ticksOfNodes(run, byNode);
+  });
+  return { ticks, edges: Array.from({ length: ticks.length + 1 }, (_, column) => Math.min(begin + column * width, end)) };
+}
+
+// What the details have of what is selected. They are drawn anew more often than that changes.
+/** @type {{ of: AllSums | null, what: Frame | number, whole: FunctionSum | null, columns: ReturnType<typeof columnsOf> }} */
+let summed = { of: null, what: -1, whole: null, columns: { ticks: new Float64Array(0), edges: [] } };
+/** @type {(selected: Selected) => typeof summed} */
+function sumSelected(selected) {
+  const what = selected.frame ?? selected.fn;
+  if (summed.of !== sums || summed.what !== what) {
+    summed = { of: sums, what, whole: selected.fn >= 0 ? sumFunction(sums, selected.fn) : null, columns: columnsOf(selected) };
+  }
+  return summed;
+}
+
+/** @type {(columns: ReturnType<typeof columnsOf>) => Element[]} */
+function columnsPicture({ ticks, edges }) {
+  const most = Math.max(...ticks);
+  if (most === 0 || ticks.length === 1) return [];
+  const busiest = ticks.indexOf(most);
+  /** @type {(first: number, end: number) => string} */
+  const times = (first, end) => `${shownTime(edges[first])} to ${shownTime(edges[end])}`;
+  const label = `Ticks over time, ${times(0, ticks.length)}: most from ${times(busiest, busiest + 1)}, ${ticksOf(most)}`;
+  const path = Array.from(ticks, (count, column) => count > 0 ? `M${column} 100V${(100 - 100 * count / most).toFixed(1)}h1V100z` : "").join("");
+  return [shape("svg", { viewBox: `0 0 ${ticks.length} 100`, preserveAspectRatio: "none", role: "img", "aria-label": label }, shape("path", { d: path })),
+    make("p", { className: "note ends" }, ...[0, ticks.length].map((edge) => make("span", { textContent: shownTime(edges[edge]) })))];
 }
 
 // What can be done with a process, a thread or a label.
@@ -217,10 +301,10 @@ function drawDetails() {
   const name = selection.frame ? selection.frame.name : functions.name[selection.fn];
   const actions = make("p", { className: "actions" }, ...actionsOf(selection));
   const isOfTicks = !isComparison && !selection.flames?.root.isOfWaits && !selection.flames?.root.isOfExits;
-  const whole = isOfTicks && selection.fn >= 0 ? sumFunction(sums, selection.fn) : null;
+  const { whole, columns } = isOfTicks ? sumSelected(selection) : { whole: null, columns: null };
   const shown = selection.frame ?? whole?.frame;
   const modes = shown && isOfTicks ? [modeBar(shown)] : [];
-  box.replaceChildren(make("h2", { textContent: name }), ...modes, listed(factsOf(selection, whole)), actions, ...whole ? callersOf(whole) : [],
+  box.replaceChildren(make("h2", { textContent: name }), ...modes, ...columns ? columnsPicture(columns) : [], listed(factsOf(selection, whole)), actions, ...whole ? callersOf(whole) : [],
     ...transformActions(selection));
   if (hadFocus) {
     [...box.querySelectorAll("button")].find((button) => button.textContent === hadFocus)?.focus();

@@ -18,9 +18,9 @@ const KEYS = {
   Escape: () => { if (!document.querySelector(":popover-open")) change({ time: "", zoom: "" }); },
 };
 
-// Those of transforms, of the function that is selected.
+// Those of transforms, of what is selected.
 for (const [kind, { key }] of Object.entries(TRANSFORMS)) {
-  KEYS[key] = () => { if (selection && selection.fn >= 0 && transformsOf(selection.fn).includes(kind)) transform(kind, selection.fn); };
+  KEYS[key] = () => { if (selection && transformsOf(selection).includes(kind)) transform(kind, selection); };
 }
 
 function setUpKeys() {

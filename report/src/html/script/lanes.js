@@ -25,7 +25,7 @@ derive(() => {
 });
 
 /**
- * @typedef {"recording" | "vcpu" | "process" | "thread"} LaneKind
+ * @typedef {"recording" | "vcpu" | "label" | "process" | "thread"} LaneKind
  * Its parts are of each bin the ticks of each kind.
  * @typedef {{ kind: LaneKind, key: number, ticks: number, parts: Float64Array, canOpen?: boolean, isOpen?: boolean }} LaneRow
  * @typedef {{ name: string, row: LaneRow, whole: Float64Array, box: Element }} Lane
@@ -87,10 +87,11 @@ function openProcess(id, isOpen) {
 // What the first lanes are of: vCPUs, or the two recordings of a comparison.
 const FIRST = isComparison ? "recording" : "vcpu";
 
-// The lanes of what the filters but that of time select: vCPUs, or recordings, then the busiest processes, each with its threads if it is open. Idle is no process.
-/** @type {(most: number) => { rows: LaneRow[], vcpus: number, processes: number }} */
+// The lanes of what the filters but that of time select: vCPUs, or recordings, then the busiest values of the label that graphs are grouped by, if they are, and the
+// busiest processes, each with its threads if it is open. Idle is no process.
+/** @type {(most: number) => { rows: LaneRow[], vcpus: number, labels: number, processes: number }} */
 function laneRows(most) {
-  const [byFirst, byProcess, byThread] = [new LaneSums(FIRST), new LaneSums("process"), new LaneSums("thread")];
+  const [byFirst, byLabel, byProcess, byThread] = [new LaneSums(FIRST), new LaneSums("label"), new LaneSums("process"), new LaneSums("thread")];
   const opened = new Set(openProcesses());
   const firstOf = oncePerKey((key) => byFirst.row(key));
   (isComparison ? [0, 1] : vcpus.filter(isSelectedVcpu)).forEach(firstOf);
@@ -101,7 +102,7 @@ function laneRows(most) {
     const process = processOf[thread];
     if (processes.pid[process] === 0) return [];
     threadsOf.set(process, (threadsOf.get(process) ?? new Set()).add(thread));
-    return [byProcess.row(process), ...opened.has(processId(process)) ? [byThread.row(thread)] : []];
+    return [byProcess.row(process), ...opened.has(processId(process)) ? [byThread.row(thread)] : [], ...isByLabel() ? [byLabel.row(GROUPS[state.group](one))] : []];
   });
   eachRun(sums.all, (run, ticks) => {
     const [bin, mode] = [runs.bin[run], runs.mode[run]];
@@ -112,24 +113,34 @@ function laneRows(most) {
     if (isSelectedVcpu(vcpu)) parts.forEach((ticks, part) => addToLane(firstOf(isComparison ? recording : vcpu), bin, MODES.length + part, ticks));
   }
   const allVcpus = [...byFirst.rows.values()].sort((a, b) => a.key - b.key);
-  const [allProcesses, allThreads] = [byProcess.sorted(), byThread.sorted()];
-  const rows = allVcpus.slice(0, VCPU_LANES);
+  const [allLabels, allProcesses, allThreads] = [byLabel.sorted(), byProcess.sorted(), byThread.sorted()];
+  const rows = [...allVcpus.slice(0, VCPU_LANES), ...allLabels.slice(0, most)];
   for (const row of allProcesses.slice(0, most)) {
     const own = [...threadsOf.get(row.key)];
     rows.push({ ...row, canOpen: own.length > 1, isOpen: own.length > 1 && opened.has(processId(row.key)) });
     rows.push(...own.length > 1 ? allThreads.filter(({ key }) => processOf[key] === row.key).slice(0, LANES) : []);
   }
-  return { rows, vcpus: allVcpus.length, processes: allProcesses.length };
+  return { rows, vcpus: allVcpus.length, labels: allLabels.length, processes: allProcesses.length };
 }
 
 /** @type {Record<LaneKind, (key: number) => string>} */
-const LANE_NAMES = { recording: (key) => ["before", "after"][key], vcpu: (key) => `vCPU ${key}`, process: processName, thread: threadName };
+const LANE_NAMES = { recording: (key) => ["before", "after"][key], vcpu: (key) => `vCPU ${key}`,
+  label: (key) => GROUP_NAMES[state.group](key), process: processName, thread: threadName };
 /** @type {(row: LaneRow) => Float64Array} */
 const wholeOf = (row) => row.kind === "vcpu" ? wholes.byVcpu.get(row.key) ?? wholes.all : row.kind === "recording" ? wholes.byRecording[row.key] : wholes.all;
 /** @type {(row: LaneRow, bin: number) => Float64Array} */
 const partsOf = ({ parts }, bin) => parts.subarray(bin * PARTS.length, (bin + 1) * PARTS.length);
 
-// The share that a full lane of a process or thread stands for: the largest one. vCPUs and recordings fill their lanes.
+// The selected ticks of a lane in the selected time.
+/** @param {LaneRow} row */
+function selectedTicks(row) {
+  const [begin, end] = selectedBins();
+  let ticks = 0;
+  for (let bin = begin; bin < end; bin++) for (let mode = 0; mode < MODES.length; mode++) ticks += row.parts[bin * PARTS.length + mode];
+  return ticks;
+}
+
+// The share that a full lane of a process, thread or label stands for: the largest one. vCPUs and recordings fill their lanes.
 /** @type {(rows: LaneRow[]) => number} */
 function scaleOf(rows) {
   let scale = 0;
@@ -144,11 +155,6 @@ function scaleOf(rows) {
 /** @type {(row: LaneRow, scale: number) => Lane} */
 function drawLane(row, scale) {
   const [name, whole] = [LANE_NAMES[row.kind](row.key), wholeOf(row)];
-  const box = document.createElementNS(SVG, "svg");
-  box.setAttribute("preserveAspectRatio", "none");
-  box.setAttribute("role", "img");
-  box.setAttribute("class", row.kind);
-  box.setAttribute("aria-label", `${name}: ${ticksOf(row.ticks)} over time`);
   const paths = PARTS.map(() => "");
   whole.forEach((all, bin) => {
     if (all === 0) return;
@@ -159,14 +165,16 @@ function drawLane(row, scale) {
       bottom -= height;
     });
   });
-  paths.forEach((path, part) => {
-    if (path === "") return;
-    const area = document.createElementNS(SVG, "path");
-    area.setAttribute("class", PARTS[part]);
-    area.setAttribute("d", path);
-    box.append(area);
-  });
-  return { name, row, whole, box };
+  const areas = paths.map((path, part) => shape("path", { class: PARTS[part], d: path })).filter((_, part) => paths[part] !== "");
+  const about = { preserveAspectRatio: "none", role: "img", class: row.kind, "aria-label": `${name}: ${ticksOf(row.ticks)} over time` };
+  return { name, row, whole, box: shape("svg", about, ...areas) };
+}
+
+// Areas are stretched, hatching is not: in a box that shows these bins.
+/** @type {(hatching: string, bins: Bins, box: Element) => void} */
+function stretchHatching(hatching, [from, to], { clientWidth, clientHeight }) {
+  const stretch = `scale(${(to - from) / (clientWidth || 1)} ${100 / (clientHeight || 1)}) rotate(45)`;
+  for (const pattern of document.querySelectorAll(`${hatching} pattern`)) pattern.setAttribute("patternTransform", stretch);
 }
 
 // The name of a lane, which is a filter, with its share of the selected ticks; that of a process opens its threads.
@@ -177,17 +185,18 @@ function laneName({ name, row }) {
     return make("div", { className: "recording", title: data.files[key] ?? "" }, make("span", { className: "fold" }), make("span", { className: "name", textContent: name }),
       make("span", { className: "share", textContent: duration(data.lengths[key]) }));
   }
-  const ticks = sums[row.kind].rows.get(row.key)?.ticks ?? 0;
   const opener = row.canOpen ? make("button", { type: "button", className: "fold", textContent: row.isOpen ? "▾" : "▸", "aria-expanded": row.isOpen, "aria-label": `Threads of ${name}`,
     onclick: () => openProcess(processId(row.key), !row.isOpen) }) : make("span", { className: "fold" });
-  const choose = make("button", { type: "button", className: "name", textContent: name, title: `${name}: only this; with Alt all but this`, onclick: (/** @type {MouseEvent} */ event) => chooseLane(row, event.altKey) });
-  return make("div", { className: row.kind }, opener, choose, make("span", { className: "share", textContent: percent(ticks, sums.total) }));
+  const choose = make("button", { type: "button", className: "name", textContent: name, title: `${name}: only this; with Alt all but this`, onclick: (/** @type {MouseEvent} */ event) => chooseLane(row, name, event.altKey) });
+  return make("div", { className: row.kind }, opener, choose, make("span", { className: "share", textContent: percent(selectedTicks(row), sums.total) }));
 }
 
-/** @type {(row: LaneRow, isWithout: boolean) => void} */
-function chooseLane({ kind, key }, isWithout) {
+/** @type {(row: LaneRow, name: string, isWithout: boolean) => void} */
+function chooseLane({ kind, key }, name, isWithout) {
   const choose = isWithout ? exclude : include;
   if (kind === "vcpu") choose("vcpu", String(key));
+  // There is no filter for what has no label.
+  else if (kind === "label" && labelNames.includes(name)) choose("label", name);
   else if (kind === "process" && key !== OTHERS) choose("pid", processId(key));
   else if (kind === "thread" && threads.tid[key] !== null) includeThread(key);
 }

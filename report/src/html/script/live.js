@@ -56,7 +56,8 @@ function take(page) {
   live.text = text;
   const { width } = data;
   if (!readNewer(text)) {
-    changeInPlace({ zoom: "" }, () => {});
+    // Functions will have other numbers.
+    changeInPlace({ zoom: "", transform: state.transform.filter((one) => TRANSFORMS[kindAndValue(one)[0]]?.of !== "way") }, () => {});
     location.reload();
     return;
   }

@@ -213,16 +213,18 @@ derive(() => {
   }
 });
 
+const isByLabel = () => state.group.startsWith("label ");
+
 // The selected ticks: their number, by process, thread, vCPU, and by group and node.
 /** @returns {AllSums} */
 function sumUp() {
-  const { all, sums } = selectedNow();
+  const { all, sums: byTime } = selectedNow();
   const time = selectedBins();
   if (isComparison) divided = dividedTime(time);
   const by = JSON.stringify([time, state.group]);
-  const known = sums.get(by) ?? sumUpRuns(all, time);
-  if (sums.size >= KNOWN) sums.clear();
-  sums.set(by, known);
+  const known = byTime.get(by) ?? sumUpRuns(all, time);
+  if (byTime.size >= KNOWN) byTime.clear();
+  byTime.set(by, known);
   return known;
 }
 

@@ -1,8 +1,10 @@
-// Ticks over time. A time is selected by dragging, or by keys; the wheel and keys zoom.
+// Ticks over time. A time is selected by dragging, or by keys; the wheel, two fingers and keys zoom.
 
 const FEWEST = 8; // bins that are shown
 const EDGE = 6; // px around an edge of the selected time, where it can be moved
 const LABEL = 90; // px that a time of the axis takes at least
+const NOTCH = 1.25; // how much more time a notch of the wheel shows
+const MOST_PINCHED = 22; // of a pinch on a touchpad in one event, where 100 are a factor of e: as much as a notch
 
 /** @type {{ boxes: Lane[], of: SelectedRuns | null, shape: string, hidden: number, at: { lane: number, bin: number }, isRead: boolean, most: number, anchor: number | null }} */
 const lanes = { boxes: [], of: null, shape: "", hidden: 0, at: { lane: 0, bin: 0 }, isRead: false, most: LANES, anchor: null };
@@ -12,13 +14,23 @@ const shownBins = () => binsOf(state.span);
 
 function setUpTimeline() {
   const box = element("area");
-  setUpDragging(box);
+  setUpPinching(box, setUpDragging(box));
+  // Of a pinch on a touchpad, what was too little to show another bin.
+  let pinched = 0;
   box.addEventListener("wheel", (event) => {
     if (event.deltaX === 0 && event.deltaY === 0) return;
     event.preventDefault();
     const by = event.deltaY || event.deltaX;
-    if (event.shiftKey || event.deltaX !== 0 && event.deltaY === 0) moveBy(by / 500);
-    else zoomAt(placeOf(event), by > 0 ? 1.25 : 0.8);
+    if (event.ctrlKey) {
+      pinched += Math.min(Math.max(by, -MOST_PINCHED), MOST_PINCHED);
+      const before = state.span;
+      zoomAt(placeOf(event), Math.exp(pinched / 100));
+      if (state.span !== before) pinched = 0;
+    } else if (event.shiftKey || event.deltaX !== 0 && event.deltaY === 0) {
+      moveBy(by / 500);
+    } else {
+      zoomAt(placeOf(event), by > 0 ? NOTCH : 1 / NOTCH);
+    }
   }, { passive: false });
   element("lanesbox").addEventListener("keydown", (event) => onLaneKey(event));
   element("lanesbox").addEventListener("focus", () => showValues(lanes.at.lane, lanes.at.bin));
@@ -74,15 +86,53 @@ function onLaneKey(event) {
   if (lanes.anchor !== null) (state.time === "" ? change : changeInPlace)({ time: timeRange(Math.min(lanes.anchor, at), Math.max(lanes.anchor, at) + 1), zoom: "" });
 }
 
+// Where the pointer is in the area, from 0 to 1.
+/** @type {(event: MouseEvent) => number} */
+function partOf(event) {
+  const area = element("area").getBoundingClientRect();
+  return Math.min(Math.max((event.clientX - area.left) / (area.width || 1), 0), 1);
+}
+
 // The place of the pointer, in bins.
 /** @type {(event: MouseEvent) => number} */
 function placeOf(event) {
-  const area = element("area").getBoundingClientRect();
   const [from, to] = shownBins();
-  return from + Math.min(Math.max((event.clientX - area.left) / (area.width || 1), 0), 1) * (to - from);
+  return from + partOf(event) * (to - from);
 }
 
-/** @param {HTMLElement} box */
+// Two fingers zoom: the times that they came to stay under them. They select no time: `giveUp` ends what the first one has begun.
+/** @type {(box: HTMLElement, giveUp: () => void) => void} */
+function setUpPinching(box, giveUp) {
+  /** @type {Map<number, PointerEvent>} */
+  const fingers = new Map();
+  /** @type {number[]} */
+  let held = [];
+  const begin = () => { held = [...fingers.values()].map(placeOf); };
+  box.addEventListener("pointerdown", (event) => {
+    if (event.pointerType !== "touch") return;
+    fingers.set(event.pointerId, event);
+    begin();
+    if (fingers.size > 1) giveUp();
+  });
+  box.addEventListener("pointermove", (event) => {
+    if (!fingers.has(event.pointerId)) return;
+    fingers.set(event.pointerId, event);
+    if (fingers.size !== 2) return;
+    const [one, other] = [...fingers.values()].map(partOf);
+    const width = (held[1] - held[0]) / (other - one);
+    // Fingers that meet or pass each other say nothing.
+    if (width > 0 && width < Infinity) showSpan(held[0] - one * width, held[0] - one * width + width);
+  });
+  for (const name of /** @type {const} */ (["pointerup", "pointercancel"])) {
+    box.addEventListener(name, (event) => {
+      fingers.delete(event.pointerId);
+      begin();
+    });
+  }
+}
+
+// Has pointers select a time in the box. Returns what gives up a selection that is under way.
+/** @type {(box: HTMLElement) => () => void} */
 function setUpDragging(box) {
   /** @type {number | null} */
   let from = null;
@@ -132,6 +182,7 @@ function setUpDragging(box) {
     event.preventDefault();
     leave();
   }, true);
+  return leave;
 }
 
 // Marks the bins that are being selected.
@@ -145,31 +196,35 @@ function markRange(begin, end) {
   element("span").textContent = duration(Math.min(end * data.width, data.length) - begin * data.width);
 }
 
+// Which lanes are shown, if not all are.
+/** @type {(some: number, all: number, which: string) => string} */
+const boundText = (some, all, which) => some < all ? `The ${which.replace(" ", ` ${some} of ${all} `)}.` : "";
+
 // What the lanes are, and what a full one stands for.
-/** @type {(scale: number, shown: Record<LaneKind, number>, found: { vcpus: number, processes: number }) => string} */
+/** @type {(scale: number, shown: Record<LaneKind, number>, found: { vcpus: number, labels: number, processes: number }) => string} */
 function scaleText(scale, shown, found) {
-  /** @type {[number, number, string, string][]} */
-  const counts = [[shown[FIRST], found.vcpus, "first", "vCPUs"], [shown.process, found.processes, "busiest", "processes"]];
-  const more = counts.filter(([some, all]) => some < all).map(([some, all, which, kind]) => ` The ${which} ${some} of ${all} ${kind}.`);
-  return `A full lane of a ${isComparison ? "recording" : "vCPU"} is all of its ticks, that of a process or thread ${percent(scale, 1)} of all ${isComparison ? "" : "vCPUs' "}ticks.${more.join("")}`;
+  const more = [boundText(shown[FIRST], found.vcpus, "first vCPUs"), boundText(shown.label, found.labels, "busiest labels"),
+    boundText(shown.process, found.processes, "busiest processes")];
+  const full = `A full lane of a ${isComparison ? "recording" : "vCPU"} is all of its ticks, that of a ${shown.label > 0 ? "label, " : ""}process or thread ${percent(scale, 1)} of all ${isComparison ? "" : "vCPUs' "}ticks.`;
+  return [full, ...more].filter(Boolean).join(" ");
 }
 
 // Draws lanes of what the filters but that of time select.
 function drawLanes() {
   const found = laneRows(lanes.most);
   const scale = scaleOf(found.rows);
-  const shown = { recording: 0, vcpu: 0, process: 0, thread: 0 };
+  const shown = { recording: 0, vcpu: 0, label: 0, process: 0, thread: 0 };
   found.rows.forEach(({ kind }) => { shown[kind]++; });
   element("scale").textContent = scaleText(scale, shown, found);
   lanes.boxes = found.rows.map((row) => drawLane(row, scale));
-  lanes.hidden = found.processes - shown.process;
+  lanes.hidden = found.labels - shown.label + found.processes - shown.process;
   element("lanesbox").replaceChildren(...lanes.boxes.map((lane) => lane.box));
 }
 
 function drawTimeline() {
-  const shape = JSON.stringify([state.open, lanes.most]);
-  if (lanes.of !== sums.all || lanes.shape !== shape) drawLanes();
-  Object.assign(lanes, { of: sums.all, shape });
+  const which = JSON.stringify([state.open, lanes.most, isByLabel() && state.group]);
+  if (lanes.of !== sums.all || lanes.shape !== which) drawLanes();
+  Object.assign(lanes, { of: sums.all, shape: which });
   const active = [...element("names").querySelectorAll("button")].findIndex((button) => button === document.activeElement);
   element("names").replaceChildren(...lanes.boxes.map(laneName));
   if (lanes.hidden > 0) {
@@ -189,9 +244,7 @@ function drawSpan() {
   const [from, to] = shownBins();
   const { clientWidth: width } = element("area");
   for (const { box } of lanes.boxes) box.setAttribute("viewBox", `${from} 0 ${to - from} 100`);
-  // Areas are stretched, hatching is not.
-  const stretch = `scale(${(to - from) / (width || 1)} ${100 / (lanes.boxes[0]?.box.clientHeight || 1)}) rotate(45)`;
-  for (const pattern of element("svg").querySelectorAll("pattern")) pattern.setAttribute("patternTransform", stretch);
+  if (lanes.boxes.length > 0) stretchHatching("#hatching", [from, to], lanes.boxes[0].box);
   const [begin, length] = [data.begin + from * data.width, (to - from) * data.width];
   const step = roundStep(length / Math.max(Math.floor(width / LABEL), 1));
   /** @type {<Made extends HTMLElement>(time: number, made: Made) => Made} */

@@ -44,9 +44,10 @@ class Rewriting {
     this.to[node] = number;
   }
 
+  // The node is called by its caller, or is outermost if that isn't there.
   /** @param {number} node */
   keep(node) {
-    this.add(node, this.caller(node), this.tree.fn[node], this.flagsOf(node));
+    this.add(node, Math.max(this.caller(node), 0), this.tree.fn[node], this.flagsOf(node));
   }
 
   // What the node calls is called by its caller.
@@ -77,6 +78,19 @@ function outermostOf(tree, fn) {
   return outermost;
 }
 
+// How many functions of a way each node's stack has, from its outermost frame on: all of them behind the end of the way, -1 where it has left that. A way from
+// `anywhere` begins with the outermost call of its first function.
+/** @type {(tree: Calls, way: number[], isFolded: boolean, anywhere?: boolean) => Int32Array} */
+function alongWay({ parent, fn, length }, way, isFolded, anywhere = false) {
+  const along = new Int32Array(length);
+  for (let node = 1; node < length; node++) {
+    const before = along[parent[node]];
+    const isSame = before === way.length || before === 0 && anywhere && fn[node] !== way[0] || isFolded && fn[node] === fn[parent[node]];
+    along[node] = isSame ? before : fn[node] === way[before] ? before + 1 : -1;
+  }
+  return along;
+}
+
 // Whether a function is on a stack more than once.
 /** @type {(tree: Calls, fn: number) => boolean} */
 function isRecursive(tree, fn) {
@@ -84,8 +98,9 @@ function isRecursive(tree, fn) {
   return tree.fn.some((one, node) => one === fn && outermost[node] !== node);
 }
 
-// Each transform: what it does with a function or a module, what it is called on a button and on a chip, and its key, where the Firefox Profiler's is free.
-/** @typedef {{ button: string, chip: string, key: string, isOfModules?: boolean, apply: (made: Rewriting, value: number) => (node: number) => void }} Transform */
+// Each transform: what it does with a function, or with a module or the way of a frame if it is of these, what it is called on a button and on a chip, and its
+// key, where the Firefox Profiler's is free.
+/** @typedef {{ button: string, chip: string, key: string, of?: "module" | "way", apply: (made: Rewriting, value: any) => (node: number) => void }} Transform */
 /** @type {Record<string, Transform>} */
 const TRANSFORMS = {
   focus: {
@@ -95,7 +110,19 @@ const TRANSFORMS = {
       made.drop(0);
       return (node) => {
         if (made.tree.fn[node] !== fn && made.caller(node) < 0) made.drop(node);
-        else made.add(node, Math.max(made.caller(node), 0), made.tree.fn[node], made.flagsOf(node));
+        else made.keep(node);
+      };
+    },
+  },
+  subtree: {
+    button: "Focus on its subtree", chip: "subtree of", key: "t", of: "way",
+    // Only stacks that begin with the way are there, from its last function on.
+    apply: (made, way) => {
+      const along = alongWay(made.tree, way, false);
+      made.drop(0);
+      return (node) => {
+        if (along[node] === way.length) made.keep(node);
+        else made.drop(node);
       };
     },
   },
@@ -125,18 +152,18 @@ const TRANSFORMS = {
     },
   },
   within: {
-    button: "Focus on its module", chip: "only frames of", key: "g", isOfModules: true,
+    button: "Focus on its module", chip: "only frames of", key: "g", of: "module",
     // Functions of other modules aren't there, nor are stacks that have no others.
     apply: (made, module) => {
       made.drop(0);
       return (node) => {
         if (functions.module[made.tree.fn[node]] !== module) made.vanish(node);
-        else made.add(node, Math.max(made.caller(node), 0), made.tree.fn[node], made.flagsOf(node));
+        else made.keep(node);
       };
     },
   },
   module: {
-    button: "Collapse its module", chip: "collapsed", key: "C", isOfModules: true,
+    button: "Collapse its module", chip: "collapsed", key: "C", of: "module",
     // Its functions that call each other are one.
     apply: (made, module) => (node) => {
       if (functions.module[made.tree.fn[node]] !== module) {
@@ -157,8 +184,13 @@ const kindAndValue = (one) => [one.slice(0, one.indexOf(":")), one.slice(one.ind
 /** @type {(one: string) => string} */
 function transformName(one) {
   const [kind, value] = kindAndValue(one);
-  return `${TRANSFORMS[kind]?.chip ?? kind} ${TRANSFORMS[kind]?.isOfModules ? value : nameOfKey(value)}`;
+  const of = TRANSFORMS[kind]?.of;
+  return `${TRANSFORMS[kind]?.chip ?? kind} ${of === "module" ? value : of === "way" ? functions.name[readWay(value).at(-1) ?? -1] ?? value : nameOfKey(value)}`;
 }
+
+// A way is written as the numbers of its functions, as in the path of a frame.
+/** @type {(text: string) => number[]} */
+const readWay = (text) => text.split(".").map((id) => parseInt(id));
 
 // What the transforms `wanted` make of a tree, and where each of its nodes is there.
 /** @type {(tree: Calls, wanted: string[]) => [Calls, Int32Array]} */
@@ -169,7 +201,8 @@ function transformed(tree, wanted) {
     const [kind, value] = kindAndValue(one);
     if (!Object.hasOwn(TRANSFORMS, kind)) continue;
     const made = new Rewriting(tree);
-    const step = TRANSFORMS[kind].apply(made, TRANSFORMS[kind].isOfModules ? modules.name.indexOf(value) : functionOfKey(value) ?? -1);
+    const { of, apply } = TRANSFORMS[kind];
+    const step = apply(made, of === "module" ? modules.name.indexOf(value) : of === "way" ? readWay(value) : functionOfKey(value) ?? -1);
     for (let node = 1; node < tree.length; node++) step(node);
     tree = made.made;
     for (let node = 0; node < place.length; node++) if (place[node] >= 0) place[node] = made.to[place[node]];
@@ -197,14 +230,18 @@ function transformStacks() {
   isTransformedBy = wanted;
 }
 
-// Transforms the stacks by a function, or by its module.
-/** @type {(kind: string, fn: number) => void} */
-function transform(kind, fn) {
-  const value = TRANSFORMS[kind].isOfModules ? moduleName(fn) : keyOf(fn);
+// Transforms the stacks by what is selected, or by its module.
+/** @type {(kind: string, selected: Selected) => void} */
+function transform(kind, { fn, frame }) {
+  const { of } = TRANSFORMS[kind];
+  const value = of === "module" ? moduleName(fn) : of === "way" && frame ? wayOf(frame).join(".") : keyOf(fn);
   change({ transform: [...state.transform.filter((one) => one !== `${kind}:${value}`), `${kind}:${value}`], zoom: "" });
 }
 
-// The transforms that change anything for a function.
-/** @type {(fn: number) => string[]} */
-const transformsOf = (fn) => Object.keys(TRANSFORMS).filter((kind) => TRANSFORMS[kind].isOfModules ? moduleName(fn) !== "" && !isOfModule(fn)
-  : kind !== "recursion" || isRecursive(nodes, fn));
+// The transforms that change anything for what is selected. Frames have a way from the outermost one where callers come first and recursion isn't folded.
+/** @type {(selected: Selected) => string[]} */
+const transformsOf = ({ fn, frame, flames }) => fn < 0 ? [] : Object.keys(TRANSFORMS).filter((kind) => {
+  if (TRANSFORMS[kind].of === "module") return moduleName(fn) !== "" && !isOfModule(fn);
+  if (TRANSFORMS[kind].of === "way") return frame !== null && state.fold === "" && flames !== views.callees && !isFromCallees(flames);
+  return kind !== "recursion" || isRecursive(nodes, fn);
+});

@@ -64,6 +64,16 @@ function listTabs() {
   }
 }
 
+// Says what the view can be grouped by: a chart has lanes of threads, or else of vCPUs.
+/** @param {boolean} isOfChart */
+function drawGroups(isOfChart) {
+  for (const option of element("group").querySelectorAll("option")) {
+    option.hidden = isOfChart && !["process", "thread"].includes(option.value);
+    if (option.value === "process") option.textContent = isOfChart ? "vCPU" : "process";
+  }
+  if (isOfChart && state.group !== "thread") element("group").value = "process";
+}
+
 function toggleDetails() {
   change({ side: state.side === "" ? "hidden" : "" });
 }
@@ -104,6 +114,7 @@ function drawViews() {
   const options = Array.from(element("options").querySelectorAll("[data-tabs]"));
   for (const option of options) option.hidden = !option.dataset.tabs?.split(" ").includes(tab);
   for (const name of SELECTS) element(name).value = state[name];
+  drawGroups(tab === "chart");
   for (const name of /** @type {const} */ (["inverted", "fold", "intervals"])) element(name).checked = state[name] !== "";
   if (document.activeElement !== element("search")) element("search").value = state.search;
   document.body.classList.toggle("narrow", state.side !== "");

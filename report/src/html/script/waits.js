@@ -100,7 +100,7 @@ function addWait(rows, wait, fn, seen) {
 }
 
 // Looks know no labels.
-const waitGroup = () => labelKeys.some((key) => state.group === `label ${key}`) ? "merged" : state.group;
+const waitGroup = () => isByLabel() ? "merged" : state.group;
 
 // Callers first, by group and state.
 /** @type {(waited: WaitSums) => Frame} */
