@@ -291,7 +291,10 @@ fn the_stack_chart_is_in_the_order_of_time() {
     let ending = " in this time, of the way that most took";
     assert!(details.ends_with(ending), "{said}");
     let columns = used.text("columns");
-    assert!(columns.starts_with("Ticks over time, 0.000 s to "), "{said}");
+    assert!(
+        columns.starts_with("Ticks over time, 0.000 s to "),
+        "{said}"
+    );
     let zoomed = [("vCPU 0", 0), (outer, 1), (other, 2)];
     check(
         "zoomed",
@@ -302,7 +305,10 @@ fn the_stack_chart_is_in_the_order_of_time() {
     assert_eq!(said["vcpus"], lane("vCPU 0", "vcpu"));
     assert_eq!(said["threads"], lane("worker 7", "thread"));
     let action = json!("Only this thread");
-    assert!(said["actions"].as_array().unwrap().contains(&action), "{said}");
+    assert!(
+        said["actions"].as_array().unwrap().contains(&action),
+        "{said}"
+    );
 }
 
 /// Each is a line at its time, of those in the time that is shown.
