@@ -172,7 +172,7 @@ fn the_page_grows_and_keeps_what_is_selected() {
     assert_eq!(browser.value("sums.total"), 80);
     browser.value(
         "change({ vcpu: '0' });
-         transform('merge', functionOfKey('ksys_read|[kernel]|k'));
+         transform('merge', { fn: functionOfKey('ksys_read|[kernel]|k'), frame: null, flames: null });
          const frame = name => [...views.graph.elements.values()].find(made => made.frame.name === name);
          zoomTo(frame('worker 7').frame);
          frame('copy_page').focus();",
