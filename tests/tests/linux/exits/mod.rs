@@ -236,48 +236,61 @@ fn exits_of_all_processes_are_all_exits(run: &Finished) {
     assert_eq!(by_process, by_reason);
 }
 
-/// The times for which the vCPUs' threads have run and waited until a moment, in ns, by thread.
-fn scheduled(run: &Finished, moment: &str) -> BTreeMap<u64, [f64; 2]> {
+/// What the scheduler has counted of a thread until a moment.
+struct Scheduled {
+    /// For how long it has run, and waited, in ns.
+    ran: f64,
+    waited: f64,
+    /// How often it has got a processor.
+    turns: u64,
+}
+
+/// That of the vCPUs' threads.
+fn scheduled(run: &Finished, moment: &str) -> BTreeMap<u64, Scheduled> {
     let text = run.text(&format!("{moment}.schedstat"));
     let rows = text.lines().map(|line| {
         let numbers = line.split_whitespace().map(|word| word.parse().unwrap());
-        let numbers: Vec<u64> = numbers.collect();
-        (numbers[0], [numbers[1] as f64, numbers[2] as f64])
+        let [thread, ran, waited, turns]: [u64; 4] =
+            numbers.collect::<Vec<_>>().try_into().unwrap();
+        let counted = Scheduled {
+            ran: ran as f64,
+            waited: waited as f64,
+            turns,
+        };
+        (thread, counted)
     });
     rows.collect()
 }
 
-/// For how long they have waited.
-fn waited(run: &Finished, moment: &str) -> BTreeMap<u64, f64> {
-    let times = scheduled(run, moment).into_iter();
-    times
-        .map(|(thread, [_, waited])| (thread, waited))
-        .collect()
-}
-
-/// It counts from a moment before one at which no vCPU runs, to another one. When a thread is woken up, it notes the time later than the scheduler has: about as much as an interrupt
-/// takes there.
+/// Each wait ends with a turn. It counts from a moment before one at which no vCPU runs, to another one. When a thread is woken up, it notes the time later than the
+/// scheduler has: for some times as long as an interrupt takes there.
 fn waits_are_those_that_the_scheduler_counts(run: &Finished) {
+    const INTERRUPTS: f64 = 4.0;
     let document = run.json("known.json");
-    let [before, begin, end] = ["before", "begin", "end"].map(|moment| waited(run, moment));
+    let [before, begin, end] = ["before", "begin", "end"].map(|moment| scheduled(run, moment));
     let waits = document["waits"].as_array().unwrap();
     assert_eq!(waits.len(), 2, "{waits:?}");
     for row in waits {
         let thread = number(row, "tid");
+        let [before, begin, end] = [&before, &begin, &end].map(|moment| &moment[&thread]);
+        let count = number(row, "count");
+        let [least, most] = [begin, before].map(|since| end.turns - since.turns);
+        println!(
+            "vCPU {}: {count} waits, {least} to {most} turns",
+            row["vcpu"]
+        );
+        // A thread that wasn't woken up hasn't waited.
+        assert!(count <= most && count + least / 10 + 3 >= least, "{row}");
         let ours = number(row, "time_ns") as f64;
-        let least = end[&thread] - begin[&thread];
-        let most = end[&thread] - before[&thread];
+        let [least, most] = [begin, before].map(|since| end.waited - since.waited);
         let interrupts = row["interrupts"].as_array().unwrap().iter();
         let timers = interrupts.filter(|one| one["kind"] == "timer");
         let timers: f64 = timers
             .map(|one| number(one, "time_ns") as f64 / number(one, "count") as f64)
             .sum();
-        let late = number(row, "count") as f64 * timers;
-        println!(
-            "vCPU {}: {ours} ns, {least} to {most}, up to {late} late",
-            row["vcpu"]
-        );
-        assert!(number(row, "count") > 0 && least > 0.0);
+        let late = count as f64 * timers * INTERRUPTS;
+        println!("{ours} ns, {least} to {most}, up to {late} late");
+        assert!(count > 0 && least > 0.0);
         assert!(ours >= (1.0 - MARGIN) * least - late, "{row}");
         assert!(ours <= (1.0 + MARGIN) * most, "{row}");
     }
@@ -310,8 +323,8 @@ fn waits_have_what_ran_meanwhile(run: &Finished) {
     println!("{waited} ns, of which {known} are known, {of_hogs} of the hogs, {of_vcpus} of vCPUs");
     // What ran before a thread that waits was moved to another processor isn't known.
     assert!(known <= waited + waited / 100 && known * 4 >= waited * 3);
-    // The driver's own programs take the rest, which is more where the emulator is slow.
-    assert!(of_hogs * 50 >= waited && of_vcpus * 50 >= waited);
+    // How much each of them takes is up to the scheduler: the test of two guests on one processor says what it is.
+    assert!(of_hogs > 0 && of_vcpus > 0);
 }
 
 /// A sample of an exit: the reason, the sample and its frames.

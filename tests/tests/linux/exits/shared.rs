@@ -14,9 +14,9 @@ const MARGIN: f64 = 0.02;
 /// The times between two moments for which the vCPUs' threads ran and waited, in ns, by thread.
 fn between(run: &Finished, guest: &str) -> BTreeMap<u64, [f64; 2]> {
     let [begin, end] = ["begin", "end"].map(|moment| scheduled(run, &format!("{guest}.{moment}")));
-    let times = end.into_iter().map(|(thread, [ran, waited])| {
-        let [before, already] = begin[&thread];
-        (thread, [ran - before, waited - already])
+    let times = end.into_iter().map(|(thread, end)| {
+        let begin = &begin[&thread];
+        (thread, [end.ran - begin.ran, end.waited - begin.waited])
     });
     times.collect()
 }
