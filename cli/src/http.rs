@@ -76,6 +76,9 @@ pub struct Request {
 /// Why a request is refused.
 #[derive(Debug)]
 pub enum BadRequest {
+    /// Nothing has come. Browsers keep connections for later: one would take an answer for that to a request which it sends at the same time, but sends the
+    /// request again if there is none.
+    Absent,
     /// The request isn't HTTP, is too long, or was cut off.
     Malformed,
     /// The method isn't supported.
@@ -95,8 +98,10 @@ impl Request {
         let mut head = Vec::new();
         let mut piece = [0; 1024];
         while head.len() < HEAD_MAX {
-            let count = stream.read(&mut piece).map_err(|_| BadRequest::Malformed)?;
-            if count == 0 {
+            let count = stream.read(&mut piece).unwrap_or(0);
+            if count == 0 && head.is_empty() {
+                return Err(BadRequest::Absent);
+            } else if count == 0 {
                 return Err(BadRequest::Malformed);
             }
             head.extend_from_slice(&piece[..count]);
@@ -225,8 +230,8 @@ mod tests {
     fn invalid_requests_are_refused() {
         let long = format!("GET /{} HTTP/1.1\r\n", "a".repeat(HEAD_MAX));
         let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(100));
+        assert!(matches!(read(""), Err(BadRequest::Absent)));
         for text in [
-            "",
             "GET / HTTP/1.1\r\n",
             "GET / HTTP/1.1\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",

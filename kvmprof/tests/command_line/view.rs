@@ -224,6 +224,7 @@ fn connections_of_other_users_block_nobody() {
         // Some of these are closed already.
         let _ = stranger.write_all(b"GET /");
     }
+    let silent = TcpStream::connect(&view.host).unwrap();
     let (head, _) = view.request("GET", &view.profile, "");
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
     let answer = view.ask("symbolicate/v5", &json!({ "jobs": [] }));
@@ -238,6 +239,7 @@ fn connections_of_other_users_block_nobody() {
     };
     assert_eq!(read(first), "");
     assert!(read(last).starts_with("HTTP/1.1 400 "));
+    assert_eq!(read(&silent), "");
 }
 
 #[test]

@@ -90,7 +90,7 @@ impl<'a> Response<'a> {
     /// The answer to an invalid request.
     pub fn refusal(error: &BadRequest) -> Self {
         Self::error(match error {
-            BadRequest::Malformed => "400 Bad Request",
+            BadRequest::Absent | BadRequest::Malformed => "400 Bad Request",
             BadRequest::Method => "405 Method Not Allowed",
             BadRequest::NoLength => "411 Length Required",
             BadRequest::TooLong => "413 Content Too Large",
