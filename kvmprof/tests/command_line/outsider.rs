@@ -140,8 +140,8 @@ fn an_outsider_finds_a_line_and_gets_the_same_numbers_on_a_terminal() {
     };
     let shown = browser.value(
         "(() => { const rows = sumFunctions(sums.stacks, fn => fn);
-           return ['main', 'outer'].map(name => rows.find(row => functions.name[row.key] === name).total) })()",
+           return ['main', 'outer', 'inner'].map(name => rows.find(row => functions.name[row.key] === name).total) })()",
     );
-    let printed = ["main", "outer"].map(row);
+    let printed = ["main", "outer", "inner"].map(row);
     assert_eq!(shown, json!(printed), "{command}");
 }

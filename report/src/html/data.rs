@@ -30,7 +30,7 @@ const MAX_CELLS: usize = 500_000;
 ///   is 0 and stands for all their begins;
 /// - `restarts`: when the guest restarted, the first 1000 times;
 /// - `comparison`: whether the second recording is compared with the first;
-/// - `files`: the recordings' names; none if the only one has none;
+/// - `files`: the recordings' names; none if the only one has none; `naming`: the options by which functions have their names;
 /// - `event`: the event that makes the ticks; null for the clock, whose rate is `hz`;
 /// - `processes`: their `recording` (its number), `pid` and `name`; `threads`: their `recording`, `pid`, `tid` and `name`. -1 is
 ///   unknown, null is all that aren't told apart;
@@ -80,6 +80,7 @@ pub fn json(
         "times": times,
         "selection": selection_document(&profile.selection),
         "files": files(profile),
+        "naming": profile.naming.iter().map(|option| visible(option)).collect::<Vec<_>>(),
         "hz": profile.contents.info.hz,
         "event": profile.contents.info.event.map(|event| event.describe()),
         "processes": processes(profile),

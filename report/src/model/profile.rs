@@ -222,6 +222,8 @@ pub struct Profile {
     pub has_symbols: bool,
     /// The length of the recording's file, in bytes.
     pub file_length: usize,
+    /// The options of the command line by which functions have their names, for a command that prints the same.
+    pub naming: Vec<String>,
     /// The name of the recording's file if there are several recordings; else empty.
     pub file: String,
     /// Further recordings, which all tables and pictures count together with this one. Their own lists are empty.

@@ -98,7 +98,7 @@ export function dataOf (samples, waits = [], looks = [], exits = [], { missed = 
   const bins = Math.max(...rows.map(row => row.bin)) + 1
   return {
     begin: 0, width: 1e9, bins, length: 1e9 * bins - 1, lengths: [1e9 * bins - 1], times: [{ begin: null, end: null }], restarts: [],
-    comparison: false, files: [], hz: 1, event: null, code: [], rare: -1,
+    comparison: false, files: [], naming: [], hz: 1, event: null, code: [], rare: -1,
     selection: { ...NO_CRITERIA, not: NO_CRITERIA },
     processes: { recording: processes.map(() => 0), pid: processes, name: processes.map(pid => `p${pid}`) },
     threads: { recording: processes.map(() => 0), pid: processes, tid: processes, name: processes.map(pid => `p${pid}`) },

@@ -244,7 +244,10 @@ impl InputArguments {
         let profile = Profile::read_observed(&recording, selection, resolver, observers, watcher)?;
         Ok(Input {
             recording,
-            profile,
+            profile: Profile {
+                naming: self.naming(),
+                ..profile
+            },
             copy,
         })
     }
@@ -364,6 +367,24 @@ impl InputArguments {
             debug_files: is_set.then(|| Rc::new(Debuginfod::new(urls, progress.clone())) as _),
             native: self.native,
         }
+    }
+
+    /// The options that name functions, each as one word.
+    fn naming(&self) -> Vec<String> {
+        let option = |name: &str, path: &Option<PathBuf>| {
+            path.as_ref()
+                .map(|path| format!("--{name}={}", path.display()))
+        };
+        let servers = self
+            .debuginfod
+            .iter()
+            .map(|url| format!("--debuginfod={url}"));
+        option("vmlinux", &self.vmlinux)
+            .into_iter()
+            .chain(option("sysroot", &self.sysroot))
+            .chain(servers)
+            .chain(self.native.then(|| "--native".to_owned()))
+            .collect()
     }
 
     /// The folder with the guest's files.

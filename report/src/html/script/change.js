@@ -209,7 +209,7 @@ function comparisonCommand() {
   const given = data.selection;
   const [begin, end] = selectedBins();
   // Two times of one recording are compared by its name alone.
-  const words = ["kvmprof diff", ...new Set(data.files.map(quoted)), "--json"];
+  const words = ["kvmprof diff", ...new Set(data.files.map(quoted)), ...data.naming.map(quoted), "--json"];
   const times = data.times.map((time) => `${edgeTimeIn(begin, time, time.begin ?? 0)}:${edgeTimeIn(end, time, time.begin ?? 0)}`);
   const isSame = times.every((time) => time === times[0]);
   if (times[0] !== ":" || !isSame) (isSame ? times.slice(0, 1) : times).forEach((time) => words.push(`--time ${time}`));

@@ -20,6 +20,7 @@
  * @property {number[]} restarts
  * @property {boolean} comparison
  * @property {string[]} files
+ * @property {string[]} naming
  * @property {number} hz
  * @property {string | null} event
  * @property {Criteria & { not: Criteria }} selection

@@ -238,8 +238,7 @@ function command() {
   const [recording, pid] = state.pid.includes(":") ? state.pid.split(":") : ["", state.pid];
   // A process is in one recording only.
   const files = recording !== "" ? [data.files[Number(recording) - 1]] : data.files;
-  const words = ["kvmprof report", ...files.length > 0 ? files.map(quoted) : ["FILE"]];
-  words.push(...timeOption());
+  const words = ["kvmprof report", ...files.length > 0 ? files.map(quoted) : ["FILE"], ...data.naming.map(quoted), ...timeOption()];
   const { options, others } = optionsOfFilters(given, pid !== "" ? [pid] : given.pids);
   return withNote([...words, ...options], others);
 }

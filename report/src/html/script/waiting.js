@@ -47,7 +47,7 @@ function drawWaits(isHit) {
 function waitsCommand() {
   const [recording, pid] = state.pid.includes(":") ? state.pid.split(":") : ["", state.pid];
   const files = recording !== "" ? [data.files[Number(recording) - 1]] : data.files;
-  const words = ["kvmprof report --tasks", files.length > 0 ? quoted(files[0]) : "FILE", ...timeOption()];
+  const words = ["kvmprof report --tasks", files.length > 0 ? quoted(files[0]) : "FILE", ...data.naming.map(quoted), ...timeOption()];
   const pids = pid !== "" ? [pid] : data.selection.pids;
   if (pids.length > 0) words.push(`--pid=${pids.join(",")}`);
   const others = files.length > 1 || [state.tid, state.module, state.function].some((value) => value !== "")
