@@ -107,6 +107,15 @@ pub(super) struct Jail {
     pub inside: u32,
 }
 
+/// With its process outside the jail ends the guest of a test that has failed.
+impl Drop for Jail {
+    fn drop(&mut self) {
+        // It may have ended, and been waited for, already.
+        let _ = self.outside.kill();
+        let _ = self.outside.wait();
+    }
+}
+
 impl Jail {
     pub fn proc(&self, name: &str) -> PathBuf {
         format!("/proc/{}/{name}", self.inside).into()
