@@ -153,6 +153,14 @@ impl Selection {
         }
     }
 
+    /// The options of the command line that select it, without the time, each with its value.
+    pub fn options(&self) -> impl Iterator<Item = (String, String)> {
+        let only = self.only.options().into_iter();
+        let only = only.map(|(kind, value)| (format!("--{kind}"), value));
+        let not = self.not.options().into_iter();
+        only.chain(not.map(|(kind, value)| ("--not".to_owned(), format!("{kind}={value}"))))
+    }
+
     /// Whether it selects samples by more than their time and vCPU.
     pub fn is_of_samples(&self) -> bool {
         self.only.are_of_samples() || self.not.are_of_samples()
@@ -173,11 +181,9 @@ impl Selection {
 impl fmt::Display for Selection {
     /// The selection as options of the command line, without the time.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let only = self.only.options().into_iter();
-        let only = only.map(|(kind, value)| format!("--{kind} {}", visible(&value)));
-        let not = self.not.options().into_iter();
-        let not = not.map(|(kind, value)| format!("--not {kind}={}", visible(&value)));
-        formatter.write_str(&only.chain(not).collect::<Vec<_>>().join(" "))
+        let options = self.options();
+        let options = options.map(|(option, value)| format!("{option} {}", visible(&value)));
+        formatter.write_str(&options.collect::<Vec<_>>().join(" "))
     }
 }
 

@@ -72,15 +72,14 @@ impl SelectionArguments {
             _ => return Err(SeveralTimes),
         };
         Ok(Selection {
-            only: self.only(),
-            not: self.without(),
             time,
+            ..self.at_all_times()
         })
     }
 
-    /// What ticks have to have.
-    fn only(&self) -> Criteria {
-        Criteria {
+    /// What they select without the time.
+    fn at_all_times(&self) -> Selection {
+        let only = Criteria {
             pids: self.pid.clone(),
             tids: self.tid.clone(),
             comms: self.comm.clone(),
@@ -89,34 +88,32 @@ impl SelectionArguments {
             labels: self.label.clone(),
             modules: self.module.clone(),
             greps: self.grep.clone(),
-        }
-    }
-
-    /// What they may not have.
-    fn without(&self) -> Criteria {
-        let mut all = Criteria::default();
+        };
+        let mut not = Criteria::default();
         for criteria in &self.not {
-            all.extend(criteria.clone());
+            not.extend(criteria.clone());
         }
-        all
+        Selection {
+            only,
+            not,
+            ..Selection::default()
+        }
     }
 
     /// The options as words of a command line.
     pub fn words(&self) -> Vec<OsString> {
-        let only = self.only().options().into_iter();
-        let only = only.map(|(kind, value)| format!("--{kind}={value}"));
-        let not = self.without().options().into_iter();
-        let not = not.map(|(kind, value)| format!("--not={kind}={value}"));
+        let selection = self.at_all_times();
+        let options = selection.options();
+        let options = options.map(|(option, value)| format!("{option}={value}"));
         let time = self.time.iter().map(|time| format!("--time={time}"));
-        only.chain(not).chain(time).map(OsString::from).collect()
+        options.chain(time).map(OsString::from).collect()
     }
 
     /// The names of the given options that leave something out.
     pub fn given(&self) -> Vec<String> {
-        let only = self.only().options().into_iter();
-        let mut given: Vec<String> = only.map(|(kind, _)| format!("--{kind}")).collect();
+        let selection = self.at_all_times();
+        let mut given: Vec<String> = selection.options().map(|(option, _)| option).collect();
         given.dedup();
-        given.extend((!self.not.is_empty()).then(|| "--not".to_owned()));
         let is_part = self.time.iter().any(|time| !time.is_all());
         given.extend(is_part.then(|| "--time".to_owned()));
         given

@@ -92,7 +92,7 @@ impl InputArguments {
             ));
         }
         let mut words = self.selection.words();
-        words.extend(self.native.then(|| "--native".into()));
+        words.extend(self.naming().into_iter().map(OsString::from));
         Ok(words)
     }
 
