@@ -76,9 +76,6 @@ pub struct Request {
 /// Why a request is refused.
 #[derive(Debug)]
 pub enum BadRequest {
-    /// Nothing has come. Browsers keep connections for later: one would take an answer for that to a request which it sends at the same time, but sends the
-    /// request again if there is none.
-    Absent,
     /// The request isn't HTTP, is too long, or was cut off.
     Malformed,
     /// The method isn't supported.
@@ -90,23 +87,24 @@ pub enum BadRequest {
 }
 
 impl Request {
-    /// Reads the head of a request. [`Self::body`] reads the rest.
+    /// Reads the head of a request. [`Self::body`] reads the rest. `None` if nothing comes, which gets no answer: browsers keep connections for later, and one
+    /// would take an answer for that to a request which it sends at the same time. Without one it sends the request again.
     ///
     /// # Errors
     /// [`BadRequest`].
-    pub fn read(stream: &mut impl Read) -> Result<Self, BadRequest> {
+    pub fn read(stream: &mut impl Read) -> Result<Option<Self>, BadRequest> {
         let mut head = Vec::new();
         let mut piece = [0; 1024];
         while head.len() < HEAD_MAX {
             let count = stream.read(&mut piece).unwrap_or(0);
             if count == 0 && head.is_empty() {
-                return Err(BadRequest::Absent);
+                return Ok(None);
             } else if count == 0 {
                 return Err(BadRequest::Malformed);
             }
             head.extend_from_slice(&piece[..count]);
             if let Some(request) = Self::parse(&head)? {
-                return Ok(request);
+                return Ok(Some(request));
             }
         }
         Err(BadRequest::Malformed)
@@ -178,7 +176,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Request, BadRequest> {
-        Request::read(&mut text.as_bytes())
+        Request::read(&mut text.as_bytes()).map(Option::unwrap)
     }
 
     #[test]
@@ -201,7 +199,7 @@ mod tests {
         let ask = |length: &str, body: &str, limit: usize| {
             let text = format!("POST /a HTTP/1.1\r\nHost: a\r\n{length}\r\n{body}");
             let mut stream = text.as_bytes();
-            let mut request = Request::read(&mut stream)?;
+            let mut request = Request::read(&mut stream)?.unwrap();
             request.body(&mut stream, limit)
         };
         let long = "x".repeat(5000);
@@ -230,7 +228,7 @@ mod tests {
     fn invalid_requests_are_refused() {
         let long = format!("GET /{} HTTP/1.1\r\n", "a".repeat(HEAD_MAX));
         let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(100));
-        assert!(matches!(read(""), Err(BadRequest::Absent)));
+        assert!(matches!(Request::read(&mut &b""[..]), Ok(None)));
         for text in [
             "GET / HTTP/1.1\r\n",
             "GET / HTTP/1.1\r\n\r\n",

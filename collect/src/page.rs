@@ -104,9 +104,10 @@ fn is_for(host: &str, address: SocketAddr) -> bool {
 }
 
 fn answer(mut stream: UntilDeadline<'_>, address: SocketAddr, metrics: &Metrics) -> io::Result<()> {
-    let request = Request::read(&mut stream);
+    let Some(request) = Request::read(&mut stream).transpose() else {
+        return Ok(());
+    };
     let (status, body) = match &request {
-        Err(BadRequest::Absent) => return Ok(()),
         Err(BadRequest::Method) => ("405 Method Not Allowed", String::new()),
         Err(_) => ("400 Bad Request", String::new()),
         Ok(request) if matches!(request.method, Method::Options | Method::Post) => {

@@ -39,7 +39,7 @@ pub fn run(data: &[u8]) {
         2 => Request::Assembly,
         _ => {
             let mut stream = bytes;
-            if let Ok(mut request) = http::Request::read(&mut stream) {
+            if let Ok(Some(mut request)) = http::Request::read(&mut stream) {
                 Request::of_path(&request.path);
                 if let Ok(body) = request.body(&mut stream, MAX_BODY) {
                     assert!(body.len() <= MAX_BODY);

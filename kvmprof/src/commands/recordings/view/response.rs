@@ -90,7 +90,7 @@ impl<'a> Response<'a> {
     /// The answer to an invalid request.
     pub fn refusal(error: &BadRequest) -> Self {
         Self::error(match error {
-            BadRequest::Absent | BadRequest::Malformed => "400 Bad Request",
+            BadRequest::Malformed => "400 Bad Request",
             BadRequest::Method => "405 Method Not Allowed",
             BadRequest::NoLength => "411 Length Required",
             BadRequest::TooLong => "413 Content Too Large",
@@ -166,7 +166,7 @@ mod tests {
         host: &str,
     ) -> Response<'a> {
         let text = format!("{} {path} HTTP/1.1\r\nHost: {host}\r\n\r\n", name(method));
-        let request = Request::read(&mut text.as_bytes());
+        let request = Request::read(&mut text.as_bytes()).map(Option::unwrap);
         let names = ["127.0.0.1:9".to_owned(), "localhost:9".to_owned()];
         Response::to(&request, document, "/secret/", &names)
     }

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use kvmprof_cli::http::{BadRequest, Method, Request, UntilDeadline};
+use kvmprof_cli::http::{Method, Request, UntilDeadline};
 use kvmprof_cli::interrupt::Interrupt;
 use kvmprof_recording::elf::hex;
 use kvmprof_report::symbol_server::{self, MAX_REQUEST};
@@ -166,10 +166,10 @@ fn serve(stream: TcpStream, shared: &Arc<Shared>) {
 fn answer(mut stream: TcpStream, stranger: UnknownClient) -> io::Result<()> {
     stream.set_write_timeout(Some(IDLE_TIMEOUT))?;
     let deadline = Instant::now() + HEAD_TIMEOUT;
-    let mut request = Request::read(&mut UntilDeadline(&stream, deadline));
-    if matches!(request, Err(BadRequest::Absent)) {
+    let read = Request::read(&mut UntilDeadline(&stream, deadline));
+    let Some(mut request) = read.transpose() else {
         return Ok(());
-    }
+    };
     let shared = Arc::clone(&stranger.shared);
     let is_known = |request: &Request| request.path.starts_with(&shared.folder);
     let document = shared.document();
