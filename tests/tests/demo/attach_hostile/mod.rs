@@ -77,6 +77,18 @@ impl Attachment {
         });
     }
 
+    /// Waits until the recording has so many samples of the synthetic guest's process since the guest's last reset.
+    fn until_known(&self, resets: usize, samples: usize) {
+        until("the process is known", || {
+            let path = self.folder.path().join("recording");
+            // It has its name with the first samples.
+            let (all, contents) = path.exists().then(|| recorded(&path))?;
+            let last = contents.resets.last().map_or(0, |reset| reset.time);
+            let known = all.iter().filter(|it| it.time >= last && it.pid == PID);
+            (contents.resets.len() == resets && known.count() >= samples).then_some(())
+        });
+    }
+
     /// Waits for its end; its recording is complete. Returns its messages, the samples, and what else was recorded.
     fn wait(&mut self) -> (Ran, Vec<Sample>, Contents) {
         let ran = self.guest.wait().without_slow_looks();
@@ -226,6 +238,7 @@ fn a_guest_that_reboots_is_known_again() {
     on_kvm(|| {
         for capture in CAPTURES {
             let (mut vmm, attached) = sampled(capture);
+            attached.until_known(0, 50);
             for (resets, boot) in [(1, "boot"), (2, "boot-other")] {
                 vmm.tell("reset");
                 until("the reset is noticed", || {
@@ -233,11 +246,7 @@ fn a_guest_that_reboots_is_known_again() {
                 });
                 attached.until_sampled(50);
                 vmm.tell(boot);
-                until("the kernel is known again", || {
-                    let linux = attached.guest.status().machine.linux;
-                    linux.and_then(|linux| linux.slide)
-                });
-                attached.until_sampled(200);
+                attached.until_known(usize::try_from(resets).unwrap(), 100);
             }
             let (ran, samples, contents) = attached.stop();
             for said in ["has rebooted", "runs another kernel now"] {
@@ -252,7 +261,6 @@ fn a_guest_that_reboots_is_known_again() {
                     .iter()
                     .filter(|one| (begin..end).contains(&one.time));
                 let lived: Vec<&Sample> = lived.collect();
-                // The new start is found on the next look, a quarter of a second later at most.
                 let unknown = lived.iter().take_while(|sample| sample.pid == -1).count();
                 let known = &lived[unknown..];
                 let right = known.iter().filter(|sample| sample.pid == PID).count();
