@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Process, Profile};
+use super::{Process, Profile, StackSum};
 use crate::budget::{OutputBudget, TooMuch};
 use crate::model::{CUT_SHORT, Frame, FrameKind, HALTED, outermost_of_guest};
 
@@ -23,24 +23,11 @@ pub fn folded(profile: &Profile, budget: &OutputBudget) -> Result<Vec<String>, T
     for (number, recording) in profile.recordings().enumerate() {
         let number = (!profile.merged.is_empty()).then_some(number);
         for stack in recording.stacks() {
-            let mut line = root(recording, number, stack.pid);
-            budget.take_frame(&line)?;
-            let frames: Vec<Frame<'_>> = recording.frames(stack).collect();
-            let outermost = outermost_of_guest(&frames).filter(|_| stack.is_cut_short);
-            for (index, frame) in frames.iter().enumerate().rev() {
-                if outermost == Some(index) {
-                    line.push(';');
-                    line.push_str(CUT_SHORT);
-                }
-                let name = name(frame);
-                budget.take_frame(&name)?;
-                line.push(';');
-                line.push_str(&name);
-            }
+            let line = folded_stack(recording, number, stack, budget)?;
             *lines.entry(line).or_default() += stack.ticks;
         }
         if recording.idle > 0 {
-            let line = format!("{};{HALTED}", root(recording, number, 0));
+            let line = folded_idle(recording, number);
             *lines.entry(line).or_default() += recording.idle;
         }
     }
@@ -48,6 +35,38 @@ pub fn folded(profile: &Profile, budget: &OutputBudget) -> Result<Vec<String>, T
     Ok(lines
         .map(|(line, count)| format!("{line} {count}"))
         .collect())
+}
+
+/// One of the stacks of `recording`, which has this `number` if there are several, without its ticks.
+///
+/// # Errors
+/// It, or a picture of it, doesn't fit into `budget`.
+pub fn folded_stack(
+    recording: &Profile,
+    number: Option<usize>,
+    stack: &StackSum,
+    budget: &OutputBudget,
+) -> Result<String, TooMuch> {
+    let mut line = root(recording, number, stack.pid);
+    budget.take_frame(&line)?;
+    let frames: Vec<Frame<'_>> = recording.frames(stack).collect();
+    let outermost = outermost_of_guest(&frames).filter(|_| stack.is_cut_short);
+    for (index, frame) in frames.iter().enumerate().rev() {
+        if outermost == Some(index) {
+            line.push(';');
+            line.push_str(CUT_SHORT);
+        }
+        let name = name(frame);
+        budget.take_frame(&name)?;
+        line.push(';');
+        line.push_str(&name);
+    }
+    Ok(line)
+}
+
+/// The stack of the idle ticks of `recording`, likewise.
+pub fn folded_idle(recording: &Profile, number: Option<usize>) -> String {
+    format!("{};{HALTED}", root(recording, number, 0))
 }
 
 /// The frame of a process, with the number of its recording if there are several.

@@ -10,8 +10,8 @@ use crate::text::visible;
 const FOLDED: u128 = 100;
 /// Columns of a terminal, which lines don't exceed.
 const WIDTH: usize = 80;
-/// Columns before the names.
-const NUMBERS: usize = 21;
+/// The heading above the lines.
+pub const TREE_HEADING: &str = "    TOTAL     SELF   FRAME";
 
 /// A frame under a path of callers.
 #[derive(Debug, Default)]
@@ -112,28 +112,57 @@ enum Shown<'t, 'a> {
     Folded(usize, u64),
 }
 
-/// Prints the call tree of `lines`, folded stacks. The callees of a frame are below it, and on branches of their own where there are several.
+/// Prints the call tree of `stacks`, folded ones. The callees of a frame are below it, and on branches of their own where there are several.
 ///
 /// # Errors
 /// Writing to `out` failed.
-pub fn print_tree(lines: &[String], style: TableStyle, out: &mut dyn Write) -> io::Result<()> {
-    let tree = Tree::new(lines);
-    let Some(root) = tree.node(0).filter(|root| root.total > 0) else {
+pub fn print_tree(stacks: &[String], style: TableStyle, out: &mut dyn Write) -> io::Result<()> {
+    // On a terminal longer lines would be broken.
+    let lines = tree_lines(stacks, None, style.bars.then_some(WIDTH));
+    if lines.is_empty() {
         return Ok(());
-    };
-    let whole = root.total;
+    }
     writeln!(out)?;
-    writeln!(out, "{}", style.heading("    TOTAL     SELF   FRAME"))?;
-    let mut waiting = Vec::new();
+    writeln!(out, "{}", style.heading(TREE_HEADING))?;
+    for line in lines {
+        match line.is_heaviest {
+            true => writeln!(out, "{}", style.heading(&line.text))?,
+            false => writeln!(out, "{}", line.text)?,
+        }
+    }
+    writeln!(out, "\n* the heaviest path. Frames below 1 % are left out.")
+}
+
+/// A line of a call tree.
+#[derive(Debug)]
+pub struct TreeLine {
+    /// Its text, with a `*` if it is on the heaviest path.
+    pub text: String,
+    /// Whether it is on the heaviest path.
+    pub is_heaviest: bool,
+}
+
+/// The lines of the call tree of `stacks`, folded ones, each in at most `width` characters. Shares are of `whole`, which is all
+/// of their ticks if it isn't given.
+pub fn tree_lines(stacks: &[String], whole: Option<u64>, width: Option<usize>) -> Vec<TreeLine> {
+    let tree = Tree::new(stacks);
+    let Some(root) = tree.node(0).filter(|root| root.total > 0) else {
+        return Vec::new();
+    };
+    let whole = whole.unwrap_or(root.total);
+    let (mut lines, mut waiting) = (Vec::new(), Vec::new());
     push_callees(&tree, root, whole, ("", true), &mut waiting);
     while let Some(line) = waiting.pop() {
-        print_line(&line, whole, style, out)?;
+        lines.push(TreeLine {
+            text: line.text(whole, width),
+            is_heaviest: line.is_heaviest,
+        });
         if let Shown::Frame(node) = line.what {
             let caller = (line.below.as_str(), line.is_heaviest);
             push_callees(&tree, node, whole, caller, &mut waiting);
         }
     }
-    writeln!(out, "\n* the heaviest path. Frames below 1 % are left out.")
+    lines
 }
 
 /// Adds the lines for the callees of `node`, whose margin and whether it is on the heaviest path `caller` has, the first one last.
@@ -182,43 +211,33 @@ fn share(ticks: u64, whole: u64) -> f64 {
     ticks as f64 * 100.0 / whole.max(1) as f64
 }
 
-fn print_line(
-    line: &Line<'_, '_>,
-    whole: u64,
-    style: TableStyle,
-    out: &mut dyn Write,
-) -> io::Result<()> {
-    let mark = if line.is_heaviest { '*' } else { ' ' };
-    let branch = &line.branch;
-    let text = match line.what {
-        Shown::Folded(count, ticks) => {
-            let total = share(ticks, whole);
-            format!("  {total:>5.1} %            {branch}… {count} below 1 % each")
+impl Line<'_, '_> {
+    fn text(&self, whole: u64, width: Option<usize>) -> String {
+        let mark = if self.is_heaviest { '*' } else { ' ' };
+        let branch = &self.branch;
+        let text = match self.what {
+            Shown::Folded(count, ticks) => {
+                let total = share(ticks, whole);
+                format!("  {total:>5.1} %            {branch}… {count} below 1 % each")
+            }
+            Shown::Frame(node) => {
+                let kind = match node.name.ends_with(KERNEL_MARK) {
+                    true => 'k',
+                    false => ' ',
+                };
+                let name = visible(without_mark(node.name));
+                let (total, own) = (share(node.total, whole), share(node.own, whole));
+                format!("{mark} {total:>5.1} %  {own:>5.1} % {kind} {branch}{name}")
+            }
+        };
+        match width {
+            Some(width) if text.chars().count() > width => {
+                let kept = text.chars().take(width.saturating_sub(1));
+                kept.chain(['…']).collect()
+            }
+            _ => text,
         }
-        Shown::Frame(node) => {
-            let kind = match node.name.ends_with(KERNEL_MARK) {
-                true => 'k',
-                false => ' ',
-            };
-            let name = format!("{branch}{}", visible(without_mark(node.name)));
-            // On a terminal longer lines would be broken.
-            let name = match style.bars && name.chars().count() > WIDTH - NUMBERS {
-                true => name
-                    .chars()
-                    .take(WIDTH - NUMBERS - 1)
-                    .chain(['…'])
-                    .collect(),
-                false => name,
-            };
-            let (total, own) = (share(node.total, whole), share(node.own, whole));
-            format!("{mark} {total:>5.1} %  {own:>5.1} % {kind} {name}")
-        }
-    };
-    let text = match line.is_heaviest {
-        true => style.heading(&text),
-        false => text,
-    };
-    writeln!(out, "{text}")
+    }
 }
 
 #[cfg(test)]

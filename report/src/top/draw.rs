@@ -6,6 +6,8 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Paragraph};
 
+use crate::profile::{TREE_HEADING, TreeLine};
+
 use super::lines;
 use super::snapshot::{Snapshot, Target};
 use super::view::{Order, Table, View, title};
@@ -13,7 +15,7 @@ use super::view::{Order, Table, View, title};
 /// Maximum number of lines of stacks.
 const MAX_STACK_LINES: usize = 10_000;
 
-const HELP: [&str; 13] = [
+const HELP: [&str; 14] = [
     "a p f Tab      all, processes, functions",
     "s              next order",
     "/              filter: type, Enter keeps",
@@ -21,6 +23,7 @@ const HELP: [&str; 13] = [
     "up down k j    select, scroll",
     "PgUp PgDn      likewise; Home, End",
     "Enter          stacks of that row",
+    "t              call tree, or the stacks",
     "space          freeze, go on",
     "h ?            this help",
     "q Ctrl-C       quit",
@@ -48,7 +51,7 @@ pub fn draw(frame: &mut Frame<'_>, latest: &Snapshot, view: &mut View, colours: 
     let room = height.saturating_sub(all.len() + 2);
     let mut scroll = view.scroll;
     all.extend(match &view.target {
-        Some(target) => painter.stacks(target, &mut scroll, room),
+        Some(target) => painter.stacks(target, view.is_tree, &mut scroll, room),
         None => painter.table(view, room),
     });
     all.truncate(height.saturating_sub(1));
@@ -179,17 +182,42 @@ impl Painter<'_> {
         all
     }
 
-    /// `scroll` is limited to the last screenful.
-    fn stacks(&self, target: &Target, scroll: &mut usize, room: usize) -> Vec<Line<'static>> {
+    /// The stacks of `target`, or their call tree. `scroll` is limited to the last screenful.
+    fn stacks(
+        &self,
+        target: &Target,
+        is_tree: bool,
+        scroll: &mut usize,
+        room: usize,
+    ) -> Vec<Line<'static>> {
+        let title = title(target, self.snapshot);
+        let (heading, lines) = match is_tree {
+            true => (format!("{TREE_HEADING} of {title}"), self.tree(target)),
+            false => (format!("Stacks of {title}"), self.stack_lines(target)),
+        };
+        *scroll = lines.len().saturating_sub(room).min(*scroll);
+        let mut all = vec![self.plain(heading, Modifier::BOLD)];
+        all.extend(lines.into_iter().skip(*scroll).take(room));
+        all
+    }
+
+    fn stack_lines(&self, target: &Target) -> Vec<Line<'static>> {
         let whole = self.snapshot.known();
         let rows = self.snapshot.stacks(target);
         let text = rows.iter().flat_map(|row| lines::stack_lines(row, whole));
-        let text: Vec<String> = text.take(MAX_STACK_LINES).collect();
-        *scroll = text.len().saturating_sub(room).min(*scroll);
-        let heading = format!("Stacks of {}", title(target, self.snapshot));
-        let mut all = vec![self.plain(heading, Modifier::BOLD)];
-        all.extend(text.into_iter().skip(*scroll).take(room).map(Line::from));
-        all
+        text.take(MAX_STACK_LINES).map(Line::from).collect()
+    }
+
+    /// The heaviest path is bold.
+    fn tree(&self, target: &Target) -> Vec<Line<'static>> {
+        let line = |line: TreeLine| match line.is_heaviest {
+            true => self.plain(line.text, Modifier::BOLD),
+            false => Line::from(line.text),
+        };
+        match self.snapshot.tree(target, self.width) {
+            Some(lines) => lines.into_iter().map(line).collect(),
+            None => vec![Line::from("The names are too long for a tree.")],
+        }
     }
 
     fn heading(&self, text: String) -> Line<'static> {
@@ -202,7 +230,10 @@ impl Painter<'_> {
             return Line::from(format!("filter: {}_", view.filter));
         }
         if view.target.is_some() {
-            return Line::from("Esc back  up/down scroll  space freeze  h help  q quit");
+            let other = if view.is_tree { "stacks" } else { "tree" };
+            return Line::from(format!(
+                "Esc back  up/down scroll  t {other}  space freeze  h help  q quit"
+            ));
         }
         let order = match (view.table, view.order) {
             (_, Order::Own) => "self",
@@ -218,7 +249,7 @@ impl Painter<'_> {
             format!(" [{}]", view.filter)
         };
         Line::from(format!(
-            "h help  q quit  Tab table  s by {order}  / filter{filter}  Enter stacks  space freeze"
+            "h help  q quit  Tab table  s by {order}  / filter{filter}  Enter stacks  t tree"
         ))
     }
 }

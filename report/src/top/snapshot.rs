@@ -6,12 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::model::Slot;
+use crate::budget::OutputBudget;
 use crate::model::{Frame, HALTED, Limits, Sums, sum_modes};
 use crate::profile::{
-    LabelRow, ModeCounts, Profile, Selection, StackSum, VcpuTicks, by_label, sum,
+    LabelRow, ModeCounts, Profile, Selection, StackSum, TreeLine, VcpuTicks, by_label, folded_idle,
+    folded_stack, sum, tree_lines,
 };
 use crate::symbolize::Resolver;
 use kvmprof_recording::file::{Contents, RecordingInfo, Unobserved};
+
+/// Maximum number of bytes of a call tree.
+const MAX_TREE: u64 = 64 << 20;
 
 /// A process in the window.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +83,8 @@ pub struct StackRow {
 /// Selects stacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
+    /// All stacks.
+    All,
     /// The stacks of a process.
     Process(i32),
     /// The stacks that contain a function.
@@ -232,17 +239,8 @@ impl Snapshot {
     /// The stacks of `target`, those with the most ticks first.
     pub fn stacks(&self, target: &Target) -> Vec<StackRow> {
         let mut sums: HashMap<(i32, Vec<FunctionId>), u64> = HashMap::new();
-        for stack in self.profile.stacks() {
-            if matches!(target, Target::Process(wanted) if *wanted != stack.pid) {
-                continue;
-            }
-            if matches!(target, Target::Label(wanted) if self.label(stack) != wanted.as_deref()) {
-                continue;
-            }
+        for stack in self.stacks_of(target) {
             let frames = self.functions_of(stack);
-            if matches!(target, Target::Function(wanted) if !frames.contains(wanted)) {
-                continue;
-            }
             *sums.entry((stack.pid, frames)).or_default() += stack.ticks;
         }
         let mut rows: Vec<StackRow> = sums
@@ -262,6 +260,31 @@ impl Snapshot {
                 .then_with(|| left.frames.cmp(&right.frames))
         });
         rows
+    }
+
+    fn stacks_of(&self, target: &Target) -> impl Iterator<Item = &StackSum> {
+        self.profile.stacks().filter(move |stack| match target {
+            Target::All => true,
+            Target::Process(wanted) => *wanted == stack.pid,
+            Target::Label(wanted) => self.label(stack) == wanted.as_deref(),
+            Target::Function(wanted) => self.functions_of(stack).contains(wanted),
+        })
+    }
+
+    /// The call tree of the stacks of `target`, in lines of at most `width` characters. That of all has idle ticks, too. `None` if
+    /// the names are too long for a tree.
+    pub fn tree(&self, target: &Target, width: usize) -> Option<Vec<TreeLine>> {
+        let budget = OutputBudget::new(MAX_TREE);
+        let line = |stack: &StackSum| {
+            let frames = folded_stack(&self.profile, None, stack, &budget).ok()?;
+            Some(format!("{frames} {}", stack.ticks))
+        };
+        let mut lines: Vec<String> = self.stacks_of(target).map(line).collect::<Option<_>>()?;
+        let idle = self.profile.idle;
+        if *target == Target::All && idle > 0 {
+            lines.push(format!("{} {idle}", folded_idle(&self.profile, None)));
+        }
+        Some(tree_lines(&lines, Some(self.known()), Some(width)))
     }
 
     /// The value of the label of a stack's process.

@@ -53,6 +53,11 @@ fn screens_look_as_they_should_in_all_sizes() {
         ("processes", vec![KeyCode::Char('p')]),
         ("functions", vec![KeyCode::Tab, KeyCode::Down]),
         ("stacks", vec![KeyCode::Char(' '), KeyCode::Enter]),
+        ("tree", vec![KeyCode::Char('t')]),
+        (
+            "tree-of-process",
+            vec![KeyCode::Enter, KeyCode::Char('t'), KeyCode::Down],
+        ),
         ("filter", "/wea".chars().map(KeyCode::Char).collect()),
         ("help", vec![KeyCode::Char('h')]),
     ];

@@ -63,8 +63,10 @@ pub struct View {
     pub is_typing: bool,
     /// True while the help is shown.
     pub has_help: bool,
-    /// The process, function or label with its stacks on the screen instead of the table.
+    /// What has its stacks on the screen instead of the table.
     pub target: Option<Target>,
+    /// Whether the call tree of these stacks is shown instead.
+    pub is_tree: bool,
     /// The first line of the stacks on the screen.
     pub scroll: usize,
     /// The frozen snapshot.
@@ -216,6 +218,7 @@ impl View {
             KeyCode::Esc | KeyCode::Backspace | KeyCode::Left | KeyCode::Enter => {
                 self.target = None;
             }
+            KeyCode::Char('t') => (self.is_tree, self.scroll) = (!self.is_tree, 0),
             KeyCode::Char(' ') => self.freeze(latest),
             KeyCode::Char('h' | '?') => self.has_help = true,
             _ => {
@@ -245,6 +248,10 @@ impl View {
                     Order::Total => Order::Name,
                     Order::Name => Order::Own,
                 }
+            }
+            KeyCode::Char('t') => {
+                self.target = Some(Target::All);
+                (self.is_tree, self.scroll) = (true, 0);
             }
             KeyCode::Char('/') => self.is_typing = true,
             KeyCode::Esc => self.filter.clear(),
@@ -302,9 +309,10 @@ fn moved(position: usize, code: KeyCode, last: usize) -> Option<usize> {
     Some(position.min(last))
 }
 
-/// The name of the process, function or label whose stacks are shown.
+/// The name of what has its stacks on the screen.
 pub fn title(target: &Target, snapshot: &Snapshot) -> String {
     match target {
+        Target::All => "all".to_owned(),
         Target::Process(pid) => format!("{pid} {}", snapshot.process_name(*pid)),
         Target::Function(FunctionId { pid, name }) => match pid {
             Some(pid) => format!("{name} of {pid} {}", snapshot.process_name(*pid)),
