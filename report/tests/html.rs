@@ -7,7 +7,7 @@ use crate::shared::data;
 use crate::shared::read::printed;
 use crate::shared::recordings::{Written, ordinary};
 use kvmprof_recording::Mode;
-use kvmprof_recording::file::{Recording, ResetInfo};
+use kvmprof_recording::file::{PauseInfo, Recording, ResetInfo};
 use kvmprof_report::html::page_of;
 use kvmprof_report::profile::{Layout, Profile};
 use tempfile::TempDir;
@@ -123,19 +123,28 @@ fn nodes_beyond_the_maximum_are_summed() {
 }
 
 #[test]
-fn a_page_says_that_the_guest_restarted() {
+fn a_page_says_that_the_guest_restarted_and_was_paused() {
     let (_folder, path) = recording();
-    assert!(!page(&path, &[]).contains("<p class=warning>The guest restarted"));
+    assert!(!page(&path, &[]).contains("<p class=warning>The guest"));
     let mut file = std::fs::File::options().append(true).open(&path).unwrap();
     // Recordings begin 5 s after the clock does.
     for time in [5_250_000_000, 5_500_000_000] {
         let reset = ResetInfo { time }.to_block().unwrap();
         file.write_all(&reset).unwrap();
     }
+    for (time, paused) in [(5_125_000_000, true), (5_200_000_000, false)] {
+        let pause = PauseInfo { time, paused }.to_block().unwrap();
+        file.write_all(&pause).unwrap();
+    }
     let page = page(&path, &[]);
     let restarts =
         "<p class=warning>The guest restarted 2 times, first 0.250 s from its begin.</p>";
     assert!(page.contains(restarts), "{page}");
+    let pauses =
+        "The guest was paused once 0.125 s from its begin, for 0.075 s: it has no ticks then";
+    let warning = format!("<p class=warning>{pauses}.</p>");
+    assert!(page.contains(&warning), "{page}");
+    assert!(report(&path).contains(pauses));
 }
 
 /// An empty table would suggest that nothing ran.

@@ -8,7 +8,7 @@ use crate::shared::recordings::Written;
 use crate::shared::used::Used;
 use crate::shared::walk;
 use kvmprof_recording::Mode;
-use kvmprof_recording::file::ResetInfo;
+use kvmprof_recording::file::{PauseInfo, ProcessLabels, ResetInfo};
 use serde_json::{Value, json};
 
 /// At any size only panes scroll, and the outermost frames are there without scrolling; idle ticks are left out until they are wanted.
@@ -311,16 +311,31 @@ fn the_stack_chart_is_in_the_order_of_time() {
     );
 }
 
-/// Each is a line at its time, of those in the time that is shown.
+/// Restarts are lines at their times, of those in the time that is shown; pauses are parts of lanes, and another program of a
+/// process is a line in its lane.
 #[test]
-fn restarts_of_the_guest_are_marked() {
-    let used = Used::of_recording("restarts", |path| {
+fn restarts_pauses_and_execs_are_marked() {
+    let used = Used::of_recording("marks", |path| {
         walk::write(path, 20, USUAL);
         let mut file = std::fs::File::options().append(true).open(path).unwrap();
-        for after in [4, 8] {
-            let time = walk::BEGAN + after * 1_000_000_000;
-            file.write_all(&ResetInfo { time }.to_block().unwrap())
-                .unwrap();
+        let at = |after: u64| walk::BEGAN + after * 1_000_000_000;
+        for time in [4, 8].map(at) {
+            let reset = ResetInfo { time }.to_block();
+            file.write_all(&reset.unwrap()).unwrap();
+        }
+        for (time, paused) in [(at(2), true), (at(3), false), (at(9), true)] {
+            let pause = PauseInfo { time, paused }.to_block();
+            file.write_all(&pause.unwrap()).unwrap();
+        }
+        for (time, executable) in [(at(1), "/bin/sh"), (at(5), "/bin/<cat>")] {
+            let labels = [("started", "1.0"), ("executable", executable)];
+            let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            let labels = ProcessLabels {
+                pid: 31,
+                time,
+                labels: labels.into(),
+            };
+            file.write_all(&labels.to_block().unwrap()).unwrap();
         }
     });
     let said = &used.said;
@@ -333,4 +348,21 @@ fn restarts_of_the_guest_are_marked() {
     let title = |seconds: &str| format!("The guest restarted at {seconds} s");
     assert_eq!(said["titles"], json!([title("4.000"), title("8.000")]));
     assert_eq!(said["rest"], 1);
+    let lanes = said["lanes"].as_array().unwrap();
+    assert!(lanes.len() > 1, "{said}");
+    let check = |found: &Value, expected: &[f64]| {
+        let found: Vec<f64> = serde_json::from_value(found.clone()).unwrap();
+        assert_eq!(found.len(), expected.len(), "{said}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() < 5e7, "{said}");
+        }
+    };
+    for lane in lanes {
+        assert_eq!(lane["pauses"], 2, "{said}");
+        // The last one has no end before the recording's.
+        check(&lane["paused"], &[2e9, 3e9, 9e9]);
+        let is_it = lane["kind"] == "process" && lane["name"].as_str().unwrap().ends_with(" 31");
+        check(&lane["executed"], if is_it { &[5e9] } else { &[] });
+        assert_eq!(lane["execs"], i32::from(is_it), "{said}");
+    }
 }

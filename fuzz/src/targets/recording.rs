@@ -34,7 +34,7 @@ use crate::input::{Input, block};
 #[path = "../../../report/tests/exports/recording.rs"]
 pub mod example;
 
-const KINDS: [Kind; 15] = [
+const KINDS: [Kind; 16] = [
     Kind::Info,
     Kind::Symbols,
     Kind::Samples,
@@ -50,6 +50,7 @@ const KINDS: [Kind; 15] = [
     Kind::Functions,
     Kind::GeneratedCode,
     Kind::Exits,
+    Kind::Pause,
 ];
 
 /// The file that an input stands for.

@@ -6,12 +6,13 @@ use std::time::Duration;
 use kvmprof_abi::control::{CTL_PAUSE, CTL_POWER_BUTTON, CTL_RESET, CTL_RESUME, CTL_STOP};
 use kvmprof_abi::errno::Errno;
 use kvmprof_devices::endpoint::IoctlReply;
-use kvmprof_recording::file::ResetInfo;
+use kvmprof_recording::file::{PauseInfo, ResetInfo};
 
 use super::Profiler;
 use super::clocks::Flush;
 use super::consumers::{Reply, Request};
 use super::names::Names;
+use crate::time::monotonic_ns;
 
 /// Maximum time that SIGTERM waits for vCPUs to locate the kernel.
 const MAX_LOOK: Duration = Duration::from_millis(500);
@@ -120,8 +121,12 @@ impl Profiler {
         }
         match command {
             CTL_PAUSE | CTL_RESUME => {
-                self.wants_pause = command == CTL_PAUSE;
-                control.note_pause(self.wants_pause);
+                let paused = command == CTL_PAUSE;
+                control.note_pause(paused);
+                if self.wants_pause != paused {
+                    self.wants_pause = paused;
+                    self.record_pause(paused);
+                }
             }
             // The guest couldn't react to it, and would find it pressed long ago.
             CTL_POWER_BUTTON if self.wants_pause => return Err(Errno::EBUSY),
@@ -131,5 +136,15 @@ impl Profiler {
             _ => return Err(Errno::EINVAL),
         }
         Ok(())
+    }
+
+    /// Tells recordings when a pause begins or ends.
+    fn record_pause(&mut self, paused: bool) {
+        let time = monotonic_ns();
+        if let Some(block) = (PauseInfo { time, paused }).to_block() {
+            let block: Arc<[u8]> = block.into();
+            let consumers = self.consumers.iter_mut();
+            consumers.for_each(|one| one.take_block(&block));
+        }
     }
 }

@@ -61,10 +61,12 @@ pub enum Kind {
     GeneratedCode = 14,
     /// The exits of the guest's vCPUs in an interval, packed.
     Exits = 15,
+    /// A client has paused the guest, or let it continue: JSON.
+    Pause = 16,
 }
 
 impl Kind {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Info,
         Self::Symbols,
         Self::Samples,
@@ -80,6 +82,7 @@ impl Kind {
         Self::Functions,
         Self::GeneratedCode,
         Self::Exits,
+        Self::Pause,
     ];
 
     fn number(self) -> u32 {

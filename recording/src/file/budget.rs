@@ -65,6 +65,7 @@ impl Budget {
                 | Kind::End
                 | Kind::Kernel
                 | Kind::Reset
+                | Kind::Pause
                 | Kind::Tasks
                 | Kind::Exits,
             )

@@ -166,6 +166,23 @@ impl ResetInfo {
     }
 }
 
+/// A client has paused the guest, or let it continue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PauseInfo {
+    /// When the client asked for it, in ns of CLOCK_MONOTONIC.
+    pub time: u64,
+    /// Whether the guest is paused from then on.
+    pub paused: bool,
+}
+
+impl PauseInfo {
+    /// The block for it.
+    pub fn to_block(&self) -> Option<Vec<u8>> {
+        Block::encode(Kind::Pause, &serde_json::to_vec(self).ok()?)
+    }
+}
+
 impl KernelInfo {
     /// The block for it. `None` when it would be too long.
     pub fn to_block(&self) -> Option<Vec<u8>> {

@@ -36,8 +36,8 @@ pub use folder::OutputFolder;
 pub use functions::{LanguageFunction, LanguageFunctions};
 pub use generated_code::{GeneratedCode, GeneratedCodeInfo};
 pub use guest::{
-    Binary, BinaryFunction, BinaryInfo, KernelInfo, Mapping, ProcessLabels, ProcessMappings,
-    ResetInfo, Segment, kernels_half, page_tables,
+    Binary, BinaryFunction, BinaryInfo, KernelInfo, Mapping, PauseInfo, ProcessLabels,
+    ProcessMappings, ResetInfo, Segment, kernels_half, page_tables,
 };
 pub use info::{Account, KERNEL_CLOCK, RecordingInfo};
 pub use new_file::{

@@ -8,8 +8,8 @@ use super::samples::{BlockNumbers, DecodedBlock, decode_with};
 use super::task_looks;
 use super::times::{self, BlockTimes};
 use super::{
-    Account, Binary, GeneratedCode, KernelInfo, LanguageFunctions, ProcessLabels, ProcessMappings,
-    ReadError, RecordingInfo, ResetInfo,
+    Account, Binary, GeneratedCode, KernelInfo, LanguageFunctions, PauseInfo, ProcessLabels,
+    ProcessMappings, ReadError, RecordingInfo, ResetInfo,
 };
 use crate::Ticks;
 use crate::exits::ExitInterval;
@@ -24,6 +24,8 @@ pub enum Piece {
     Kernel(KernelInfo),
     /// A restart of the guest.
     Reset(ResetInfo),
+    /// A pause of the guest, or its end.
+    Pause(PauseInfo),
     /// Functions of the guest's kernel or its modules, in the form of `/proc/kallsyms`.
     Symbols(String),
     /// The executable mappings of an address space.
@@ -160,6 +162,7 @@ impl Piece {
             )?),
             Kind::Kernel => Self::Kernel(json(&contents, "its kernel is no JSON of that form")?),
             Kind::Reset => Self::Reset(json(&contents, "its reset is no JSON of that form")?),
+            Kind::Pause => Self::Pause(json(&contents, "its pause is no JSON of that form")?),
             Kind::Symbols => {
                 Self::Symbols(String::from_utf8(contents).map_err(|_| "its symbols are no text")?)
             }

@@ -14,7 +14,8 @@ use super::reader::Reader;
 use super::samples::DecodedBlock;
 use super::{
     Account, Binary, BlockNumbers, BlockTimes, FileError, GeneratedCode, KernelInfo,
-    LanguageFunction, ProcessLabels, ProcessMappings, ReadError, RecordingInfo, ResetInfo,
+    LanguageFunction, PauseInfo, ProcessLabels, ProcessMappings, ReadError, RecordingInfo,
+    ResetInfo,
 };
 use crate::Ticks;
 use crate::exits::ExitInterval;
@@ -63,6 +64,8 @@ pub struct Contents {
     pub kernel: Option<KernelInfo>,
     /// The guest's restarts, in the order of the file.
     pub resets: Vec<ResetInfo>,
+    /// The guest's pauses and their ends, in the order of the file.
+    pub pauses: Vec<PauseInfo>,
     /// Executable mappings, in the order of the file.
     pub mappings: Vec<ProcessMappings>,
     /// Labels of processes, in the order of the file.
@@ -437,6 +440,7 @@ impl Contents {
             Some(Piece::Info(info)) => self.info = info,
             Some(Piece::Kernel(kernel)) => self.kernel = Some(kernel),
             Some(Piece::Reset(reset)) => self.resets.push(reset),
+            Some(Piece::Pause(pause)) => self.pauses.push(pause),
             Some(Piece::Symbols(text)) => {
                 if !self.symbols.is_empty() && !self.symbols.ends_with('\n') {
                     self.symbols.push('\n');

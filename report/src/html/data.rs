@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::calls::Calls;
 use super::code;
 use super::exits::{self, Exits};
+use super::marks;
 use super::merged::Merged;
 use super::pack::PackedNumbers;
 use super::waits::{self, Waits};
@@ -17,8 +18,6 @@ use crate::profile::{Profile, selection_document};
 use crate::symbolize::{BuildIds, SourceTexts};
 use crate::text::visible;
 
-/// Maximum number of restarts.
-const MAX_RESTARTS: usize = 1000;
 /// Maximum number of counts; the rarest stacks are counted together if there are more.
 const MAX_CELLS: usize = 500_000;
 
@@ -28,7 +27,7 @@ const MAX_CELLS: usize = 500_000;
 ///   begin to the last tick;
 /// - `times`, `selection`: what the command selected, the first of each recording; if recordings have different times, `begin`
 ///   is 0 and stands for all their begins;
-/// - `restarts`: when the guest restarted, the first 1000 times;
+/// - `restarts`, `pauses`, `execs`: the results of [`marks`];
 /// - `comparison`: whether the second recording is compared with the first;
 /// - `files`: the recordings' names; none if the only one has none; `naming`: the options by which functions have their names;
 /// - `event`: the event that makes the ticks; null for the clock, whose rate is `hz`;
@@ -71,7 +70,9 @@ pub fn json(
     let modules = Modules::new(profile, &calls);
     let mut document = json!({
         "begin": begin.map_or(0, ns),
-        "restarts": restarts(profile, is_same_time),
+        "restarts": marks::restarts(profile, is_same_time),
+        "pauses": marks::pauses(profile, is_same_time),
+        "execs": marks::execs(profile, is_same_time),
         "comparison": is_comparison,
         "width": bins.width(),
         "bins": bins.used(),
@@ -113,20 +114,8 @@ pub fn json(
     text
 }
 
-fn ns(time: Duration) -> u64 {
+pub(super) fn ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// When the guests of all recordings restarted, in ns from the start of each, or from the selected begin of each if these differ.
-fn restarts(profile: &Profile, is_same_time: bool) -> Vec<u64> {
-    let times = profile.recordings().flat_map(|recording| {
-        let first = recording.contents.info.began_monotonic_ns;
-        let begin = recording.selection.time.begin.filter(|_| !is_same_time);
-        let begin = begin.map_or(0, ns);
-        let resets = recording.contents.resets.iter();
-        resets.filter_map(move |reset| reset.time.checked_sub(first)?.checked_sub(begin))
-    });
-    times.take(MAX_RESTARTS).collect()
 }
 
 fn processes(profile: &Profile) -> Value {

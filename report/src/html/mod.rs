@@ -8,6 +8,7 @@ mod calls;
 mod code;
 mod data;
 mod exits;
+mod marks;
 mod merged;
 mod pack;
 mod page;

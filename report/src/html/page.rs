@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use super::{BesideTicks, data, pack, properties};
 use crate::markup::Markup;
 use crate::model::{Counts, Watcher};
-use crate::profile::{Profile, Selection, emptiness, loss, loss_of_one, restarts};
+use crate::profile::{Profile, Selection, emptiness, loss, loss_of_one, pauses_in_words, restarts};
 use crate::symbolize::{Resolver, SourceTexts};
 use kvmprof_recording::file::{Account, FileError, Recording, Unobserved};
 use kvmprof_recording::without_sample;
@@ -286,13 +286,12 @@ fn texts_of_warnings(profile: &Profile, kind: Kind<'_>) -> Vec<String> {
         ));
     }
     for recording in profile.recordings() {
-        if let Some(restarts) = restarts(recording) {
-            let file = match recording.file.as_str() {
-                "" => String::new(),
-                file => format!("{file}: "),
-            };
-            warnings.push(format!("{file}{restarts}."));
-        }
+        let file = match recording.file.as_str() {
+            "" => String::new(),
+            file => format!("{file}: "),
+        };
+        let noted = [restarts(recording), pauses_in_words(recording)];
+        warnings.extend(noted.iter().flatten().map(|text| format!("{file}{text}.")));
     }
     // What is being recorded isn't cut off.
     let incompleteness = (profile.incompleteness()).filter(|_| kind != Kind::Live(None));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use kvmprof_recording::file::Account;
 use kvmprof_recording::loss_warning;
 
-use super::Profile;
+use super::{Profile, pauses_in_words};
 use crate::text::visible;
 
 /// Prints the properties of the recordings of `profile`, the accounts of their ticks, and the selection.
@@ -130,15 +130,10 @@ fn print_account(recording: &Profile, out: &mut dyn Write) -> io::Result<()> {
     for gap in contents.kernel.iter().flat_map(|kernel| &kernel.gaps) {
         writeln!(out, "{}", visible(gap))?;
     }
-    print_resets(recording, out)
-}
-
-/// The times at which the guest was restarted, if it was.
-fn print_resets(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
-    match restarts(profile) {
-        Some(text) => writeln!(out, "{text}"),
-        None => Ok(()),
+    for text in [restarts(recording), pauses_in_words(recording)] {
+        text.map_or(Ok(()), |text| writeln!(out, "{text}"))?;
     }
+    Ok(())
 }
 
 /// How often the guest of one recording was restarted, and when first; `None` if it wasn't.

@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 use super::groups::{GroupNames, Value as GroupValue};
 use super::levels::{Group, groups};
 use super::{
-    Criteria, Grouping, Levels, ModeCounts, Profile, Relatives, Selection, Share, SortBy, Thread,
-    by_label, functions, label_keys, lines, modules,
+    Criteria, Grouping, Levels, ModeCounts, Pause, Profile, Relatives, Selection, Share, SortBy,
+    Thread, by_label, functions, label_keys, lines, modules, pauses,
 };
 use crate::budget::{OutputBudget, TooMuch};
 use crate::model::{NameId, sum_modes, task_name};
@@ -40,9 +40,18 @@ fn properties(recording: &Profile) -> Value {
         "kernel": contents.kernel,
         "account": contents.account,
         "resets": contents.resets.len(),
+        "pauses": pauses(recording).iter().map(pause).collect::<Vec<_>>(),
         "complete": contents.closed.is_some(),
         "interrupted": contents.unread > 0,
         "bytes_cut_off": contents.cut_off,
+    })
+}
+
+/// In s from the recording's begin.
+fn pause(pause: &Pause) -> Value {
+    json!({
+        "begin": pause.begin.as_secs_f64(),
+        "end": pause.end.map(|end| end.as_secs_f64()),
     })
 }
 

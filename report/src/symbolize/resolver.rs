@@ -188,6 +188,7 @@ impl Resolver {
             Piece::Info(_)
             | Piece::Kernel(_)
             | Piece::Reset(_)
+            | Piece::Pause(_)
             | Piece::Samples(_)
             | Piece::Details(_)
             | Piece::Times(_)

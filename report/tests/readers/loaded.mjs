@@ -97,7 +97,7 @@ export function dataOf (samples, waits = [], looks = [], exits = [], { missed = 
   const labelled = Object.keys(labels).length > 0 ? { labels: processes.map(pid => labels[pid] ?? {}), labelled: processes.map((_, thread) => thread) } : {}
   const bins = Math.max(...rows.map(row => row.bin)) + 1
   return {
-    begin: 0, width: 1e9, bins, length: 1e9 * bins - 1, lengths: [1e9 * bins - 1], times: [{ begin: null, end: null }], restarts: [],
+    begin: 0, width: 1e9, bins, length: 1e9 * bins - 1, lengths: [1e9 * bins - 1], times: [{ begin: null, end: null }], restarts: [], pauses: [], execs: [],
     comparison: false, files: [], naming: [], hz: 1, event: null, code: [], rare: -1,
     selection: { ...NO_CRITERIA, not: NO_CRITERIA },
     processes: { recording: processes.map(() => 0), pid: processes, name: processes.map(pid => `p${pid}`) },

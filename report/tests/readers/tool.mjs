@@ -143,13 +143,26 @@ export async function chart () {
   return answer
 }
 
-// Where the restarts of the guest are, in the whole time and in a part of it.
-export async function restarts () {
+// Where the restarts of the guest are, in the whole time and in a part of it; what each lane has of pauses and other programs, and says of them, to a bin.
+export async function marks () {
   const places = async () => page.$$eval('#restarts i', marks => marks.map(mark => {
     const [at, box] = [mark.getBoundingClientRect(), element('area').getBoundingClientRect()]
     return { time: data.begin + data.width * data.bins * (at.left - box.left) / box.width, height: at.height / box.height }
   }))
   const answer = { places: await places(), titles: await page.$$eval('#times .restart', marks => marks.map(mark => mark.title)) }
+  answer.lanes = await page.evaluate(() => [...document.querySelectorAll('#lanesbox svg')].map((lane, index) => {
+    const said = Array.from({ length: data.bins }, (_, bin) => {
+      showValues(index, bin)
+      return element('values').textContent
+    })
+    const paths = kind => (lane.querySelector(kind)?.getAttribute('d').match(/M/g) ?? []).length
+    const bins = is => said.flatMap((_, bin) => is(bin) ? [data.begin + data.width * bin] : [])
+    const isPaused = bin => said[bin]?.includes('the guest was paused') ?? false
+    return {
+      name: lanes.boxes[index].name, kind: lanes.boxes[index].row.kind, pauses: paths('.paused'), execs: paths('.exec'),
+      paused: bins(bin => isPaused(bin) !== isPaused(bin - 1)), executed: bins(bin => said[bin].includes('executes /bin/<cat>'))
+    }
+  }))
   await page.evaluate(() => showSpan(0, data.bins / 3))
   answer.rest = (await places()).length
   return answer

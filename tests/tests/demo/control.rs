@@ -28,6 +28,37 @@ pub fn let_pass() {
     });
 }
 
+/// In text and JSON, with the times of the client's requests.
+#[test]
+fn a_recording_says_when_the_guest_was_paused() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recording");
+        let path = path.to_str().unwrap();
+        let mut guest = Guest::start(Boot::Demo, ["--hz", "1000", "--record", path]);
+        let mut pcs = guest.open();
+        pcs.ioctl(PROF_ALL, 0);
+        pcs.read_ticks(200);
+        guest.control("pause");
+        let_pass();
+        guest.control("resume");
+        pcs.read_ticks(200);
+        guest.control("pause");
+        guest.control("stop");
+        guest.wait();
+        let report = run(["report", "--json", path]).json();
+        let pauses = report["pauses"].as_array().unwrap();
+        let [first, last] = &pauses[..] else {
+            panic!("{pauses:?}");
+        };
+        let [begin, end] = ["begin", "end"].map(|edge| first[edge].as_f64().unwrap());
+        assert!(end - begin >= PAUSE.as_secs_f64(), "{pauses:?}");
+        assert!(last["begin"].as_f64().unwrap() > end && last["end"].is_null());
+        let words = run(["report", path]).stdout;
+        assert!(words.contains("The guest was paused 2 times"), "{words}");
+    });
+}
+
 /// Busy and halted guests, on each clock: no tick is made while they are paused, and none for that time afterwards.
 #[test]
 fn a_pause_makes_no_ticks() {

@@ -69,7 +69,7 @@ pub trait Consumer {
     /// Takes a look at the guest's tasks, whether it needs any or not.
     fn take_look(&mut self, _look: &TaskLook) {}
 
-    /// Takes a block of a recording: mappings or a file that samples refer to, which come after it.
+    /// Takes a block of a recording: of pauses, or what samples refer to, which come after it.
     fn take_block(&mut self, _block: &Arc<[u8]>) {}
 
     /// Takes a block of a recording with the time of the guest's restart. The kernel's symbols come again after it.

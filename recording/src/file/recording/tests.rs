@@ -79,13 +79,17 @@ fn a_file_damaged_anywhere_opens_up_to_there() {
 }
 
 #[test]
-fn resets_are_in_order() {
+fn resets_and_pauses_are_in_order() {
     let (mut bytes, _) = recording();
-    for time in [7, 9] {
-        bytes.extend((ResetInfo { time }).to_block().unwrap());
+    let pauses = [(6, true), (8, false)].map(|(time, paused)| PauseInfo { time, paused });
+    let resets = [7, 9].map(|time| ResetInfo { time });
+    for (pause, reset) in pauses.iter().zip(&resets) {
+        bytes.extend(pause.to_block().unwrap());
+        bytes.extend(reset.to_block().unwrap());
     }
-    let resets = read(&bytes).unwrap().resets;
-    assert_eq!(resets, [7, 9].map(|time| ResetInfo { time }));
+    let contents = read(&bytes).unwrap();
+    assert_eq!(contents.resets, resets);
+    assert_eq!(contents.pauses, pauses);
 }
 
 #[test]

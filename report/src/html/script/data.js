@@ -18,6 +18,8 @@
  * @property {number[]} lengths
  * @property {{ begin: number | null, end: number | null }[]} times
  * @property {number[]} restarts
+ * @property {{ recording: number, begin: number, end: number | null }[]} pauses
+ * @property {{ process: number, time: number, program: string }[]} execs
  * @property {boolean} comparison
  * @property {string[]} files
  * @property {string[]} naming

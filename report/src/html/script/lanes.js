@@ -151,7 +151,15 @@ function scaleOf(rows) {
   return scale || 1;
 }
 
-// A lane: an area for each kind of ticks.
+// The pauses of what a lane is of. Those of one recording of several are none of their common lanes.
+/** @type {(row: LaneRow) => PageData["pauses"]} */
+const pausesOf = ({ kind, key }) => data.pauses.filter(({ recording }) => kind === "recording" ? recording === key : data.lengths.length === 1);
+
+// When the process of a lane executed another program.
+/** @type {(row: LaneRow) => PageData["execs"]} */
+const execsOf = ({ kind, key }) => kind === "process" ? data.execs.filter(({ process }) => process === key) : [];
+
+// A lane: an area for each kind of ticks, one for the pauses of the guest, and a line where the process executed another program.
 /** @type {(row: LaneRow, scale: number) => Lane} */
 function drawLane(row, scale) {
   const [name, whole] = [LANE_NAMES[row.kind](row.key), wholeOf(row)];
@@ -166,6 +174,10 @@ function drawLane(row, scale) {
     });
   });
   const areas = paths.map((path, part) => shape("path", { class: PARTS[part], d: path })).filter((_, part) => paths[part] !== "");
+  const at = (/** @type {number} */ time) => Math.max((time - data.begin) / data.width, 0);
+  const pauses = pausesOf(row).map(({ begin, end }) => `M${at(begin)} 0H${at(end ?? data.begin + data.length)}V100H${at(begin)}z`);
+  const execs = execsOf(row).map(({ time }) => `M${at(time)} 0V100`);
+  areas.push(...Object.entries({ paused: pauses, exec: execs }).filter(([, marks]) => marks.length > 0).map(([kind, marks]) => shape("path", { class: kind, d: marks.join("") })));
   const about = { preserveAspectRatio: "none", role: "img", class: row.kind, "aria-label": `${name}: ${ticksOf(row.ticks)} over time` };
   return { name, row, whole, box: shape("svg", about, ...areas) };
 }

@@ -294,6 +294,9 @@ function showValues(index, place, event) {
   const parts = Array.from(partsOf(lane.row, bin), (ticks, part) => ({ part: PARTS[part], ticks })).filter(({ ticks }) => ticks > 0);
   const values = parts.map(({ part, ticks }) => `${part} ${ticks} (${percent(ticks, lane.whole[bin])})`);
   const when = `${shownTime(bin)} to ${shownTime(bin + 1)}`;
+  const [from, to] = [bin, bin + 1].map((edge) => data.begin + edge * data.width);
+  values.push(...execsOf(lane.row).filter(({ time }) => time >= from && time < to).map(({ program }) => `executes ${program}`));
+  if (pausesOf(lane.row).some(({ begin, end }) => begin < to && from < (end ?? Infinity))) values.push("the guest was paused");
   element("values").textContent = `${lane.name}, ${when}: ${values.join(", ") || "nothing"}`;
   if (event && event.pointerType !== "touch") showTip(event, [lane.name, when, ...values.length > 0 ? values : ["nothing"]]);
 }
