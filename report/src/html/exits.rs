@@ -74,17 +74,14 @@ impl Watcher for Exits {
         selection: &Selection,
         observer: &dyn Observer,
     ) -> Result<(), FileError> {
-        let of_vcpus = Selection {
-            time: selection.time,
-            only: Criteria {
-                vcpus: selection.only.vcpus.clone(),
-                ..Criteria::default()
-            },
-            ..Selection::default()
-        };
-        if contents.has_exits && *selection == of_vcpus {
-            exits::intervals(recording, &selection.time, observer, |interval| {
-                self.add(interval, &selection.only.vcpus);
+        let [only, not] = [&selection.only, &selection.not].map(|criteria| Criteria {
+            vcpus: criteria.vcpus.clone(),
+            ..Criteria::default()
+        });
+        let time = selection.time;
+        if contents.has_exits && *selection == (Selection { only, not, time }) {
+            exits::intervals(recording, &time, observer, |interval| {
+                self.add(interval, selection);
             })?;
         }
         Ok(())
@@ -92,11 +89,10 @@ impl Watcher for Exits {
 }
 
 impl Exits {
-    /// Adds the exits of an interval, of these vCPUs if any are given.
-    fn add(&mut self, interval: &ExitInterval, vcpus: &[u16]) {
-        let is_wanted = |one: &&OfReason| {
-            vcpus.is_empty() || vcpus.iter().any(|vcpu| u32::from(*vcpu) == one.vcpu)
-        };
+    /// Adds the exits of an interval, of the selected vCPUs.
+    fn add(&mut self, interval: &ExitInterval, selection: &Selection) {
+        let is_wanted =
+            |one: &&OfReason| u16::try_from(one.vcpu).is_ok_and(|vcpu| selection.has_vcpu(vcpu));
         let reasons = interval.counts.reasons.iter().filter(is_wanted);
         let counts = Counts {
             reasons: reasons.cloned().collect(),
@@ -263,14 +259,14 @@ mod tests {
         };
         assert_eq!(made(&exits), None);
         for number in 0..most {
-            exits.add(&interval(number as u64), &[]);
+            exits.add(&interval(number as u64), &Selection::default());
         }
         let value = made(&exits).unwrap();
         assert_eq!(
             (&value["timed"], &value["reasons"]),
             (&json!(true), &json!(["0x1e"]))
         );
-        exits.add(&interval(most as u64), &[]);
+        exits.add(&interval(most as u64), &Selection::default());
         let value = made(&exits).unwrap();
         assert_eq!(
             (&value["timed"], &value["intervals"]),
@@ -278,7 +274,14 @@ mod tests {
         );
         assert!(value.to_string().len() < 4096);
         // Those of another vCPU don't count.
-        exits.add(&interval(0), &[1]);
-        assert_eq!(made(&exits).unwrap()["rows"], value["rows"]);
+        for filter in ["only", "not"] {
+            let mut selection = Selection::default();
+            match filter {
+                "only" => selection.only.vcpus.push(1),
+                _ => selection.not.vcpus.push(0),
+            }
+            exits.add(&interval(0), &selection);
+            assert_eq!(made(&exits).unwrap()["rows"], value["rows"], "{filter}");
+        }
     }
 }
