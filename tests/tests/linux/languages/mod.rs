@@ -4,9 +4,10 @@
 mod java;
 mod javascript;
 mod python;
+mod web_server;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use kvmprof_recording::{LanguageFrame, Sample, StackEnd};
 use kvmprof_report::budget::OutputBudget;
@@ -171,8 +172,16 @@ impl Program {
 
 /// The stacks of the program, outermost function first, without the process, with their numbers of samples.
 fn stacks(run: &Run) -> Vec<(Vec<String>, u64)> {
-    let profile = Profile::from_file(&run.finished.path(&run.file("kvmprof")), &[]).unwrap();
-    let process = format!("{}-", run.program.executes);
+    stacks_of(
+        &run.finished.path(&run.file("kvmprof")),
+        run.program.executes,
+    )
+}
+
+/// The same of the processes with this name in a recording.
+fn stacks_of(recording: &Path, process: &str) -> Vec<(Vec<String>, u64)> {
+    let profile = Profile::from_file(recording, &[]).unwrap();
+    let process = format!("{process}-");
     let folded = folded(&profile, &OutputBudget::new(u64::MAX)).unwrap();
     let stacks = folded.iter().filter_map(|line| {
         let (stack, count) = line.rsplit_once(' ')?;
