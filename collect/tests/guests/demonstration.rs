@@ -14,7 +14,7 @@ use kvmprof_tests::{
 use super::parquet_ticks;
 
 /// The programs that `tests/run` installs, in front of the host's: Prometheus, and a Python that has DuckDB. In the lab there are none.
-fn path() -> OsString {
+pub fn path() -> OsString {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let own = ["target/prometheus/usr/bin", "target/receivers/bin"];
     let own: Vec<PathBuf> = own.iter().map(|folder| root.join(folder)).collect();

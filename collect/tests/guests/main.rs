@@ -10,6 +10,7 @@ mod private;
 mod reload;
 mod service;
 mod sinks;
+mod tutorial;
 
 use std::fs;
 use std::io::{Read, Write};

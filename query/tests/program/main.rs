@@ -5,6 +5,7 @@ mod answers;
 mod objects;
 mod pictures;
 mod refusals;
+mod tutorial;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -34,5 +34,6 @@ mod smoke;
 mod stalls;
 mod switches;
 mod tasks;
+mod tutorial;
 mod unwinding;
 mod vmx;

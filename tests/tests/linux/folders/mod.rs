@@ -13,7 +13,7 @@ const MEMORY: &str = "3584M";
 const LAB_MEMORY_MIB: u64 = 5120;
 
 /// Only the modules that the root needs: the whole folder would fill most of the lab's memory.
-fn modules(kernel: &Kernel) -> tempfile::TempDir {
+pub fn modules(kernel: &Kernel) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let names = ["virtio_mmio", "virtio_console", "virtiofs", "overlay"];
     for module in in_load_order(kernel, &names).unwrap() {
