@@ -257,6 +257,14 @@ for (const [words, expected] of [
   })
 }
 
+test('Lanes, marks of other times are outside', () => {
+  const data = { ...dataOf(TICKS), begin: 2e9, pauses: [{ recording: 0, begin: 1e9, end: 3e9 }, { recording: 0, begin: 4e9, end: null }],
+    execs: [{ process: 0, time: 1e9, program: 'a' }, { process: 1, time: 3e9, program: 'b' }] }
+  const marks = JSON.parse(load(data)("JSON.stringify([['process', 0], ['process', 1], ['vcpu', 0]].map(([kind, key]) => marksOf({ kind, key })))"))
+  const paused = `M-1 0H1V100H-1zM2 0H${data.bins}V100H2z`
+  assert.deepEqual(marks, ['M-1 0V100', 'M1 0V100', ''].map(exec => ({ paused, exec })))
+})
+
 test('Transform, the subtree of each frame has its ticks', () => {
   const data = dataOf(STACKS.flatMap(sample => [sample, { ...sample, pid: 8 }]))
   const ways = JSON.parse(load(data, '#group=thread')(`{

@@ -159,6 +159,14 @@ const pausesOf = ({ kind, key }) => data.pauses.filter(({ recording }) => kind =
 /** @type {(row: LaneRow) => PageData["execs"]} */
 const execsOf = ({ kind, key }) => kind === "process" ? data.execs.filter(({ process }) => process === key) : [];
 
+// The paths of a lane's marks: what is at other times than the page's is outside of it.
+/** @param {LaneRow} row */
+function marksOf(row) {
+  const at = (/** @type {number} */ time) => (time - data.begin) / data.width;
+  const pauses = pausesOf(row).map(({ begin, end }) => `M${at(begin)} 0H${end === null ? data.bins : at(end)}V100H${at(begin)}z`);
+  return { paused: pauses.join(""), exec: execsOf(row).map(({ time }) => `M${at(time)} 0V100`).join("") };
+}
+
 // A lane: an area for each kind of ticks, one for the pauses of the guest, and a line where the process executed another program.
 /** @type {(row: LaneRow, scale: number) => Lane} */
 function drawLane(row, scale) {
@@ -174,10 +182,7 @@ function drawLane(row, scale) {
     });
   });
   const areas = paths.map((path, part) => shape("path", { class: PARTS[part], d: path })).filter((_, part) => paths[part] !== "");
-  const at = (/** @type {number} */ time) => Math.max((time - data.begin) / data.width, 0);
-  const pauses = pausesOf(row).map(({ begin, end }) => `M${at(begin)} 0H${at(end ?? data.begin + data.length)}V100H${at(begin)}z`);
-  const execs = execsOf(row).map(({ time }) => `M${at(time)} 0V100`);
-  areas.push(...Object.entries({ paused: pauses, exec: execs }).filter(([, marks]) => marks.length > 0).map(([kind, marks]) => shape("path", { class: kind, d: marks.join("") })));
+  areas.push(...Object.entries(marksOf(row)).filter(([, path]) => path !== "").map(([kind, path]) => shape("path", { class: kind, d: path })));
   const about = { preserveAspectRatio: "none", role: "img", class: row.kind, "aria-label": `${name}: ${ticksOf(row.ticks)} over time` };
   return { name, row, whole, box: shape("svg", about, ...areas) };
 }
