@@ -143,8 +143,7 @@ impl Profiler {
         let time = monotonic_ns();
         if let Some(block) = (PauseInfo { time, paused }).to_block() {
             let block: Arc<[u8]> = block.into();
-            let consumers = self.consumers.iter_mut();
-            consumers.for_each(|one| one.take_block(&block));
+            self.consumers.take_block(&block);
         }
     }
 }

@@ -143,7 +143,7 @@ impl Profiler {
             for map in maps.drain(..) {
                 names.note_main_thread(map.pid, map.name, map.started);
                 if let Some(block) = processes.enter(map) {
-                    consumers.iter_mut().for_each(|one| one.take_block(&block));
+                    consumers.take_block(&block);
                 }
             }
             if let Some(sample) = &ticks.sample {
@@ -154,7 +154,7 @@ impl Profiler {
             }
         });
         for block in processes.loaded() {
-            consumers.iter_mut().for_each(|one| one.take_block(&block));
+            consumers.take_block(&block);
         }
         let mut sources = SymbolSources {
             kernel_text,

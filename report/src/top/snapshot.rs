@@ -240,7 +240,7 @@ impl Snapshot {
     pub fn stacks(&self, target: &Target) -> Vec<StackRow> {
         let mut sums: HashMap<(i32, Vec<FunctionId>), u64> = HashMap::new();
         for stack in self.stacks_of(target) {
-            let frames = self.functions_of(stack);
+            let frames: Vec<FunctionId> = self.functions_of(stack).collect();
             *sums.entry((stack.pid, frames)).or_default() += stack.ticks;
         }
         let mut rows: Vec<StackRow> = sums
@@ -267,7 +267,7 @@ impl Snapshot {
             Target::All => true,
             Target::Process(wanted) => *wanted == stack.pid,
             Target::Label(wanted) => self.label(stack) == wanted.as_deref(),
-            Target::Function(wanted) => self.functions_of(stack).contains(wanted),
+            Target::Function(wanted) => self.functions_of(stack).any(|one| one == *wanted),
         })
     }
 
@@ -293,10 +293,9 @@ impl Snapshot {
         self.profile.labels().value(stack.labels, key)
     }
 
-    fn functions_of(&self, stack: &StackSum) -> Vec<FunctionId> {
+    fn functions_of(&self, stack: &StackSum) -> impl Iterator<Item = FunctionId> {
         let frames = self.profile.frames(stack);
-        let functions = frames.map(|frame| FunctionId::new(stack.pid, &frame));
-        functions.collect()
+        frames.map(|frame| FunctionId::new(stack.pid, &frame))
     }
 }
 

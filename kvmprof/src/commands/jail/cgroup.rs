@@ -63,7 +63,8 @@ impl Cgroup {
                 "if it has processes, another jail uses it: give another name",
             )(error))?,
         }
-        parent.make(name)?;
+        let made = parent.make(name);
+        made.map_err(not_made(&parent.path.join(name)))?;
         let made = Self {
             group: parent.child(name)?,
             parent,
@@ -121,12 +122,8 @@ impl Group {
         Self::open(&self.folder, name, self.path.join(name))
     }
 
-    fn make(&self, name: &OsStr) -> Result<(), JailError> {
-        let made = mkdirat(&self.folder, name, Mode::from_raw_mode(0o755));
-        made.map_err(failed(
-            "cannot make the control group",
-            &self.path.join(name),
-        ))
+    fn make(&self, name: &OsStr) -> Result<(), Errno> {
+        mkdirat(&self.folder, name, Mode::from_raw_mode(0o755))
     }
 
     fn remove(&self, name: &OsStr) -> Result<(), Errno> {
@@ -157,6 +154,10 @@ impl Group {
     }
 }
 
+fn not_made(path: &Path) -> impl FnOnce(Errno) -> JailError + '_ {
+    failed("cannot make the control group", path)
+}
+
 /// Opens the group at the end of these names, in which the jail's is made. Makes what is missing on the way, and enables
 /// the controllers.
 fn parent(names: &[&OsStr]) -> anyhow::Result<Group> {
@@ -176,13 +177,11 @@ fn parent(names: &[&OsStr]) -> anyhow::Result<Group> {
     }
     group.enable_controllers()?;
     for name in names {
-        group = match group.child(name) {
-            Ok(child) => child,
-            Err(_) => {
-                group.make(name)?;
-                group.child(name)?
-            }
-        };
+        match group.make(name) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => Err(not_made(&group.path.join(name))(error))?,
+        }
+        group = group.child(name)?;
         group.enable_controllers()?;
     }
     Ok(group)

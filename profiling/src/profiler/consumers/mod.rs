@@ -451,6 +451,11 @@ impl Consumers {
         }
     }
 
+    /// Hands a block of a recording to each of them.
+    pub fn take_block(&mut self, block: &Arc<[u8]>) {
+        self.iter_mut().for_each(|one| one.take_block(block));
+    }
+
     /// Adds a consumer.
     pub fn add(&mut self, consumer: Box<dyn Consumer>) {
         self.list.push(consumer);
