@@ -1,6 +1,6 @@
 //! Uses the page as a tool in a browser: its window, the call tree, the timeline, chips, and what is found.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
 use crate::shared::pages::{FEW, USUAL, count, row};
@@ -185,10 +185,32 @@ fn stacks_are_transformed() {
     assert_eq!(totals("merged"), totals("all"));
     assert_eq!(functions("merged").len() + 1, functions("all").len());
     assert_eq!(said["undone"], *all);
-    assert!(
-        used.text("command")
-            .ends_with("# without the other filters")
-    );
+    for step in [
+        "merged",
+        "focused",
+        "dropped",
+        "subtree",
+        "callees",
+        "within",
+        "collapsed",
+    ] {
+        let command = said[step]["command"].as_str().unwrap();
+        let printed = used.printed(command);
+        assert_eq!(said[step]["total"], printed["samples"], "{command}");
+        let rows = printed["functions"].as_array().unwrap().iter();
+        let printed = rows.map(|row| {
+            let text = |name: &str| {
+                row[name]
+                    .as_str()
+                    .map_or(row[name].to_string(), str::to_owned)
+            };
+            ["name", "self", "total"].map(text)
+        });
+        let shown = functions(step).into_iter();
+        let shown = shown.map(|row| [0, 1, 3].map(|column: usize| row[column].clone()));
+        let [printed, shown]: [BTreeSet<[String; 3]>; 2] = [printed.collect(), shown.collect()];
+        assert_eq!(printed, shown, "{command}");
+    }
     // On it, and without it.
     assert_eq!(said["focused"]["total"], *with_it);
     let outermost = said["outermost"].as_array().unwrap();

@@ -20,6 +20,13 @@ fn an_empty_selection_is_an_error() {
         &["--tid", "9999"],
         &["--module", "none"],
         &["--not", "mode=user,kernel,interrupt,idle"],
+        &["--transform", "focus=nothing"],
+        &[
+            "--transform",
+            "merge=copy_page",
+            "--transform",
+            "focus=copy_page",
+        ],
     ] {
         for command in [
             &["report", "before"][..],
@@ -149,6 +156,85 @@ fn filters_hold_for_every_output() {
     );
 }
 
+/// The same frames are gone from each; perf makes its own.
+#[test]
+fn transforms_hold_for_every_output() {
+    let folder = Folder::new();
+    let options = [
+        "--comm=worker",
+        "--grep=^copy_",
+        "--transform=merge=ksys_read",
+        "--transform=focus=entry_SYSCALL_64",
+    ];
+    let run = |words: &[&str]| folder.run(&[words, &options].concat());
+    let folded = run(&["export", "--format", "folded", "before"]);
+    assert_eq!(
+        folded.stdout,
+        "worker-7;entry_SYSCALL_64_[k];copy_page_[k] 20\n"
+    );
+    for words in [
+        &["report", "--tree", "before"][..],
+        &["report", "--by", "vcpu,function", "before"],
+        &["flamegraph", "before", "-o", "-"],
+        &["html", "before", "-o", "-"],
+        &["export", "--format", "perf-script", "before"],
+        &["export", "--format", "speedscope", "before"],
+        &["export", "--format", "firefox", "before"],
+        &["export", "--format", "callgrind", "before"],
+        &["diff", "before", "after", "--sort", "total"],
+    ] {
+        let ran = run(words);
+        ran.assert_success();
+        assert!(
+            ran.stdout.contains("copy_page"),
+            "{words:?}: {}",
+            ran.stdout
+        );
+        assert!(
+            !ran.stdout
+                .replace("merge=ksys_read", "")
+                .contains("ksys_read"),
+            "{words:?}: {}",
+            ran.stdout
+        );
+    }
+    let refused = run(&["export", "--format", "perf-data", "before", "-o", "out"]);
+    refused.assert_refused(FAILURE, &["leave --transform out"]);
+    let collapsed = folder.run(&[
+        "export",
+        "--format",
+        "folded",
+        "before",
+        "--pid=7",
+        "--transform=collapse-module=[kernel]",
+    ]);
+    let stacks: Vec<&str> = collapsed.stdout.lines().collect();
+    assert!(
+        stacks.iter().any(|stack| stack.contains(";[kernel]_[k] ")),
+        "{stacks:?}"
+    );
+    assert!(
+        stacks
+            .iter()
+            .all(|stack| stack.matches("_[k]").count() <= 1),
+        "{stacks:?}"
+    );
+    // Ticks of which no frame is left are there.
+    let samples = |words: &[&str]| {
+        let ran = folder.run(&[&["report", "--json", "before"], words].concat());
+        let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+        report["samples"].as_u64().unwrap()
+    };
+    let modules = ["[kernel]", "app", "[user]"].map(|module| {
+        [
+            format!("--transform=collapse-module={module}"),
+            format!("--transform=merge={module}"),
+        ]
+    });
+    let nothing: Vec<&str> = modules.iter().flatten().map(String::as_str).collect();
+    assert_eq!(samples(&nothing), samples(&[]));
+}
+
 #[test]
 fn wrong_filters_list_the_choices() {
     let folder = Folder::new();
@@ -165,6 +251,11 @@ fn wrong_filters_list_the_choices() {
         (["--grep", ""], &["--grep", "such as"]),
         (["--not", "7"], &["--not", "mode=idle", "label, module"]),
         (["--not", "mode=halted"], &["--not", "no mode", "interrupt"]),
+        (
+            ["--transform", "merge"],
+            &["such as merge=memcpy", "collapse-module"],
+        ),
+        (["--transform", "drop=main"], &["such as merge=memcpy"]),
         (["--vcpu", "-1"], &["--vcpu"]),
         (["--vcpu", "70000"], &["--vcpu", "70000"]),
         (["--time", "1"], &["--time", "1.5:4"]),

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use clap::ValueEnum;
@@ -116,7 +116,12 @@ fn exports_are_well_formed_and_nothing_acts_on_a_terminal() {
     for format in Format::value_variants() {
         let name = format.to_possible_value().unwrap().get_name().to_owned();
         let words = ["export", FILES[0], "--format", &name, "--output"];
-        scene.run(&[words.as_slice(), &["exported"]].concat());
+        let ran = on_terminal(&mut scene.command(&[words.as_slice(), &["exported"]].concat()));
+        let next = format.reading_command(Path::new("exported"));
+        assert!(
+            ran.stdout.contains(&next) || ran.stderr.contains(&next),
+            "{ran:?}"
+        );
         assert!(scene.path("exported").metadata().unwrap().len() > 0);
         let ran = on_terminal(&mut scene.command(&[words.as_slice(), &["-"]].concat()));
         assert_harmless(&words, &ran.stdout);

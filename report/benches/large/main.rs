@@ -211,7 +211,7 @@ fn perf(data: &Path) -> Result<Option<ProcessCost>> {
         println!("no perf to compare with: apt-get install linux-perf");
         return Ok(None);
     }
-    let reading = Format::PerfData.reading_command(data).unwrap_or_default();
+    let reading = Format::PerfData.reading_command(data);
     let mut words = reading.split(' ');
     let mut command = Command::new(words.next().unwrap_or("perf"));
     command

@@ -18,6 +18,9 @@ pub enum ExportError {
     /// The format has several files, which can't be written as one stream.
     #[error("This format needs a file: name it with --output")]
     NeedsFile,
+    /// The format has addresses, of which its reader makes stacks.
+    #[error("perf makes stacks of the addresses that were recorded: leave --transform out")]
+    Transformed,
     /// The format's numbers have too few bits for this recording.
     #[error(
         "The recording has more different {0} than the format can number: choose processes with --pid"

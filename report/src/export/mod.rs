@@ -79,9 +79,16 @@ impl Format {
         self.write(source, &mut BufWriter::new(create_in_place(path)?))
     }
 
-    /// The command that reads the file at `path`, if that needs more than the file's name.
-    pub fn reading_command(self, path: &Path) -> Option<String> {
-        (self == Self::PerfData).then(|| perf_data::reading_command(path))
+    /// A command that shows the file at `path`.
+    pub fn reading_command(self, path: &Path) -> String {
+        let program = match self {
+            Self::PerfData => return perf_data::reading_command(path),
+            Self::Folded | Self::PerfScript | Self::Speedscope => "speedscope",
+            Self::Pprof => "go tool pprof",
+            Self::Firefox => "samply load",
+            Self::Callgrind => "callgrind_annotate",
+        };
+        format!("{program} {}", perf_data::word(path))
     }
 }
 

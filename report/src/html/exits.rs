@@ -79,7 +79,13 @@ impl Watcher for Exits {
             ..Criteria::default()
         });
         let time = selection.time;
-        if contents.has_exits && *selection == (Selection { only, not, time }) {
+        let of_exits = Selection {
+            only,
+            not,
+            time,
+            transforms: Vec::new(),
+        };
+        if contents.has_exits && *selection == of_exits {
             exits::intervals(recording, &time, observer, |interval| {
                 self.add(interval, selection);
             })?;

@@ -402,13 +402,22 @@ impl Code {
 
     /// The frames of the stack `node`, innermost first.
     pub fn frames(&self, node: NodeId) -> impl Iterator<Item = Frame<'_>> {
+        let numbers = self.frame_numbers(node);
+        numbers.map(|number| self.frame(&self.frames[number as usize]))
+    }
+
+    /// The numbers of the same frames.
+    pub(super) fn frame_numbers(&self, node: NodeId) -> impl Iterator<Item = u32> {
         let nodes = std::iter::successors(self.node(node), |node| self.node(node.caller));
         nodes.flat_map(|node| {
-            let begin = self.places[node.place.0 as usize] as usize;
-            let end = self.places[node.place.0 as usize + 1] as usize;
-            let own = self.frames[begin..end].iter();
-            own.map(|own| self.frame(own))
+            let place = node.place.0 as usize;
+            self.places[place]..self.places[place + 1]
         })
+    }
+
+    /// The frame with this number.
+    pub(super) fn placed(&self, number: u32) -> PlacedFunction {
+        self.frames[number as usize]
     }
 
     fn frame(&self, own: &PlacedFunction) -> Frame<'_> {

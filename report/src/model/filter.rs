@@ -7,6 +7,7 @@ use kvmprof_recording::{IDLE_PID, Mode, Sample, Ticks};
 
 use super::code::{Code, NodeId};
 use super::namer::Namer;
+use super::transform::{Transformer, keep_halted};
 use super::{Criteria, HALTED, HALTED_MODULE, Label, Pattern, Selection, Stack, StackCounts};
 use crate::symbolize::Resolver;
 
@@ -117,6 +118,7 @@ fn is_idle_wanted(selection: &Selection) -> bool {
         && !not.modes.contains(&Mode::Idle)
         && !not.modules.iter().any(is_module)
         && !not.greps.iter().any(matches)
+        && keep_halted(&selection.transforms)
 }
 
 /// Decides by labels and stacks, and knows the results so far.
@@ -127,6 +129,7 @@ pub struct StackFilter<'a> {
     stacks: Vec<Option<bool>>,
     only: Vec<NameFilter<'a>>,
     not: Vec<NameFilter<'a>>,
+    transformer: Transformer<'a>,
 }
 
 /// A pattern, and whether names match it, by their numbers.
@@ -157,13 +160,14 @@ impl<'a> NameFilter<'a> {
 impl<'a> StackFilter<'a> {
     /// The filter for `selection`, if it has any of this; `resolver` names the frames.
     pub fn new(selection: &'a Selection, resolver: &'a Resolver) -> Option<Self> {
-        let is_needed = selection.only.are_of_stacks() || selection.not.are_of_stacks();
+        let is_needed = selection.is_of_stacks();
         is_needed.then(|| Self {
             selection,
             namer: Namer::new(resolver, None),
             stacks: Vec::new(),
             only: NameFilter::all(&selection.only),
             not: NameFilter::all(&selection.not),
+            transformer: Transformer::new(&selection.transforms),
         })
     }
 
@@ -206,6 +210,7 @@ impl<'a> StackFilter<'a> {
             && (not.modules.is_empty() || !has_any(&not.modules))
             && self.only.iter_mut().all(|names| names.is_on(code, node))
             && !self.not.iter_mut().any(|names| names.is_on(code, node))
+            && self.transformer.keeps(code, node)
     }
 }
 

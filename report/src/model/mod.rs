@@ -18,6 +18,7 @@ mod selector;
 mod stacks;
 mod sums;
 pub(crate) mod timeline;
+mod transform;
 mod weight;
 
 pub use crate::table::Table;
@@ -43,6 +44,7 @@ pub use selector::{Selector, Spread};
 pub use stacks::{Stack, StackCounts};
 pub use sums::VcpuTicks;
 pub(crate) use sums::{Limits, Sums, task_name};
+pub use transform::{NotATransform, Transform, TransformKind};
 pub use weight::{Quantity, Weight};
 
 /// The function of halted vCPUs.

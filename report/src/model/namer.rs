@@ -50,6 +50,11 @@ impl<'a> Namer<'a> {
         &self.code
     }
 
+    /// The same, for more stacks of it.
+    pub(super) fn code_mut(&mut self) -> &mut Code {
+        &mut self.code
+    }
+
     /// All that has been named.
     pub fn into_code(self) -> Code {
         self.code

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::Criteria;
+use super::{Criteria, Transform};
 use crate::text::visible;
 
 /// The selected part of recordings.
@@ -16,6 +16,8 @@ pub struct Selection {
     pub not: Criteria,
     /// The selected time.
     pub time: TimeRange,
+    /// What is shown of the stacks, one after the other.
+    pub transforms: Vec<Transform>,
 }
 
 /// A label that processes have to have.
@@ -158,12 +160,22 @@ impl Selection {
         let only = self.only.options().into_iter();
         let only = only.map(|(kind, value)| (format!("--{kind}"), value));
         let not = self.not.options().into_iter();
-        only.chain(not.map(|(kind, value)| ("--not".to_owned(), format!("{kind}={value}"))))
+        let not = not.map(|(kind, value)| ("--not".to_owned(), format!("{kind}={value}")));
+        let transforms = self.transforms.iter();
+        let transforms =
+            transforms.map(|transform| ("--transform".to_owned(), transform.to_string()));
+        only.chain(not).chain(transforms)
+    }
+
+    /// Whether it selects samples by their stacks or labels.
+    pub(super) fn is_of_stacks(&self) -> bool {
+        let drops = self.transforms.iter().any(Transform::drops_stacks);
+        drops || self.only.are_of_stacks() || self.not.are_of_stacks()
     }
 
     /// Whether it selects samples by more than their time and vCPU.
     pub fn is_of_samples(&self) -> bool {
-        self.only.are_of_samples() || self.not.are_of_samples()
+        self.is_of_stacks() || self.only.are_of_samples() || self.not.are_of_samples()
     }
 
     /// Whether it leaves out times or vCPUs, with all of their ticks.

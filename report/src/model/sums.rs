@@ -10,6 +10,7 @@ use kvmprof_recording::{COMM_LENGTH, IDLE_PID, Mode, Sample, Ticks};
 use super::modes::{ModeCounts, add_modes, sum_modes};
 use super::namer::Namer;
 use super::names::ProcessNames;
+use super::transform::Transformer;
 use super::{Process, Profile, Selection, Stack, StackCounts, StackSum, Table, Thread};
 use crate::symbolize::{LabelSet, ProcessState, Resolver};
 
@@ -273,14 +274,20 @@ impl Sums {
     ) -> Profile {
         let mut namer = Namer::new(&resolver, contents.kernel.as_ref());
         namer.prepare(&self.stacks, observer);
+        let mut transformer = Transformer::new(&selection.transforms);
         let stacks = self.stacks.iter();
-        let stacks = stacks.map(|(pid, stack, ticks)| StackSum {
-            pid,
-            node: namer.node(stack),
-            mode: stack.mode,
-            labels: stack.labels,
-            is_cut_short: stack.is_cut_short(),
-            ticks,
+        let stacks = stacks.map(|(pid, stack, ticks)| {
+            let recorded = (namer.node(stack), stack.is_cut_short());
+            let shown = transformer.apply(namer.code_mut(), recorded);
+            let (node, is_cut_short) = shown.unwrap_or(recorded);
+            StackSum {
+                pid,
+                node,
+                mode: stack.mode,
+                labels: stack.labels,
+                is_cut_short,
+                ticks,
+            }
         });
         let stacks = stacks.collect();
         let code = namer.into_code();

@@ -7,7 +7,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use kvmprof_recording::{Mode, parse_pid};
 
 use super::{Pattern, Selection, TimeRange};
-use crate::model::{Criteria, Label};
+use crate::model::{Criteria, Label, Transform};
 
 /// The options that select a part of a recording. All of them have to match.
 #[derive(Clone, Debug, Default, Args)]
@@ -44,6 +44,14 @@ pub struct SelectionArguments {
     /// All but what has this: one of the filters above, such as mode=idle or module=libc.so.6; can be given more than once
     #[arg(long, value_name = "FILTER=VALUE")]
     pub not: Vec<Criteria>,
+    /// Show other frames than were recorded, such as merge=memcpy (more than once, in this order): the page's transforms
+    ///
+    /// focus=FUNCTION: its callers are left out, and stacks without it. subtree=FUNCTION;FUNCTION: the same, for the calls along this way from the outermost
+    /// frame. merge=FUNCTION: what it calls is called by its callers, and its own ticks are theirs. collapse=FUNCTION: ticks of what it calls are its own.
+    /// recursion=FUNCTION: what is between its outermost and its innermost call is left out. focus-module=NAME: functions of other modules are left out.
+    /// collapse-module=NAME: functions of it that call each other are one. Filters go by what was recorded.
+    #[arg(long, value_name = "KIND=NAME")]
+    pub transform: Vec<Transform>,
     /// Only this time, in seconds from the recording's start; either end can be left out [default: all of it]
     #[arg(long, value_name = "A:B")]
     pub time: Vec<TimeRange>,
@@ -96,6 +104,7 @@ impl SelectionArguments {
         Selection {
             only,
             not,
+            transforms: self.transform.clone(),
             ..Selection::default()
         }
     }
@@ -141,7 +150,7 @@ mod tests {
     fn printed_arguments_round_trip() {
         let words = "--pid=-1,7;--tid=8;--comm=a b;--comm=c;--vcpu=0;--mode=kernel,idle;\
                      --label=user=0;--label=container=a=b;--module=[kernel];--grep=^x;--grep=y$;\
-                     --not=pid=9;--not=mode=user;--not=pid=10;--time=1.5:";
+                     --not=pid=9;--not=mode=user;--not=pid=10;--transform=subtree=a=b.c;--transform=merge=a;--time=1.5:";
         let arguments = parse(&words.split(';').collect::<Vec<_>>());
         let words = arguments.words();
         let again = words.iter().filter_map(|word| word.to_str());
@@ -154,7 +163,8 @@ mod tests {
         assert_eq!(selection.only.labels[1].value, "a=b");
         assert_eq!(selection.only.greps.len(), 2);
         assert_eq!(selection.not.pids, [9, 10]);
-        let given = "--pid --tid --comm --vcpu --mode --label --module --grep --not --time";
+        let given =
+            "--pid --tid --comm --vcpu --mode --label --module --grep --not --transform --time";
         assert_eq!(arguments.given().join(" "), given);
         assert!(parse(&["--time=:"]).given().is_empty());
         let two = parse(&["--time=1:2", "--time=3:4"]);

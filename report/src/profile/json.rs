@@ -166,14 +166,16 @@ fn thread_identity(profile: &Profile, recording: usize, thread: &Thread) -> Valu
 
 /// The selection without the time. Lists that are empty select all, or leave out nothing.
 pub fn selection_document(selection: &Selection) -> Value {
-    let not = json!({ "not": criteria(&selection.not) });
-    with(criteria(&selection.only), not)
+    let more =
+        json!({ "not": criteria(&selection.not), "transforms": texts(&selection.transforms) });
+    with(criteria(&selection.only), more)
+}
+
+fn texts<T: ToString>(all: &[T]) -> Vec<String> {
+    all.iter().map(ToString::to_string).collect()
 }
 
 fn criteria(criteria: &Criteria) -> Value {
-    fn texts<T: ToString>(all: &[T]) -> Vec<String> {
-        all.iter().map(ToString::to_string).collect()
-    }
     json!({
         "pids": criteria.pids,
         "tids": criteria.tids,

@@ -19,7 +19,7 @@ mod tree;
 pub use crate::model::{
     Criteria, DifferentTicks, Label, ModeCounts, NotAPattern, NotATimeRange, Pattern, Process,
     ProcessNames, Profile, Quantity, Selected, Selection, Selector, Spread, StackSum, Thread,
-    ThreadCounts, ThreadSamples, TimeRange, VcpuTicks, Watcher, Weight,
+    ThreadCounts, ThreadSamples, TimeRange, Transform, VcpuTicks, Watcher, Weight,
 };
 pub use crate::symbolize::Symbols;
 pub use accounts::print as print_accounts;

@@ -1,12 +1,15 @@
 //! Each format is well-formed for any names and numbers that a guest puts into a recording.
 
+use std::path::Path;
+
 use clap::ValueEnum;
-use kvmprof_recording::file::RecordingInfo;
+use kvmprof_recording::file::{Recording, RecordingInfo, Unobserved};
 use kvmprof_recording::{Mode, Sample, StackEnd, StackSummary, Ticks};
 use kvmprof_report::export::{Format, Source};
+use kvmprof_report::profile::Selection;
+use kvmprof_report::symbolize::Resolver;
 use proptest::prelude::*;
 
-use super::export;
 use super::recording::{info, write};
 
 /// Numbers, often extreme ones.
@@ -69,6 +72,36 @@ fn ticks() -> impl Strategy<Value = (Ticks, Vec<u64>)> {
     })
 }
 
+/// What leaves all samples, but maybe none of their frames.
+fn transform() -> impl Strategy<Value = String> {
+    prop::sample::select(vec![
+        "collapse-module=[kernel]",
+        "collapse-module=[user]",
+        "collapse-module=[host]",
+        "merge=[kernel]",
+        "merge=[user]",
+        "merge=[host]",
+        "merge=0xffffffff81000742",
+        "collapse=0x1",
+        "recursion=0x0",
+    ])
+    .prop_map(str::to_owned)
+}
+
+/// The recording at `path` with these `transforms`.
+fn transformed(path: &Path, transforms: &[String]) -> Source {
+    let recording = Recording::open(path).unwrap();
+    let resolver = Resolver::from_contents(&recording.contents().unwrap());
+    let selection = Selection {
+        transforms: transforms
+            .iter()
+            .map(|text| text.parse().unwrap())
+            .collect(),
+        ..Selection::default()
+    };
+    Source::read(recording, selection, resolver, None, &Unobserved).unwrap()
+}
+
 proptest! {
     #[test]
     fn every_format_takes_any_recording(
@@ -76,6 +109,7 @@ proptest! {
         hz in prop_oneof![Just(0_u32), Just(100), Just(u32::MAX)],
         event in prop::option::of(prop::sample::select(vec!["exits:1", "mmio:10000000", "guest-time:1ms", "halt:3"])),
         began in number(),
+        transforms in prop::collection::vec(transform(), 0..4),
     ) {
         let info = RecordingInfo {
             hz,
@@ -92,7 +126,8 @@ proptest! {
                 prop_assert!(format.write(&source, &mut Vec::new()).is_err());
                 continue;
             }
-            let out = export(&path, &[], *format);
+            let mut out = Vec::new();
+            format.write(&transformed(&path, &transforms), &mut out).unwrap();
             if matches!(format, Format::Firefox | Format::Speedscope) {
                 serde_json::from_slice::<serde_json::Value>(&out).unwrap();
             }

@@ -4,7 +4,7 @@ import vm from 'node:vm'
 
 const folder = new URL('../../src/html/script/', import.meta.url)
 // In the order in which page.rs has them.
-const FILES = ['data.js', 'state.js', 'transforms.js', 'sums.js', 'change.js', 'tree.js', 'waits.js', 'exits.js', 'flames.js', 'chart.js', 'details.js', 'views.js', 'lanes.js', 'newer.js']
+const FILES = ['data.js', 'state.js', 'transforms.js', 'sums.js', 'change.js', 'tree.js', 'waits.js', 'exits.js', 'flames.js', 'chart.js', 'details.js', 'views.js', 'lanes.js', 'filters.js', 'newer.js']
 export const MODES = ['user', 'kernel', 'interrupt', 'idle']
 
 const NO_CRITERIA = { pids: [], tids: [], comms: [], vcpus: [], modes: [], labels: [], modules: [], greps: [] }
@@ -99,7 +99,7 @@ export function dataOf (samples, waits = [], looks = [], exits = [], { missed = 
   return {
     begin: 0, width: 1e9, bins, length: 1e9 * bins - 1, lengths: [1e9 * bins - 1], times: [{ begin: null, end: null }], restarts: [], pauses: [], execs: [],
     comparison: false, files: [], naming: [], hz: 1, event: null, code: [], rare: -1,
-    selection: { ...NO_CRITERIA, not: NO_CRITERIA },
+    selection: { ...NO_CRITERIA, not: NO_CRITERIA, transforms: [] },
     processes: { recording: processes.map(() => 0), pid: processes, name: processes.map(pid => `p${pid}`) },
     threads: { recording: processes.map(() => 0), pid: processes, tid: processes, name: processes.map(pid => `p${pid}`) },
     modules: { name: modules, build: modules.map(() => '') },
@@ -125,7 +125,7 @@ export function readNewer (script, data) {
 export function load (data, hash = '') {
   const elements = { data: { textContent: JSON.stringify(data) }, svg: {} }
   const context = vm.createContext({
-    document: { getElementById: id => elements[id] }, location: { hash }, URLSearchParams, atob
+    document: { getElementById: id => elements[id] }, location: { hash }, URLSearchParams, TextEncoder, atob
   })
   const files = FILES.map(name => fs.readFileSync(new URL(name, folder), 'utf8'))
   vm.runInContext(`"use strict";\n${files.join('\n')}\nlet sums = null; let waited = null; let exited = null;\n${SUM_UP}`, context)

@@ -1,5 +1,6 @@
 // Tests of the page's script without a browser: transforms, filters and totals.
 import assert from 'node:assert/strict'
+import fs from 'node:fs'
 import { test } from 'node:test'
 import { MODES, dataOf, load, readNewer } from './loaded.mjs'
 
@@ -12,50 +13,49 @@ const shown = script => JSON.parse(script(`JSON.stringify(sums.stacks.map(({ nod
   return frames.join(' ') + ' ' + ticks
 }).sort())`))
 
-const STACKS = [
-  ['main@app eval@app eval@app read@libc', 4],
-  ['main@app eval@app parse@app eval@app', 2],
-  ['main@app read@libc copy@libc enter@[kernel]', 3],
-  ['main@app eval@app', 1]
-].map(([stack, ticks]) => ({ stack, ticks }))
+// Those that the program's transforms have, too: functions are written by their names alone there.
+const { stacks, cases } = JSON.parse(fs.readFileSync(new URL('../data/transforms.json', import.meta.url)))
+const STACKS = stacks.map(([stack, ticks]) => ({ stack, ticks }))
 
-for (const [name, transforms, expected] of [
-  ['none', [], ['main eval 1', 'main eval eval read 4', 'main eval parse eval 2', 'main read copy enter 3']],
-  ['merge: callers inherit ticks', ['merge:eval|app|u'], ['main 1', 'main parse 2', 'main read 4', 'main read copy enter 3']],
-  ['merge: nothing is left', ['merge:main|app|u', 'merge:eval|app|u'], [' 1', 'parse 2', 'read 4', 'read copy enter 3']],
-  ['focus: callers and other stacks are gone', ['focus:eval|app|u'], ['eval 1', 'eval eval read 4', 'eval parse eval 2']],
-  ['subtree: callers and stacks of other ways are gone', ['subtree:0.1'], ['eval 1', 'eval eval read 4', 'eval parse eval 2']],
-  ['subtree: recursion is a part of the way', ['subtree:0.1.1'], ['eval read 4']],
-  ['subtree: of what another one has made', ['merge:main|app|u', 'subtree:2'], ['read copy enter 3']],
-  ['ways that there are none of', ['subtree:1'], []], ['a way of nothing', ['subtree:'], []],
-  ['callees are a part', ['leaf:eval|app|u'], ['main eval 7', 'main read copy enter 3']],
-  ['recursion: the outermost call is left', ['recursion:eval|app|u'], ['main eval 3', 'main eval read 4', 'main read copy enter 3']],
-  ['module: neighbours are one frame', ['module:libc'], ['main eval 1', 'main eval eval libc 4', 'main eval parse eval 2', 'main libc enter 3']],
-  ['module: what it calls through others stays', ['module:app'], ['app 3', 'app read 4', 'app read copy enter 3']],
-  ['within: functions of other modules and other stacks are gone', ['within:libc'], ['read 4', 'read copy 3']],
-  ['within: callees of other modules are a part of what calls them', ['within:app'], ['main 3', 'main eval 1', 'main eval eval 4', 'main eval parse eval 2']],
-  ['one after the other', ['module:libc', 'focus:libc|libc|u'], ['libc 4', 'libc enter 3']],
-  ['one that the first one has removed', ['merge:eval|app|u', 'focus:eval|app|u'], []],
-  ['functions that there are none of', ['merge:other|app|u', 'leaf:other|app|u', 'recursion:x|y|k', 'module:other', 'no such:main|app|u', 'merge'], ['main eval 1', 'main eval eval read 4', 'main eval parse eval 2', 'main read copy enter 3']],
-  ['a focus that there is none of', ['focus:other|app|u'], []]
-]) {
+// A transform as the page has it.
+function onPage (text, script) {
+  const [kind, value] = text.split(/=(.*)/)
+  const numberOf = name => script('functions.name').indexOf(name)
+  if (kind === 'subtree') return `${kind}:${value.split(';').map(numberOf).join('.')}`
+  if (kind.endsWith('-module')) return `${kind}:${value}`
+  return `${kind}:${numberOf(value) < 0 ? `${value}|app|u` : script(`keyOf(${numberOf(value)})`)}`
+}
+
+for (const { name, of = STACKS, transforms, expected } of cases) {
   test(`Transform, ${name}`, () => {
-    const script = load(dataOf(STACKS), hashOf(transforms.map(one => ['transform', one])))
+    const data = dataOf(of === STACKS ? of : of.map(([stack, ticks]) => ({ stack, ticks })))
+    const page = transforms.map(one => onPage(one, load(data)))
+    const script = load(data, hashOf(page.map(one => ['transform', one])))
     assert.deepEqual(shown(script), expected)
     assert.equal(script('sums.total'), expected.reduce((sum, stack) => sum + Number(stack.split(' ').at(-1)), 0))
   })
 }
 
-test('Transform, what is missing or inlined stays so, or goes with what it was inlined into', () => {
-  const data = dataOf([{ stack: '~outer@app call@app -inner@app -most@app', ticks: 2 }])
-  for (const [transform, expected] of [
-    ['merge:outer|app|u', '~call -inner -most 2'], ['merge:call|app|u', '~outer inner -most 2'],
-    ['merge:inner|app|u', '~outer call -most 2'], ['focus:inner|app|u', 'inner -most 2'], ['module:app', '~app 2']
-  ]) assert.deepEqual(shown(load(data, hashOf({ transform }))), [expected], transform)
+test('Transform, what there is none of, and what is called as a module that has become a function', () => {
+  const all = shown(load(dataOf(STACKS)))
+  const of = transforms => shown(load(dataOf(STACKS), hashOf(transforms.map(one => ['transform', one]))))
+  assert.deepEqual(of(['merge:other|app|u', 'collapse:other|app|u', 'recursion:x|y|k', 'collapse-module:other', 'no such:main|app|u', 'merge']), all)
+  assert.deepEqual(of(['collapse-module:libc', 'focus:libc|libc|u']), ['libc 4', 'libc enter 3'])
+  assert.deepEqual(of(['subtree:']), [])
+})
+
+test('Transform, the command has what it knows by name', () => {
+  const data = dataOf([...STACKS, { stack: 'same@app one@libc' }, { stack: 'same@libc' }])
+  const options = transforms => load(data, hashOf(transforms.map(one => ['transform', one])))('(({ options, others }) => [...options, others])(optionsOfFilters(data.selection, []))')
+  const known = ['merge:eval|app|u', 'subtree:0.1', 'focus-module:libc', 'collapse-module:[kernel]', 'recursion:main|app|u', 'collapse:read|libc|u', 'focus:copy|[kernel]|k']
+  for (const one of known.slice(0, 6)) assert.equal(options([one]).at(-1), false, one)
+  assert.deepEqual([...options(known.slice(0, 4))],
+    ['--transform merge=eval', "--transform 'subtree=main;eval'", '--transform focus-module=libc', "--transform 'collapse-module=[kernel]'", false])
+  for (const one of ['merge:same|app|u', 'merge:other|app|u', 'no such:main|app|u', 'collapse-module:[none]', 'subtree:']) assert.deepEqual([...options([one])], [true], one)
 })
 
 test('Transform, all trees and tables have all ticks', () => {
-  for (const transform of ['merge:main|app|u', 'merge:eval|app|u', 'leaf:main|app|u', 'recursion:eval|app|u', 'module:libc']) {
+  for (const transform of ['merge:main|app|u', 'merge:eval|app|u', 'collapse:main|app|u', 'recursion:eval|app|u', 'collapse-module:libc']) {
     const script = load(dataOf(STACKS), hashOf({ transform }))
     for (const tree of ['callTree', 'invertedTree']) assert.equal(script(`${tree}(sums).ticks`), 10, `${transform} ${tree}`)
     const own = script('sumFunctions(sums.stacks, fn => fn).reduce((sum, row) => sum + row.own, 0)')
@@ -162,7 +162,7 @@ const LATER = [
   ...TICKS, { stack: 'main@app read@libc copy@[kernel]', pid: 7, mode: 'kernel', bin: 5, vcpu: 2, ticks: 4 }
 ]
 
-for (const words of [{}, { transform: 'module:libc' }, { transform: 'merge:read|libc|u' }, { only: 'copy|[kernel]|k' }, { pid: '7' }, { not: 'module:app', idle: '1' }]) {
+for (const words of [{}, { transform: 'collapse-module:libc' }, { transform: 'merge:read|libc|u' }, { only: 'copy|[kernel]|k' }, { pid: '7' }, { not: 'module:app', idle: '1' }]) {
   test(`Newer data, ${JSON.stringify(words)}: the sums are theirs, and what there was keeps its numbers`, () => {
     const [script, other] = [load(dataOf(TICKS, WAITS, LOOKS), hashOf(words)), load(dataOf(LATER, WAITS, LOOKS), hashOf(words))]
     const numbers = 'JSON.stringify([functions.name, modules.name, processes.pid, threads.tid, [...moduleFunctions]])'
@@ -223,7 +223,7 @@ const visit = (frame, flames) => {
 
 for (const words of [
   { group: 'merged' }, { fold: '1' }, { group: 'thread', inverted: '1' }, { inverted: '1', fold: '1' }, { transform: 'merge:eval|app|u' }, { transform: 'focus:eval|app|u', inverted: '1' },
-  { transform: 'module:app', not: 'pid:8' }, { function: 'read', time: '1:' }, { vcpu: '1', hide: 'parse|app|u' }
+  { transform: 'collapse-module:app', not: 'pid:8' }, { function: 'read', time: '1:' }, { vcpu: '1', hide: 'parse|app|u' }
 ]) {
   test(`Ticks over time, of all frames, ${JSON.stringify(words)}`, () => {
     const stacks = STACKS.flatMap((sample, index) => [{ ...sample, bin: index }, { ...sample, pid: 8, vcpu: 1, bin: 3 - index }])

@@ -211,7 +211,7 @@ export async function transforms () {
     await view('function')
     const functions = await table('function')
     await view('flame')
-    return { total: (await shown()).total, functions, chips: await page.$$eval('#chips .chip > :first-child', names => names.map(name => name.textContent)) }
+    return { total: (await shown()).total, functions, command: await text('#command'), chips: await page.$$eval('#chips .chip > :first-child', names => names.map(name => name.textContent)) }
   }
   const press = async (name, key) => {
     await page.focus(`#graph .frame[aria-label^="${name}:"]`)
@@ -224,7 +224,6 @@ export async function transforms () {
   answer.merged = await note()
   await page.reload()
   answer.reloaded = await note()
-  answer.command = await text('#command')
   answer.frames = await page.locator('#graph .frame[aria-label^="copy_page:"]').count()
   while (await page.isEnabled('#undo') && await page.evaluate(() => state.transform.length > 0)) {
     const before = page.url()
@@ -248,6 +247,12 @@ export async function transforms () {
   answer.subtree = await note()
   await clear()
   await until(() => state.transform.length === 0)
+  for (const [key, step] of [['c', 'callees'], ['g', 'within']]) {
+    await press('copy_page', key)
+    answer[step] = await note()
+    await clear()
+    await until(() => state.transform.length === 0)
+  }
   await press('copy_page', 'C')
   answer.collapsed = await note()
   await page.focus('#graph .frame[aria-label^="[kernel]:"]')

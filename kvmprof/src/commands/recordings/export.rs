@@ -131,6 +131,10 @@ impl Command for ExportArguments {
                 _ => console.data(),
             };
             write_to(output, packed, shown, |out| format.write(&source, out))?;
+            if !is_standard(output) && !packed && console.is_terminal() {
+                let command = format.reading_command(output);
+                console.say(format_args!("next: {command}"));
+            }
         }
         Ok(ExitStatus::SUCCESS)
     }
@@ -176,8 +180,6 @@ fn write_perf_data(
     }
     let written = format.write_file(source, path);
     written.map_err(|error| unwritten(error, path))?;
-    if let Some(command) = format.reading_command(path) {
-        writeln!(console.text(), "{command}").context(NO_OUTPUT)?;
-    }
-    Ok(())
+    let command = format.reading_command(path);
+    writeln!(console.text(), "{command}").context(NO_OUTPUT)
 }

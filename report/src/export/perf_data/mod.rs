@@ -48,7 +48,7 @@ pub fn reading_command(path: &Path) -> String {
 }
 
 /// `path` as one word of a shell command.
-fn word(path: &Path) -> String {
+pub(super) fn word(path: &Path) -> String {
     let text = path.to_string_lossy();
     let is_plain = |character: char| character.is_alphanumeric() || "/._-+:@%".contains(character);
     if !text.is_empty() && text.chars().all(is_plain) {
@@ -59,6 +59,9 @@ fn word(path: &Path) -> String {
 
 /// Writes `source` to the file at `path`, and its symbols beside it.
 pub fn write(source: &Source, path: &Path) -> Result<(), ExportError> {
+    if !source.profile().selection.transforms.is_empty() {
+        return Err(ExportError::Transformed);
+    }
     // Created first, since only existing files have a canonical path.
     let mut file = PerfFile::create(path, source.weight())?;
     let folder = SymbolFolder::create(&symbols_beside(path))?;

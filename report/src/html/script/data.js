@@ -25,7 +25,7 @@
  * @property {string[]} naming
  * @property {number} hz
  * @property {string | null} event
- * @property {Criteria & { not: Criteria }} selection
+ * @property {Criteria & { not: Criteria, transforms: string[] }} selection
  * @property {{ recording: number[], pid: number[], name: string[] }} processes
  * @property {ThreadColumns} threads
  * @property {Words[]} [labels]
@@ -351,6 +351,14 @@ function functionOfKey(key) {
 }
 /** @type {(key: string) => string} */
 const nameOfKey = (key) => functions.name[functionOfKey(key) ?? -1] ?? key.split("|").slice(0, -2).join("|");
+
+// The name by which the command has a function; null if another one has the same name, or for what is no function of the recording.
+/** @type {(fn: number) => string | null} */
+function nameInCommand(fn) {
+  const name = functions.name[fn];
+  if (name === undefined || isOfModule(fn)) return null;
+  return functions.name.filter((other, index) => other === name && !isOfModule(index)).length === 1 ? name : null;
+}
 
 /** @type {(part: number, whole: number) => string} */
 const percent = (part, whole) => `${whole > 0 ? (100 * part / whole).toFixed(1) : "0.0"} %`;

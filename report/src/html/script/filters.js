@@ -147,20 +147,18 @@ function chosenOf(all, given, isChosen) {
 /** @type {(text: string) => string} */
 const literally = (text) => text.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&");
 
-// The pattern for a function by its name; null if another one has the same name, or for what is no function of the recording.
+// The pattern for a function by its name; null if the command can't have it.
 /** @type {(key: string) => string | null} */
 function patternOfKey(key) {
-  const fn = functionOfKey(key);
-  if (fn === undefined || isOfModule(fn)) return null;
-  const name = functions.name[fn];
-  return functions.name.filter((other, index) => other === name && !isOfModule(index)).length === 1 ? `^${literally(name)}$` : null;
+  const name = nameInCommand(functionOfKey(key) ?? -1);
+  return name === null ? null : `^${literally(name)}$`;
 }
 
 // The options of the command for the filters, and whether it can't have some of them.
 class FilterOptions {
   /** @type {string[]} */
   options = [];
-  others = state.transform.length > 0;
+  others = false;
 
   // Values in one option.
   /** @type {(kind: string, values: (number | string)[] | null) => void} */
@@ -196,6 +194,9 @@ function typedPattern() {
   return `(?i)${isRegex ? state.function : literally(state.function)}`;
 }
 
+// Whether functions or modules are selected.
+const isOfStacks = () => [state.function, state.module].some((value) => value !== "") || state.only.length > 0 || state.hide.length > 0 || leftOut("module").length > 0;
+
 // The options of the filters that all commands have. `pids` are the selected processes.
 /** @type {(given: PageData["selection"], pids: (number | string)[]) => FilterOptions} */
 function optionsOfFilters(given, pids) {
@@ -218,6 +219,9 @@ function optionsOfFilters(given, pids) {
     ["mode", given.not.modes], ["label", given.not.labels], ["module", given.not.modules], ["grep", given.not.greps]])) made.not(kind, [...values]);
   for (const kind of ["pid", "label", "module"]) made.not(kind, leftOut(kind).map(inCommand));
   made.not("grep", state.hide.map(patternOfKey));
+  made.each("transform", [...given.transforms, ...state.transform.map(transformInCommand)]);
+  // Filters of functions go by what was recorded; those of this page by what is in it.
+  if (given.transforms.length > 0 && isOfStacks()) made.others = true;
   return made;
 }
 

@@ -1,5 +1,5 @@
 // Transforms of stacks, as the Firefox Profiler has them: which frames are shown of those that were recorded. Each changes what the one before it has
-// made. Filters go by what was recorded.
+// made. Filters go by what was recorded. The command has the same ones, by the same names: model/transform.rs.
 
 // A tree of calls that is made of another one, node by node: callers come before what they call.
 class Rewriting {
@@ -131,7 +131,7 @@ const TRANSFORMS = {
     // Its callers call what it calls, and its own ticks are theirs.
     apply: (made, fn) => (node) => made.tree.fn[node] === fn ? made.vanish(node) : made.keep(node),
   },
-  leaf: {
+  collapse: {
     button: "Collapse its callees", chip: "without callees:", key: "c",
     // The ticks of what it calls are its own.
     apply: (made, fn) => (node) => {
@@ -151,7 +151,7 @@ const TRANSFORMS = {
       };
     },
   },
-  within: {
+  "focus-module": {
     button: "Focus on its module", chip: "only frames of", key: "g", of: "module",
     // Functions of other modules aren't there, nor are stacks that have no others.
     apply: (made, module) => {
@@ -162,7 +162,7 @@ const TRANSFORMS = {
       };
     },
   },
-  module: {
+  "collapse-module": {
     button: "Collapse its module", chip: "collapsed", key: "C", of: "module",
     // Its functions that call each other are one.
     apply: (made, module) => (node) => {
@@ -187,6 +187,26 @@ function transformName(one) {
   const of = TRANSFORMS[kind]?.of;
   return `${TRANSFORMS[kind]?.chip ?? kind} ${of === "module" ? value : of === "way" ? functions.name[readWay(value).at(-1) ?? -1] ?? value : nameOfKey(value)}`;
 }
+
+// What is between the names of a way on the command line.
+const WAY_SEPARATOR = ";";
+
+// The transform as the command has it; null if it can't: it knows functions by their names alone.
+/** @type {(one: string) => string | null} */
+function transformInCommand(one) {
+  const [kind, value] = kindAndValue(one);
+  const of = TRANSFORMS[kind]?.of;
+  const names = of === "module" ? [value] : (of === "way" ? readWay(value) : [functionOfKey(value) ?? -1]).map(nameInCommand);
+  const isFine = names.every((name) => name !== null && name !== "" && name !== NO_MODULE && !name.includes(WAY_SEPARATOR) && !isOfHalted(name));
+  return TRANSFORMS[kind] && isFine ? `${kind}=${names.join(WAY_SEPARATOR)}` : null;
+}
+
+// Whether it is called as what stands for halted vCPUs, which have no stack for the command.
+/** @type {(name: string) => boolean} */
+const isOfHalted = (name) => {
+  const fn = recorded.fn[data.halted.node] ?? -1;
+  return name === functions.name[fn] || name === moduleName(fn);
+};
 
 // A way is written as the numbers of its functions, as in the path of a frame.
 /** @type {(text: string) => number[]} */

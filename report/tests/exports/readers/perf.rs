@@ -28,9 +28,7 @@ fn run_perf(folder: &Path, arguments: &[&str]) -> String {
 
 /// The output of perf for the export in `folder`, with the command that the export names.
 pub(super) fn perf(folder: &Path, command: &str, arguments: &[&str]) -> String {
-    let reading = Format::PerfData
-        .reading_command(&folder.join("perf.data"))
-        .unwrap();
+    let reading = Format::PerfData.reading_command(&folder.join("perf.data"));
     let words: Vec<&str> = reading.split(' ').skip(2).collect();
     run_perf(folder, &[&[command], &words[..], arguments].concat())
 }
