@@ -1,9 +1,10 @@
-//! Code outside the kernel's image with unwind tables of its own: the code of modules.
+//! Code outside the kernel's image with rules of its own: that of modules, and that which the kernel has made.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::CodeRules;
+use super::framed_code::FramedCode;
 use super::orc::{OrcEntry, OrcFormat, OrcTable};
 
 /// The addresses of modules and of code that is compiled at run time (`Documentation/arch/x86/x86_64/mm.rst`).
@@ -14,10 +15,33 @@ pub const MODULES: Range<u64> = 0xffff_ffff_a000_0000..0xffff_ffff_ff00_0000;
 pub struct CodeRegion {
     /// Its addresses.
     pub range: Range<u64>,
-    /// Its unwind table with run-time addresses, if it has one.
-    pub orc: Option<Arc<OrcTable>>,
-    /// The rules that its code gives, in a kernel without unwind tables.
-    pub rules: Option<Arc<CodeRules>>,
+    /// How callers are found; `None` if that isn't known.
+    pub callers: Option<Callers>,
+}
+
+/// How the callers of code are found.
+#[derive(Clone, Debug)]
+pub enum Callers {
+    /// By an unwind table with run-time addresses.
+    Table(Arc<OrcTable>),
+    /// By the code itself, in a kernel without unwind tables.
+    Rules(Arc<CodeRules>),
+    /// By the frame pointer.
+    Frame(Arc<FramedCode>),
+    /// As those of the kernel's code from this link-time address on, of which it is a copy.
+    Copy(u64),
+}
+
+impl Callers {
+    /// The approximate memory use, in bytes.
+    pub fn footprint(&self) -> usize {
+        match self {
+            Self::Table(table) => table.footprint(),
+            Self::Rules(rules) => rules.footprint(),
+            Self::Frame(code) => code.footprint(),
+            Self::Copy(_) => size_of::<Self>(),
+        }
+    }
 }
 
 /// The code of all modules.
@@ -42,16 +66,25 @@ impl ModuleCode {
         Self { regions }
     }
 
-    /// The entry for `address`, and its format.
-    pub fn find(&self, address: u64) -> Option<(OrcEntry, OrcFormat)> {
-        let orc = self.region(address)?.orc.as_ref()?;
-        Some((orc.find(address)?, orc.format()))
+    /// The entry for `address`, an instruction that was about to be executed if it `is_exact`, otherwise what follows a call; and its format.
+    pub fn find(&self, address: u64, is_exact: bool) -> Option<(OrcEntry, OrcFormat)> {
+        let inside = address.wrapping_sub(u64::from(!is_exact));
+        let derived = |entry| (entry, OrcFormat::DERIVED);
+        match self.region(inside)?.callers.as_ref()? {
+            Callers::Table(orc) => Some((orc.find(inside)?, orc.format())),
+            Callers::Rules(rules) => rules.entry(address, is_exact).map(derived),
+            Callers::Frame(code) => code.entry(address, is_exact).map(derived),
+            Callers::Copy(_) => None,
+        }
     }
 
-    /// The rule for `address`, an instruction that was about to be executed if it `is_exact`, otherwise what follows a call.
-    pub fn rule(&self, address: u64, is_exact: bool) -> Option<OrcEntry> {
-        let region = self.region(address.wrapping_sub(u64::from(!is_exact)))?;
-        region.rules.as_ref()?.entry(address, is_exact)
+    /// The link-time address in the kernel of the code at `address`, if it is a copy of that.
+    pub fn original(&self, address: u64) -> Option<u64> {
+        let region = self.region(address)?;
+        match region.callers {
+            Some(Callers::Copy(original)) => original.checked_add(address - region.range.start),
+            _ => None,
+        }
     }
 
     fn region(&self, address: u64) -> Option<&CodeRegion> {

@@ -225,13 +225,10 @@ impl KernelUnwinder<'_> {
 
     fn step(&self, frame: &Frame, memory: &mut impl StackMemory) -> Step {
         let step = match (self.orc, self.rules) {
-            (Some(orc), _) => self
-                .entry(orc, frame.inside())
-                .and_then(|(entry, format)| self.by_entry(entry, format, frame, memory)),
-            (None, Some(rules)) => self
-                .rule(rules, frame)
-                .and_then(|entry| self.by_entry(entry, OrcFormat::DERIVED, frame, memory)),
             (None, None) => self.by_frame_pointer(frame, memory),
+            _ => self
+                .entry(frame)
+                .and_then(|(entry, format)| self.by_entry(entry, format, frame, memory)),
         };
         step.unwrap_or(Step::End(StackEnd::Broken))
     }
@@ -268,24 +265,23 @@ impl KernelUnwinder<'_> {
         Some(begin.wrapping_add(self.slide))
     }
 
-    /// The entry for `address`, from the kernel's table or a module's.
-    fn entry(&self, orc: &OrcTable, address: u64) -> Option<(OrcEntry, OrcFormat)> {
-        let linked = address.wrapping_sub(self.slide);
-        if self.image.contains(&linked) {
-            return Some((orc.find(linked)?, orc.format()));
+    /// The entry for `frame`, from the kernel's table or rules, or those of a module.
+    fn entry(&self, frame: &Frame) -> Option<(OrcEntry, OrcFormat)> {
+        let mut linked = frame.inside().wrapping_sub(self.slide);
+        if !self.image.contains(&linked) {
+            let modules = self.modules?;
+            match modules.original(frame.inside()) {
+                Some(original) => linked = original,
+                None => return modules.find(frame.ip, frame.is_exact),
+            }
         }
-        self.modules?.find(address)
-    }
-
-    /// The rule for `frame`, from the kernel's code or a module's.
-    fn rule(&self, rules: &CodeRules, frame: &Frame) -> Option<OrcEntry> {
-        if self
-            .image
-            .contains(&frame.inside().wrapping_sub(self.slide))
-        {
-            return rules.entry(frame.ip.wrapping_sub(self.slide), frame.is_exact);
+        match self.orc {
+            Some(orc) => Some((orc.find(linked)?, orc.format())),
+            None => {
+                let ip = linked.wrapping_add(u64::from(!frame.is_exact));
+                Some((self.rules?.entry(ip, frame.is_exact)?, OrcFormat::DERIVED))
+            }
         }
-        self.modules?.rule(frame.ip, frame.is_exact)
     }
 
     fn by_entry(

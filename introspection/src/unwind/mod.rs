@@ -9,6 +9,7 @@ mod calls;
 mod code_regions;
 mod code_rules;
 mod frame_pointer;
+mod framed_code;
 mod go_frames;
 mod image;
 mod initcalls;
@@ -35,8 +36,9 @@ use kvmprof_recording::{DEFAULT_STACK_FRAMES, MAX_STACK_FRAMES, StackEnd, StackS
 use language::Placer;
 use user::{MAX_READS, follows_system_call};
 
-pub(super) use code_regions::{CodeRegion, MODULES, ModuleCode};
+pub(super) use code_regions::{Callers, CodeRegion, MODULES, ModuleCode};
 pub use code_rules::CodeRules;
+pub(super) use framed_code::FramedCode;
 pub(super) use image::{ImageTables, ImageUnwinder};
 pub(super) use initcalls::Initcalls;
 pub use kernel::KernelUnwinder;

@@ -67,7 +67,7 @@ impl LoadedModules {
         text
     }
 
-    /// The modules, in the order of the list.
+    /// The modules, in the order of the list, and after them what the kernel has made.
     pub(super) fn modules(&self) -> &[Arc<Module>] {
         &self.modules
     }
@@ -141,6 +141,14 @@ impl LoadedModules {
                 }
             }
             link = u64_at(&bytes, layout.list);
+        }
+        let before = |info: &ModuleInfo| before.with(info);
+        for module in layout.generated.read(view, &mut reader, before) {
+            kept += module.footprint();
+            if kept > MAX_KEPT {
+                break;
+            }
+            loaded.modules.push(module);
         }
         let regions = loaded.modules.iter().flat_map(|module| module.code.clone());
         loaded.code = ModuleCode::new(regions.collect());

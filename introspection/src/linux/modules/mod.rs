@@ -1,9 +1,11 @@
-//! The modules of a running kernel, read from its memory: their addresses, their functions, and their unwind tables.
+//! The modules of a running kernel, read from its memory: their addresses, their functions, and their unwind tables; and
+//! the code that the kernel has made of BPF programs, which are functions of a module of theirs.
 //!
 //! Modules are loaded and unloaded while the guest runs. A sample in code outside the kernel's image checks whether the
-//! list has changed since it was read ([`ListFingerprint`], three numbers). If so, a separate thread reads the changed
-//! part of the list ([`Modules::serve`]). Until then, stacks through modules are broken; nothing is guessed.
+//! lists have changed since they were read ([`ListFingerprint`], three numbers each). If so, a separate thread reads the
+//! changed parts ([`Modules::serve`]). Until then, stacks through modules are broken; nothing is guessed.
 
+mod generated;
 mod loaded;
 mod log;
 mod module;
@@ -39,10 +41,17 @@ const MAX_NAMED: usize = 1024;
 /// Maximum number of attempts to read a list that changes meanwhile.
 const MAX_TRIES: usize = 3;
 
-/// Distinguishes a list from its former states.
+/// Distinguishes the lists of modules and of code that the kernel has made from their former states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListFingerprint {
-    /// The first and the last module of the list.
+    modules: ListState,
+    generated: [Option<ListState>; 2],
+}
+
+/// Distinguishes one list from its former states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ListState {
+    /// The first and the last entry of the list.
     ends: [u64; 2],
     /// A number that changes with each change of the list, if the kernel has one.
     changes: u32,
@@ -318,14 +327,26 @@ fn fingerprint<M: PhysicalMemory>(
     memory: &M,
     placement: Placement,
 ) -> Option<ListFingerprint> {
-    let head = placement.physical(layout.head);
-    let previous = placement.physical(layout.head.wrapping_add(8));
-    let changes = match layout.changes {
-        Some(address) => memory.read_array(placement.physical(address))?,
-        None => [0; 4],
+    let state = |head: u64, changes: Option<u64>| {
+        let previous = placement.physical(head.wrapping_add(8));
+        let head = placement.physical(head);
+        let changes = match changes {
+            Some(address) => memory.read_array(placement.physical(address))?,
+            None => [0; 4],
+        };
+        Some(ListState {
+            ends: [read_u64(memory, head)?, read_u64(memory, previous)?],
+            changes: u32::from_le_bytes(changes),
+        })
     };
+    let mut generated = [None; 2];
+    for (known, list) in generated.iter_mut().zip(layout.generated.lists()) {
+        if let Some((head, changes)) = list {
+            *known = Some(state(head, changes)?);
+        }
+    }
     Some(ListFingerprint {
-        ends: [read_u64(memory, head)?, read_u64(memory, previous)?],
-        changes: u32::from_le_bytes(changes),
+        modules: state(layout.head, layout.changes)?,
+        generated,
     })
 }

@@ -1,4 +1,4 @@
-//! One module: its `struct module`, its functions and its unwind tables.
+//! One module, or code that the kernel has made: its `struct module`, its functions and its unwind tables.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -10,15 +10,16 @@ use kvmprof_recording::elf::extents::{self, Begin, Extent};
 use crate::PhysicalMemory;
 
 use super::super::view::KernelView;
+use super::generated::Generated;
 use super::module_layout::{
     BUILD_ID_LENGTH, ModuleLayout, NAME_LENGTH, OrcOffsets, SymbolsOffsets,
 };
 use super::reader::BoundedReader;
 use crate::bytes::{array_at, u16_at, u32_at, u64_at};
-use crate::unwind::{CodeRegion, CodeRules, MODULES, OrcFormat, OrcTable};
+use crate::unwind::{Callers, CodeRegion, CodeRules, FramedCode, MODULES, OrcFormat, OrcTable};
 
 /// Maximum length of a contiguous range of code, in bytes.
-const MAX_TEXT: u64 = 64 << 20;
+pub const MAX_TEXT: u64 = 64 << 20;
 /// Maximum number of symbols of a module. The largest modules have some 50,000.
 const MAX_SYMBOLS: usize = 1 << 18;
 /// Maximum number of ORC entries.
@@ -44,6 +45,8 @@ pub struct ModuleInfo {
     texts: Vec<Range<u64>>,
     symbols: Option<SymbolsInfo>,
     orc: Option<OrcInfo>,
+    /// What it is, if the kernel has made it at run time.
+    generated: Option<Generated>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -135,7 +138,21 @@ impl ModuleInfo {
                 .symbols
                 .and_then(|offsets| SymbolsInfo::read(offsets, bytes, reader)),
             orc: layout.orc.and_then(|offsets| OrcInfo::read(offsets, bytes)),
+            generated: None,
         })
+    }
+
+    /// The `code` at `text` that the kernel has made, which the structure at kernel address `address` describes.
+    pub fn generated(address: u64, module: &str, text: Range<u64>, code: Generated) -> Self {
+        Self {
+            address,
+            name: module.to_owned(),
+            build_id: None,
+            texts: vec![text],
+            symbols: None,
+            orc: None,
+            generated: Some(code),
+        }
     }
 
     /// Whether `address` is in the module's code.
@@ -150,7 +167,10 @@ impl ModuleInfo {
 
     /// Whether this is the same module as `other`, and still has its range of code `text`.
     pub fn has_text_of(&self, other: &Self, text: &Range<u64>) -> bool {
-        self.name == other.name && self.build_id == other.build_id && self.texts.contains(text)
+        self.name == other.name
+            && self.build_id == other.build_id
+            && self.generated == other.generated
+            && self.texts.contains(text)
     }
 
     /// Whether the module is still loaded, according to a few reads: its name, its code, its build id. Allocates nothing.
@@ -159,6 +179,10 @@ impl ModuleInfo {
         layout: &ModuleLayout,
         view: &KernelView<'_, M>,
     ) -> bool {
+        if let (Some(code), Some(text)) = (&self.generated, self.texts.first()) {
+            let layout = &layout.generated;
+            return layout.is_unchanged(view, self.address, text.start, code);
+        }
         let at = |offset: usize| self.address.wrapping_add(offset as u64);
         let is_build = || {
             let (Some(offset), Some(known)) = (layout.build_id, self.build_id) else {
@@ -190,10 +214,14 @@ impl Module {
         };
         let mut tables = tables.unwrap_or_default().into_iter();
         let code = (info.texts.iter())
-            .map(|range| CodeRegion {
-                range: range.clone(),
-                orc: tables.next().flatten().map(Arc::new),
-                rules: functions.rules(range, unwinding, reader).map(Arc::new),
+            .map(|range| {
+                let table = tables.next().flatten();
+                let table = table.map(|table| Callers::Table(Arc::new(table)));
+                let mut rules = || functions.rules(range, unwinding, reader);
+                CodeRegion {
+                    range: range.clone(),
+                    callers: table.or_else(|| rules().map(|rules| Callers::Rules(Arc::new(rules)))),
+                }
             })
             .collect();
         Self {
@@ -203,13 +231,50 @@ impl Module {
         }
     }
 
+    /// Reads the code that `info` is about, which the kernel has made.
+    pub fn generated<M: PhysicalMemory>(
+        info: ModuleInfo,
+        reader: &mut BoundedReader<'_, M>,
+    ) -> Self {
+        let mut functions = Functions::default();
+        for (text, code) in info.texts.iter().zip(&info.generated) {
+            functions.symbols.push(text.start);
+            functions.functions.push(Function {
+                extent: Extent {
+                    address: text.start,
+                    size: text.end - text.start,
+                },
+                letter: b't',
+                name: code.name().to_owned(),
+            });
+        }
+        let mut callers = |range: &Range<u64>| match info.generated.as_ref()? {
+            Generated::Trampoline(original) => Some(Callers::Copy(*original)),
+            Generated::Program(_) => {
+                let length = usize::try_from(range.end - range.start).ok()?;
+                let code = FramedCode::find(reader.bytes(range.start, length)?, range.start)?;
+                Some(Callers::Frame(Arc::new(code)))
+            }
+        };
+        let code = info.texts.iter().map(|range| CodeRegion {
+            range: range.clone(),
+            callers: callers(range),
+        });
+        Self {
+            code: code.collect(),
+            functions: info.lines(&functions).into(),
+            info,
+        }
+    }
+
     /// Its approximate memory use, in bytes.
     pub fn footprint(&self) -> usize {
-        let tables = self.code.iter().filter_map(|region| region.orc.as_ref());
-        let tables: usize = tables.map(|orc| orc.footprint()).sum();
-        let rules = self.code.iter().filter_map(|region| region.rules.as_ref());
-        let rules: usize = rules.map(|rules| rules.footprint()).sum();
-        self.functions.len() + tables + rules
+        let callers = self
+            .code
+            .iter()
+            .filter_map(|region| region.callers.as_ref());
+        let callers: usize = callers.map(Callers::footprint).sum();
+        self.functions.len() + callers
     }
 }
 

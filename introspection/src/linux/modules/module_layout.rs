@@ -2,6 +2,8 @@
 
 use crate::image::types::Types;
 use crate::linux::view::KernelView;
+
+use super::generated::GeneratedLayout;
 use crate::{PhysicalMemory, Symbols};
 
 /// Values for kernels whose BTF lacks them: `MODULE_STATE_UNFORMED` (`enum module_state`), `MOD_TEXT` and
@@ -35,6 +37,8 @@ pub struct ModuleLayout {
     pub texts: [TextOffsets; 2],
     pub symbols: Option<SymbolsOffsets>,
     pub orc: Option<OrcOffsets>,
+    /// Where code is that the kernel has made.
+    pub generated: GeneratedLayout,
 }
 
 /// Offsets of the address and the length of a range of code.
@@ -105,6 +109,7 @@ impl ModuleLayout {
             texts,
             symbols: pointer.and_then(|pointer| SymbolsOffsets::find(types, pointer)),
             orc,
+            generated: GeneratedLayout::find(symbols, types),
         })
     }
 

@@ -16,18 +16,18 @@ use kvmprof_introspection_fixtures::modules::{
 /// The physical address of the stack of a vCPU in a module.
 const STACK: u64 = 0x50_0000;
 
-fn located(kernel: Kernel) -> LinuxGuest {
+pub(super) fn located(kernel: Kernel) -> LinuxGuest {
     let guest = LinuxGuest::new(kernel);
     guest.linux().locate(&guest.memory, &guest.user());
     guest
 }
 
-fn modules(guest: &LinuxGuest) -> &Modules {
+pub(super) fn modules(guest: &LinuxGuest) -> &Modules {
     guest.linux().modules()
 }
 
 /// Replaces the guest's modules by those with these names and numbers of functions.
-fn load(guest: &LinuxGuest, modules: &[(&str, u64)]) {
+pub(super) fn load(guest: &LinuxGuest, modules: &[(&str, u64)]) {
     let modules = modules.iter();
     let modules = modules.map(|(name, functions)| TestModule::new(name, *functions));
     guest.load(&modules.collect::<Vec<_>>());
@@ -40,7 +40,7 @@ fn read(guest: &LinuxGuest, modules: &[(&str, u64)]) {
 }
 
 /// The names of all functions, sorted by address.
-fn names(guest: &LinuxGuest) -> Vec<String> {
+pub(super) fn names(guest: &LinuxGuest) -> Vec<String> {
     let functions = modules(guest).loaded().functions();
     let mut addresses = Vec::new();
     let names = functions
@@ -231,7 +231,7 @@ fn in_module(guest: &LinuxGuest) -> Registers {
     }
 }
 
-fn unwind(
+pub(super) fn unwind(
     introspector: &mut VcpuIntrospector,
     guest: &LinuxGuest,
     registers: &Registers,

@@ -23,8 +23,7 @@ fn module_code_has_tables_of_its_own() {
         let orc = OrcTable::parse_within(place, &addresses, &entries, orc.format(), &range);
         CodeRegion {
             range,
-            orc: orc.map(Arc::new),
-            rules: None,
+            callers: orc.map(|orc| Callers::Table(Arc::new(orc))),
         }
     };
     // The third region ends too early, and the fourth overlaps the first.
@@ -33,13 +32,17 @@ fn module_code_has_tables_of_its_own() {
         region(0x2000, 0x3000),
         region(0x180, 0x400),
     ]);
-    let found = |offset| modules.find(MODULE + offset).map(|(entry, _)| entry.kind);
+    let found = |offset| {
+        modules
+            .find(MODULE + offset, true)
+            .map(|(entry, _)| entry.kind)
+    };
     assert_eq!(found(0xff), Some(Kind::Call));
     assert_eq!(found(0x1ff), Some(Kind::Undefined));
     for outside in [0x200, 0x2000, 0x4100] {
         assert_eq!(found(outside), None, "{outside:#x}");
     }
-    assert_eq!(modules.find(MODULE - 1).map(|(entry, _)| entry), None);
+    assert_eq!(modules.find(MODULE - 1, true).map(|(entry, _)| entry), None);
     let unwinder = KernelUnwinder {
         modules: Some(&modules),
         ..unwinder(Some(&orc))
@@ -50,5 +53,33 @@ fn module_code_has_tables_of_its_own() {
     let mut stack = Stack::default();
     assert_eq!(unwinder.walk(&registers, &mut memory, &mut stack), None);
     assert_eq!(stack.frames(), [at(LEAF), MODULE + 0x20, at(THREAD_END)]);
+    assert_eq!(stack.summary().kernel_end, StackEnd::Complete);
+}
+
+#[test]
+fn copies_of_the_kernels_code_have_its_entries() {
+    const COPY: u64 = 0xffff_ffff_c012_3450;
+    let orc = table(&ROWS, "6.12.9").unwrap();
+    let plain = unwinder(Some(&orc));
+    let linked = at(LEAF) - plain.slide;
+    let modules = ModuleCode::new(vec![CodeRegion {
+        range: COPY..COPY + 8,
+        callers: Some(Callers::Copy(linked)),
+    }]);
+    assert_eq!(modules.original(COPY + 7), Some(linked + 7));
+    assert_eq!(
+        [modules.original(COPY - 1), modules.original(COPY + 8)],
+        [None; 2]
+    );
+    let unwinder = KernelUnwinder {
+        modules: Some(&modules),
+        ..plain
+    };
+    let mut memory = Words::default();
+    memory.set(STACK, &[at(THREAD_END) + 1]);
+    let registers = in_kernel(COPY, STACK, 0);
+    let mut stack = Stack::default();
+    assert_eq!(unwinder.walk(&registers, &mut memory, &mut stack), None);
+    assert_eq!(stack.frames(), [COPY, at(THREAD_END)]);
     assert_eq!(stack.summary().kernel_end, StackEnd::Complete);
 }

@@ -22,7 +22,7 @@ start modules --kernel /lab/vmlinuz --initrd /lab/modules.cpio --memory 256M --j
     --cmdline "console=ttyS0 $quick nokaslr"
 says 'modules come and go'
 record modules.kvmprof
-sampled 4000
+sampled 6000
 stop_recording
 tell end
 ended

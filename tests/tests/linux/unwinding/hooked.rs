@@ -6,6 +6,8 @@ use object::{Object, ObjectSegment, ObjectSymbol};
 
 use super::{HEADLESS_OPTIONS, WITH_RULES, check as check_user, from_main, run, stacks_of};
 
+/// What the kernel calls copies of its code for hooks (`FTRACE_TRAMPOLINE_SYM`, `include/linux/ftrace.h`).
+const TRAMPOLINE: &str = "ftrace_trampoline";
 /// Where the program is whose function has a return probe.
 const PROBED: u64 = 0x5000_0000;
 
@@ -76,6 +78,22 @@ fn check(guest: &str) {
         println!("{function}: {found} callers");
         assert!(found >= 10, "{function}");
     }
+    // What the return probe's handler is called by: a copy of the kernel's own trampoline, at the begin of the traced function.
+    let mut called = 0;
+    for seen in dd() {
+        let Some(place) = seen.kernel.iter().position(|name| name == TRAMPOLINE) else {
+            continue;
+        };
+        let function = seen.kernel.get(place + 1).map(String::as_str);
+        assert!(
+            matches!(function, Some("vfs_read" | "ksys_read") | None),
+            "{:?}",
+            seen.kernel
+        );
+        called += usize::from(function.is_some() && seen.ends[0] == StackEnd::Complete);
+    }
+    println!("whole stacks through trampolines: {called}");
+    assert!(called >= 10, "{called}");
     // The functions before the trampolines in 6.12, to which the trampolines seem to return.
     let invented = ["ftrace_stub_direct_tramp", "trace_clock_x86_tsc"];
     for seen in dd() {

@@ -1,6 +1,7 @@
 //! Stacks in a guest whose callers are hard to find: each is right, or is marked where it stops. Names of code that replaces other
 //! code, or that programs make.
 
+mod compiled;
 mod go;
 mod hooked;
 mod lazy;
@@ -64,9 +65,12 @@ fn programs() -> [(&'static str, Program); 3] {
 fn run() -> Finished {
     once("unwinding", || {
         let (kernel, older) = (debian("6.12"), debian("6.1"));
-        let modules = guest_builder(include_str!("modules_init.sh"), &[])
-            .modules(&kernel, &replaced::MODULES)
-            .build();
+        let modules = guest_builder(
+            include_str!("modules_init.sh"),
+            &[("compiles", &compiled::program())],
+        )
+        .modules(&kernel, &replaced::MODULES)
+        .build();
         Scenario::new()
             .unpacked_kernel("vmlinuz", &kernel)
             .unpacked_kernel("vmlinuz-6.1", &older)

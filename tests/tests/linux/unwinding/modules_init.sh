@@ -24,6 +24,15 @@ while :; do
     work brd /dev/ram0 rd_nr=1 rd_size=65536
     work null_blk /dev/nullb0 nr_devices=1
 done &
+# BPF programs come and go, too.
+echo 1 >/proc/sys/net/core/bpf_jit_kallsyms
+while :; do
+    for name in weave dye; do
+        compiles $name 40 &
+        echo "compiled $name $!"
+        wait $!
+    done
+done &
 echo modules come and go
 read -r word
 poweroff -f
