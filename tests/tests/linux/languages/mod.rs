@@ -119,8 +119,13 @@ impl Run {
 impl Program {
     /// A guest's user space with it.
     fn guest(&self) -> Vec<u8> {
+        self.guest_with(include_str!("init.sh"))
+    }
+
+    /// The same, whose first process does `init`.
+    fn guest_with(&self, init: &str) -> Vec<u8> {
         let start = format!("#!/bin/sh\nexec {}\n", self.begin);
-        let mut builder = guest_builder(include_str!("init.sh"), &[])
+        let mut builder = guest_builder(init, &[])
             .contents(&format!("/{}", self.file), 0o644, self.text)
             .contents("/bin/loom", 0o755, start);
         for (file, place) in (self.files)() {

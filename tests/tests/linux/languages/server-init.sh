@@ -1,5 +1,5 @@
 ip link set lo up
-/usr/bin/python3.11 -S /server.py &
+/bin/loom &
 read -r word
 : >/stop
 wait $!
