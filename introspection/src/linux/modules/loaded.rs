@@ -26,6 +26,8 @@ pub struct LoadedModules {
     fingerprint: Option<ListFingerprint>,
     is_loading: bool,
     modules: Vec<Arc<Module>>,
+    /// Where their code begins, and their indices in `modules`, sorted.
+    places: Vec<(u64, usize)>,
     code: ModuleCode,
 }
 
@@ -45,10 +47,17 @@ impl LoadedModules {
         &self.code
     }
 
-    /// The module that contains `address`.
-    pub(super) fn module_at(&self, address: u64) -> Option<&Module> {
-        let mut modules = self.modules.iter().map(Arc::as_ref);
-        modules.find(|module| module.info.has_code_at(address))
+    /// The module that contains `address`. The code of a kernel's modules doesn't overlap.
+    pub(super) fn module_at(&self, address: u64) -> Option<&Arc<Module>> {
+        let after = self.places.partition_point(|(start, _)| *start <= address);
+        let (_, index) = self.places.get(after.checked_sub(1)?)?;
+        let module = self.modules.get(*index)?;
+        module.info.has_code_at(address).then_some(module)
+    }
+
+    /// The module with the same first range of code as `info`.
+    fn at_place_of(&self, info: &ModuleInfo) -> Option<&Arc<Module>> {
+        self.module_at(info.texts().first()?.start)
     }
 
     /// All functions of the modules, sorted by address, in the form of `/proc/kallsyms`.
@@ -80,8 +89,8 @@ impl LoadedModules {
     /// The modules that aren't in `others`.
     pub(super) fn not_in(&self, others: &Self) -> Vec<Arc<Module>> {
         let is_new = |module: &&Arc<Module>| {
-            let mut others = others.modules.iter();
-            !others.any(|other| Arc::ptr_eq(module, other))
+            let other = others.at_place_of(&module.info);
+            !other.is_some_and(|other| Arc::ptr_eq(module, other))
         };
         self.modules.iter().filter(is_new).cloned().collect()
     }
@@ -89,8 +98,8 @@ impl LoadedModules {
     /// The ranges of the modules' code that `later` doesn't have any more.
     pub(super) fn gone_from(&self, later: &Self) -> Vec<Range<u64>> {
         let is_there = |module: &Module, text: &Range<u64>| {
-            let mut others = later.modules.iter().map(|other| &other.info);
-            others.any(|other| other.has_text_of(&module.info, text))
+            let other = later.module_at(text.start);
+            other.is_some_and(|other| other.info.has_text_of(&module.info, text))
         };
         let modules = self.modules.iter();
         let texts =
@@ -150,6 +159,7 @@ impl LoadedModules {
             }
             loaded.modules.push(module);
         }
+        loaded.places = places(&loaded.modules);
         let regions = loaded.modules.iter().flat_map(|module| module.code.clone());
         loaded.code = ModuleCode::new(regions.collect());
         loaded
@@ -157,7 +167,19 @@ impl LoadedModules {
 
     /// The module that still has this `info`.
     fn with(&self, info: &ModuleInfo) -> Option<Arc<Module>> {
-        let mut modules = self.modules.iter();
-        modules.find(|module| module.info == *info).cloned()
+        let known = self.at_place_of(info);
+        known.filter(|module| module.info == *info).cloned()
     }
+}
+
+/// Where the code of `modules` begins, and their indices, sorted.
+fn places(modules: &[Arc<Module>]) -> Vec<(u64, usize)> {
+    let modules = modules.iter().enumerate();
+    let texts = modules.flat_map(|(index, module)| {
+        let texts = module.info.texts().iter();
+        texts.map(move |text| (text.start, index))
+    });
+    let mut places: Vec<(u64, usize)> = texts.collect();
+    places.sort_unstable();
+    places
 }
