@@ -124,6 +124,43 @@ scheduled() {
     done >"$LAB_OUT/$1.schedstat"
 }
 
+# page NAME: has what the collector has counted until all vCPUs stood still.
+page() {
+    until wget -q -O /run/page http://127.0.0.1:9000/metrics && grep '^kvmprof_guest_exits_total' /run/page >/run/counts &&
+        cmp -s /run/counts /run/counts.before; do
+        [ -e "/proc/$collector/exe" ] || fail 76 "the collector ended: $(cat "$LAB_OUT/collector.said")"
+        mv /run/counts /run/counts.before 2>/dev/null
+        sleep 3
+    done
+    rm /run/counts.before
+    mv /run/page "$LAB_OUT/metrics.$1"
+}
+
+# meter: the collector counts the exits of the demo's guest, and kvmprof exits beside it. Those of a program called kvmprof aren't attached to.
+meter() {
+    cp "$(command -v kvmprof)" /run/vmm
+    /run/vmm demo --socket /run/metered.sock >"$LAB_OUT/vmm.said" 2>&1 3>&- &
+    vmm=$!
+    printf 'sockets = []\nspool.folder = "/run/spool"\nmetrics.listen = "127.0.0.1:9000"\n[attach]\nguests = ["%s"]\ncapture = "kernel"\nexits = true\n' $vmm >/run/collect.toml
+    /lab/kvmprof-collect --config /run/collect.toml 2>"$LAB_OUT/collector.said" 3>&- &
+    collector=$!
+    until wget -q -O - http://127.0.0.1:9000/metrics | grep -q '^kvmprof_guest_exits_total'; do
+        [ -e "/proc/$vmm/exe" ] && [ -e "/proc/$collector/exe" ] || fail 75 "it ended: $(cat "$LAB_OUT/vmm.said" "$LAB_OUT/collector.said")"
+        sleep 1
+    done
+    stand_still $vmm
+    page begin
+    count_exits metered $vmm
+    kill -CONT $vmm
+    sleep 5
+    stand_still $vmm
+    counted
+    page end
+    kill -KILL $vmm
+    kill -TERM $collector
+    wait $collector
+}
+
 # shared: two guests have one processor for some seconds, and each of them is counted.
 shared() {
     kvmprof demo --socket /run/demo.sock >"$LAB_OUT/demo.said" 2>&1 3>&- &
@@ -218,6 +255,7 @@ counted
 kvmprof exits "$machine" --seconds 3 --interval 1 >"$LAB_OUT/table" 2>"$LAB_OUT/table.said" 3>&- ||
     fail 86 "there is no table: $(cat "$LAB_OUT/table.said")"
 
+meter
 shared
 
 # It ends with the guest.

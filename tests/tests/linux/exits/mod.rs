@@ -3,6 +3,7 @@
 
 mod faults;
 mod interrupts;
+mod metrics;
 mod recorded;
 mod shared;
 
@@ -17,6 +18,7 @@ use serde_json::Value;
 use super::attach::ONE;
 use faults::{faults_are_the_pages_that_the_guest_touches_first, tables_and_lists_have_all_faults};
 use interrupts::interrupts_are_those_of_the_hosts_tracer;
+use metrics::metrics_have_the_exits_that_are_counted_beside_them;
 use recorded::a_recording_has_what_is_counted_beside_it;
 use shared::vcpus_take_the_time_of_another_guest;
 
@@ -44,6 +46,7 @@ kvmprof_tests::in_each_kernel! {
     exits_of_processes_are_those_that_the_guest_counts
     faults_are_the_pages_that_the_guest_touches_first
     interrupts_are_those_of_the_hosts_tracer
+    metrics_have_the_exits_that_are_counted_beside_them
     port_writes_are_those_that_the_guest_counts
     samples_of_exits_have_stacks
     tables_and_lists_have_all_faults
@@ -60,6 +63,7 @@ fn program() -> Program {
 
 fn run(series: &str) -> Finished {
     once(&format!("exits-{series}"), || {
+        let collector = kvmprof_lab::build_program("kvmprof-collect").unwrap();
         let programs = [("ports", &program()), ("first_touch", &faults::program())];
         let init = guest_init(include_str!("init.sh"), &programs);
         Scenario::new()
@@ -68,6 +72,7 @@ fn run(series: &str) -> Finished {
             .unpacked_kernel("vmlinuz", &debian("6.12"))
             .file("guest.cpio", init)
             .installed_program(Path::new(PERF))
+            .program("kvmprof-collect", &collector)
             .run(include_str!("driver.sh"))
     })
 }

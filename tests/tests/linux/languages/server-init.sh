@@ -1,6 +1,9 @@
 ip link set lo up
-/bin/loom &
+# A server that fails ends the guest.
+{
+    /bin/loom
+    poweroff -f
+} &
 read -r word
 : >/stop
-wait $!
-poweroff -f
+wait

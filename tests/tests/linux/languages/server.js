@@ -71,6 +71,8 @@ async function note() {
 
 function work() {
   const server = http.createServer(answer);
+  // On a busy host it would close a connection that its client then uses.
+  Object.assign(server, { keepAliveTimeout: 0, headersTimeout: 0, requestTimeout: 0 });
   server.listen(0, '127.0.0.1', () => browse(server.address().port, new http.Agent({ keepAlive: true }), 0));
 }
 
