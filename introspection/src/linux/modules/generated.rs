@@ -11,6 +11,7 @@ use crate::bytes::u64_at;
 use crate::image::types::Types;
 
 use super::super::view::KernelView;
+use super::list::List;
 use super::module::{MAX_TEXT, Module, ModuleInfo};
 use super::reader::BoundedReader;
 use crate::unwind::MODULES;
@@ -50,24 +51,11 @@ impl Generated {
     }
 }
 
-/// The lists.
+/// Where its lists are, and what is in them.
 #[derive(Debug)]
 pub struct GeneratedLayout {
     programs: Option<ProgramLayout>,
     trampolines: Option<TrampolineLayout>,
-}
-
-/// A list of structures.
-#[derive(Clone, Copy, Debug)]
-struct List {
-    /// The link-time address of its head.
-    head: u64,
-    /// A number that changes with the list, if there is one.
-    changes: Option<u64>,
-    /// The offset of the `struct list_head`.
-    entry: usize,
-    /// The number of bytes of the structure that are read.
-    length: usize,
 }
 
 /// Offsets in bytes from the start of a `struct bpf_ksym`.
@@ -77,6 +65,8 @@ struct ProgramLayout {
     start: usize,
     end: usize,
     name: Range<usize>,
+    /// The number of bytes of the structure that are read.
+    bytes: usize,
 }
 
 /// Offsets in bytes from the start of a `struct ftrace_ops`.
@@ -88,6 +78,8 @@ struct TrampolineLayout {
     length: usize,
     /// The link-time addresses of what they are copies of: `ftrace_caller`, and the one that saves all registers.
     originals: [Option<u64>; 2],
+    /// The number of bytes of the structure that are read.
+    bytes: usize,
 }
 
 impl GeneratedLayout {
@@ -99,11 +91,11 @@ impl GeneratedLayout {
         }
     }
 
-    /// The heads of the lists, and what changes with them.
-    pub fn lists(&self) -> [Option<(u64, Option<u64>)>; 2] {
+    /// The lists.
+    pub fn lists(&self) -> [Option<List>; 2] {
         let programs = self.programs.as_ref().map(|layout| layout.list);
         let trampolines = self.trampolines.as_ref().map(|layout| layout.list);
-        [programs, trampolines].map(|list| Some((list?.head, list?.changes)))
+        [programs, trampolines]
     }
 
     /// The listed code. What is in `before` isn't read again.
@@ -115,14 +107,20 @@ impl GeneratedLayout {
     ) -> Vec<Arc<Module>> {
         let mut found = Vec::new();
         if let Some(layout) = &self.programs {
-            layout.list.for_each(view, reader, |address, bytes| {
-                found.extend(layout.info(address, bytes));
-            });
+            let structures = layout.list.structures(view, MAX_ENTRIES);
+            found.extend(
+                structures.filter_map(|address| {
+                    layout.info(address, &reader.bytes(address, layout.bytes)?)
+                }),
+            );
         }
         if let Some(layout) = &self.trampolines {
-            layout.list.for_each(view, reader, |address, bytes| {
-                found.extend(layout.info(address, bytes));
-            });
+            let structures = layout.list.structures(view, MAX_ENTRIES);
+            found.extend(
+                structures.filter_map(|address| {
+                    layout.info(address, &reader.bytes(address, layout.bytes)?)
+                }),
+            );
         }
         let found = found.into_iter();
         let modules = found.map(|info| {
@@ -161,30 +159,6 @@ impl GeneratedLayout {
     }
 }
 
-impl List {
-    /// Passes each structure's address and bytes to `each`.
-    fn for_each<M: PhysicalMemory>(
-        &self,
-        view: &KernelView<'_, M>,
-        reader: &mut BoundedReader<'_, M>,
-        mut each: impl FnMut(u64, &[u8]),
-    ) {
-        let head = view.linked(self.head);
-        let mut link = view.u64(head);
-        for _ in 0..MAX_ENTRIES {
-            let Some(entry) = link.filter(|entry| *entry != head) else {
-                break;
-            };
-            let address = entry.wrapping_sub(self.entry as u64);
-            let Some(bytes) = reader.bytes(address, self.length) else {
-                break;
-            };
-            each(address, &bytes);
-            link = u64_at(&bytes, self.entry);
-        }
-    }
-}
-
 impl ProgramLayout {
     /// `None` for a kernel without BPF's compiler, or with too little information.
     fn find(symbols: &Symbols, types: &Types<'_>) -> Option<Self> {
@@ -194,17 +168,17 @@ impl ProgramLayout {
         let entry = member("lnode")?;
         // The list's entry comes behind the name.
         let name_length = entry.checked_sub(name)?.min(MAX_NAME);
-        let length = start.max(end).max(name).max(entry) + 16;
-        (length <= MAX_LENGTH).then_some(Self {
+        let bytes = start.max(end).max(entry) + 16;
+        (bytes <= MAX_LENGTH).then_some(Self {
             list: List {
                 head: head?,
                 changes: Some(tree?.checked_add(types.offset_of("latch_tree_root", "seq")?)?),
                 entry,
-                length,
             },
             start,
             end,
             name: name..name + name_length,
+            bytes,
         })
     }
 
@@ -238,12 +212,12 @@ impl TrampolineLayout {
                 head: head?,
                 changes: None,
                 entry,
-                length: bytes,
             },
             flags,
             start,
             length,
             originals: [plain, saving],
+            bytes,
         })
     }
 

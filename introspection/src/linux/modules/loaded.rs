@@ -10,7 +10,6 @@ use super::ListFingerprint;
 use super::module::{ListedModule, Module, ModuleInfo, Unwinding};
 use super::module_layout::ModuleLayout;
 use super::reader::BoundedReader;
-use crate::bytes::u64_at;
 use crate::unwind::ModuleCode;
 
 /// Maximum number of modules of a guest. Distribution kernels load some 100 to 300.
@@ -124,13 +123,7 @@ impl LoadedModules {
         };
         let mut reader = BoundedReader::new(view, MAX_BYTES);
         let mut kept = 0;
-        let head = view.linked(layout.head);
-        let mut link = view.u64(head);
-        for _ in 0..MAX_MODULES {
-            let Some(entry) = link.filter(|entry| *entry != head) else {
-                break;
-            };
-            let address = entry.wrapping_sub(layout.list as u64);
+        for address in layout.list.structures(view, MAX_MODULES) {
             let Some(bytes) = reader.bytes(address, layout.length) else {
                 break;
             };
@@ -149,7 +142,6 @@ impl LoadedModules {
                     loaded.modules.push(module);
                 }
             }
-            link = u64_at(&bytes, layout.list);
         }
         let before = |info: &ModuleInfo| before.with(info);
         for module in layout.generated.read(view, &mut reader, before) {

@@ -6,6 +6,7 @@
 //! changed parts ([`Modules::serve`]). Until then, stacks through modules are broken; nothing is guessed.
 
 mod generated;
+mod list;
 mod loaded;
 mod log;
 mod module;
@@ -25,8 +26,9 @@ use super::LinuxKnowledge;
 use super::placement::Placement;
 use super::view::KernelView;
 use crate::image::types::{Missing, Types};
-use kvmprof_paging::{CR0_PG, CR4_LA57, EFER_LMA, read_u64};
+use kvmprof_paging::{CR0_PG, CR4_LA57, EFER_LMA};
 use kvmprof_recording::file::SymbolChange;
+use list::ListState;
 use log::{Entry, ModuleLog};
 use module::Unwinding;
 use module_layout::ModuleLayout;
@@ -46,15 +48,6 @@ const MAX_TRIES: usize = 3;
 pub struct ListFingerprint {
     modules: ListState,
     generated: [Option<ListState>; 2],
-}
-
-/// Distinguishes one list from its former states.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ListState {
-    /// The first and the last entry of the list.
-    ends: [u64; 2],
-    /// A number that changes with each change of the list, if the kernel has one.
-    changes: u32,
 }
 
 /// The modules of one kernel, shared by all threads.
@@ -233,19 +226,8 @@ impl Modules {
         name: &str,
     ) -> Option<bool> {
         let (layout, view) = (self.layout.as_ref()?, linux.own_view(memory)?);
-        let head = view.linked(layout.head);
-        let mut link = view.u64(head);
-        for _ in 0..MAX_NAMED {
-            let Some(entry) = link.filter(|entry| *entry != head) else {
-                break;
-            };
-            let module = entry.wrapping_sub(layout.list as u64);
-            if layout.is_called(&view, module, name) {
-                return Some(true);
-            }
-            link = view.u64(entry);
-        }
-        Some(false)
+        let mut modules = layout.list.structures(&view, MAX_NAMED);
+        Some(modules.any(|module| layout.is_called(&view, module, name)))
     }
 
     /// Begins where `former`, the modules of a kernel that has ended, ends: those who follow them see a change, and read on.
@@ -327,26 +309,14 @@ fn fingerprint<M: PhysicalMemory>(
     memory: &M,
     placement: Placement,
 ) -> Option<ListFingerprint> {
-    let state = |head: u64, changes: Option<u64>| {
-        let previous = placement.physical(head.wrapping_add(8));
-        let head = placement.physical(head);
-        let changes = match changes {
-            Some(address) => memory.read_array(placement.physical(address))?,
-            None => [0; 4],
-        };
-        Some(ListState {
-            ends: [read_u64(memory, head)?, read_u64(memory, previous)?],
-            changes: u32::from_le_bytes(changes),
-        })
-    };
     let mut generated = [None; 2];
     for (known, list) in generated.iter_mut().zip(layout.generated.lists()) {
-        if let Some((head, changes)) = list {
-            *known = Some(state(head, changes)?);
+        if let Some(list) = list {
+            *known = Some(list.state(memory, placement)?);
         }
     }
     Some(ListFingerprint {
-        modules: state(layout.head, layout.changes)?,
+        modules: layout.list.state(memory, placement)?,
         generated,
     })
 }

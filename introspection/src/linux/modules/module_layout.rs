@@ -4,6 +4,7 @@ use crate::image::types::Types;
 use crate::linux::view::KernelView;
 
 use super::generated::GeneratedLayout;
+use super::list::List;
 use crate::{PhysicalMemory, Symbols};
 
 /// Values for kernels whose BTF lacks them: `MODULE_STATE_UNFORMED` (`enum module_state`), `MOD_TEXT` and
@@ -21,16 +22,13 @@ pub const BUILD_ID_LENGTH: usize = 20;
 /// Offsets in bytes from the start of a `struct module`, and link-time addresses.
 #[derive(Debug)]
 pub struct ModuleLayout {
-    /// The list's head, `modules`.
-    pub head: u64,
-    /// A number that changes with every module that is loaded or unloaded: the sequence of `mod_tree`.
-    pub changes: Option<u64>,
+    /// `modules`, which changes with the sequence of `mod_tree`.
+    pub list: List,
     /// The number of bytes of the structure that are read.
     pub length: usize,
     pub state: usize,
     /// The state of a module that is still loading.
     pub unformed: u32,
-    pub list: usize,
     pub name: usize,
     pub build_id: Option<usize>,
     /// Its code, and its code for initialization, which the kernel frees afterwards.
@@ -96,14 +94,16 @@ impl ModuleLayout {
         ];
         let length = ends.into_iter().flatten().max()?;
         (length <= MAX_LENGTH).then_some(Self {
-            head: head?,
-            changes: sequence(types).and_then(|offset| tree?.checked_add(offset)),
+            list: List {
+                head: head?,
+                changes: sequence(types).and_then(|offset| tree?.checked_add(offset)),
+                entry: list,
+            },
             length,
             state,
             unformed: types
                 .enumerator("module_state", "MODULE_STATE_UNFORMED")
                 .unwrap_or(UNFORMED),
-            list,
             name,
             build_id,
             texts,
