@@ -273,10 +273,12 @@ impl<'t> Transformer<'t> {
                 }
             })
             .collect();
-        let frames: Vec<Frame<'_>> = code.frames(node).collect();
-        let outermost = outermost_of_guest(&frames).filter(|_| is_cut_short);
-        if let Some(outermost) = outermost.and_then(|index| stack.get_mut(index)) {
-            outermost.is_cut_short = true;
+        if is_cut_short {
+            let frames: Vec<Frame<'_>> = code.frames(node).collect();
+            let outermost = outermost_of_guest(&frames);
+            if let Some(outermost) = outermost.and_then(|index| stack.get_mut(index)) {
+                outermost.is_cut_short = true;
+            }
         }
         stack.reverse();
         let mut transforms = self.transforms.iter();

@@ -12,9 +12,8 @@ use crate::image::types::Types;
 
 use super::super::view::KernelView;
 use super::list::List;
-use super::module::{MAX_TEXT, Module, ModuleInfo};
+use super::module::{Module, ModuleInfo, is_sound};
 use super::reader::BoundedReader;
-use crate::unwind::MODULES;
 
 /// The modules' names.
 const OF_PROGRAMS: &str = "bpf";
@@ -106,21 +105,21 @@ impl GeneratedLayout {
         before: impl Fn(&ModuleInfo) -> Option<Arc<Module>>,
     ) -> Vec<Arc<Module>> {
         let mut found = Vec::new();
+        let mut add = |list: List, bytes, info: &dyn Fn(u64, &[u8]) -> Option<ModuleInfo>| {
+            let structures = list.structures(view, MAX_ENTRIES);
+            let read =
+                structures.filter_map(|address| info(address, &reader.bytes(address, bytes)?));
+            found.extend(read);
+        };
         if let Some(layout) = &self.programs {
-            let structures = layout.list.structures(view, MAX_ENTRIES);
-            found.extend(
-                structures.filter_map(|address| {
-                    layout.info(address, &reader.bytes(address, layout.bytes)?)
-                }),
-            );
+            add(layout.list, layout.bytes, &|at, bytes| {
+                layout.info(at, bytes)
+            });
         }
         if let Some(layout) = &self.trampolines {
-            let structures = layout.list.structures(view, MAX_ENTRIES);
-            found.extend(
-                structures.filter_map(|address| {
-                    layout.info(address, &reader.bytes(address, layout.bytes)?)
-                }),
-            );
+            add(layout.list, layout.bytes, &|at, bytes| {
+                layout.info(at, bytes)
+            });
         }
         let found = found.into_iter();
         let modules = found.map(|info| {
@@ -239,12 +238,6 @@ impl TrampolineLayout {
         let trampoline = Generated::Trampoline(original);
         is_sound(&text).then(|| ModuleInfo::generated(address, OF_TRAMPOLINES, text, trampoline))
     }
-}
-
-/// Whether it is a range of code in the range of modules.
-fn is_sound(text: &Range<u64>) -> bool {
-    let length = text.end.saturating_sub(text.start);
-    (1..=MAX_TEXT).contains(&length) && text.start >= MODULES.start && text.end <= MODULES.end
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::bytes::{array_at, u16_at, u32_at, u64_at};
 use crate::unwind::{Callers, CodeRegion, CodeRules, FramedCode, MODULES, OrcFormat, OrcTable};
 
 /// Maximum length of a contiguous range of code, in bytes.
-pub const MAX_TEXT: u64 = 64 << 20;
+const MAX_TEXT: u64 = 64 << 20;
 /// Maximum number of symbols of a module. The largest modules have some 50,000.
 const MAX_SYMBOLS: usize = 1 << 18;
 /// Maximum number of ORC entries.
@@ -459,9 +459,14 @@ impl OrcInfo {
 fn text(bytes: &[u8], base: usize, length: usize) -> Option<Range<u64>> {
     let start = u64_at(bytes, base)?;
     let length = u64::from(u32_at(bytes, length)?);
-    let end = start.checked_add(length)?;
-    let is_sound = (1..=MAX_TEXT).contains(&length) && start >= MODULES.start && end <= MODULES.end;
-    is_sound.then_some(start..end)
+    let text = start..start.checked_add(length)?;
+    is_sound(&text).then_some(text)
+}
+
+/// Whether it is a range of code in the range of modules.
+pub fn is_sound(text: &Range<u64>) -> bool {
+    let length = text.end.saturating_sub(text.start);
+    (1..=MAX_TEXT).contains(&length) && text.start >= MODULES.start && text.end <= MODULES.end
 }
 
 /// The 32-bit number at `offset`. `None` if it is more than `most`.

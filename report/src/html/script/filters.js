@@ -194,9 +194,6 @@ function typedPattern() {
   return `(?i)${isRegex ? state.function : literally(state.function)}`;
 }
 
-// Whether functions or modules are selected.
-const isOfStacks = () => [state.function, state.module].some((value) => value !== "") || state.only.length > 0 || state.hide.length > 0 || leftOut("module").length > 0;
-
 // The options of the filters that all commands have. `pids` are the selected processes.
 /** @type {(given: PageData["selection"], pids: (number | string)[]) => FilterOptions} */
 function optionsOfFilters(given, pids) {

@@ -32,9 +32,12 @@ function nodesWith(tree, wanted) {
   return has;
 }
 
+// Whether stacks are selected by their functions or modules.
+const isOfStacks = () => state.module !== "" || state.function !== "" || [state.only, state.hide, leftOut("module")].some((list) => list.length > 0);
+
 // 1 for the recorded nodes whose stacks are selected, and shown; null if all are.
 function selectedNodes() {
-  if (state.module === "" && state.function === "" && [state.only, state.hide, state.transform, leftOut("module")].every((list) => list.length === 0)) return null;
+  if (!isOfStacks() && state.transform.length === 0) return null;
   const selected = new Uint8Array(recorded.length);
   for (let node = 0; node < recorded.length; node++) if (shownAs[node] >= 0) selected[node] = 1;
   /** @type {(wanted: Uint8Array, value: number) => void} */
