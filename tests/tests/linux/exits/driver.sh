@@ -1,33 +1,6 @@
 # Exits of a guest, counted by kvmprof and by the host's perf between two moments at which no vCPU runs; then those of known processes beside others that want
 # the processors, samples of each exit, and a guest that makes as many different ones as it can. It is one of kvmprof's own: programs of QEMU's guests may use no port in emulation (SIGSEGV).
 
-# stand_still PROCESS...: returns when no thread of the VMMs runs any more.
-stand_still() {
-    kill -STOP "$@"
-    for vmm in "$@"; do
-        for thread in /proc/$vmm/task/*; do
-            until grep -q '^State:.T' "$thread/status"; do usleep 10000; done
-        done
-    done
-}
-
-# count_exits NAME PROCESS: starts kvmprof exits, and waits until it counts.
-count_exits() {
-    counted=$1
-    kvmprof exits "$2" --json >"$LAB_OUT/$counted.json" 2>"$LAB_OUT/$counted.said" 3>&- &
-    counting=$!
-    until grep -q '^Counting' "$LAB_OUT/$counted.said"; do
-        [ -e "/proc/$counting/exe" ] || fail 92 "kvmprof exits ended: $(cat "$LAB_OUT/$counted.said")"
-        usleep 50000
-    done
-}
-
-# counted [PROCESS]: ends it.
-counted() {
-    kill -TERM ${1:-$counting}
-    wait ${1:-$counting} || fail 91 "kvmprof exits failed: $(cat "$LAB_OUT/$counted.said")"
-}
-
 # trace_interrupts: has the host's own tracer note the interrupts of the vCPUs' threads.
 traced=/sys/kernel/tracing/instances/interrupts
 trace_interrupts() {
@@ -46,29 +19,6 @@ note_time() { read -r now _ </proc/uptime && echo "$now" >>"$LAB_OUT/$1.times"; 
 
 # asked: how often the guest has said so.
 asked() { grep -c '^asked' "$console"; }
-
-# start_recording NAME EVENT [--exits]: samples one of so many events, and waits until it does. Each look makes an event that is rare otherwise.
-page=2048
-start_recording() {
-    kvmprof record "$machine" --event "$2" $3 --output "$LAB_OUT/$1.kvmprof" >"$LAB_OUT/$1.said" 2>&1 3>&- &
-    recording=$!
-    # The file has its name once there are samples.
-    until [ -s "$LAB_OUT/$1.kvmprof" ]; do
-        [ -e "/proc/$recording/exe" ] || fail 84 "kvmprof record ended: $(cat "$LAB_OUT/$1.said")"
-        if [ "$2" = page-faults:1 ]; then
-            tell "warm $page"
-            page=$((page + 1))
-            usleep 450000
-        fi
-        usleep 50000
-    done
-}
-
-# end_recording NAME
-end_recording() {
-    kill -TERM $recording
-    wait $recording || fail 83 "kvmprof record failed: $(cat "$LAB_OUT/$1.said")"
-}
 
 # record_exits NAME PERIOD [--exits]: samples one of so many exits while known processes make some; with --exits these are counted, too, by the recording and beside it, as soon
 # as it has their program's file and so whole stacks.
@@ -98,23 +48,6 @@ record_exits() {
     end_recording "$1"
     [ -z "$3" ] || kvmprof report --exits --json "$LAB_OUT/$1.kvmprof" >"$LAB_OUT/recorded.json" 2>"$LAB_OUT/recorded.said" ||
         fail 80 "kvmprof report failed: $(cat "$LAB_OUT/recorded.said")"
-}
-
-# record_faults: samples each fault of guest memory, of pages that the host makes one by one, until it has those that the guest says it has made.
-record_faults() {
-    echo never >/sys/kernel/mm/transparent_hugepage/enabled
-    start_recording touch page-faults:1
-    tell touch
-    says 'touch pages'
-    until kvmprof export --format pages "$LAB_OUT/touch.kvmprof" 2>/dev/null 3>&- | grep -q '^0x18000000 524288 '; do
-        is_over && fail 77 "over before its faults were recorded"
-        usleep 500000
-    done
-    end_recording touch
-    kvmprof report --faults --json "$LAB_OUT/touch.kvmprof" >"$LAB_OUT/faults.json" 2>"$LAB_OUT/faults.said" &&
-        kvmprof report --faults "$LAB_OUT/touch.kvmprof" >"$LAB_OUT/faults.table" 2>>"$LAB_OUT/faults.said" &&
-        kvmprof export --format pages "$LAB_OUT/touch.kvmprof" --output "$LAB_OUT/pages" 2>>"$LAB_OUT/faults.said" ||
-        fail 79 "kvmprof reports no faults: $(cat "$LAB_OUT/faults.said")"
 }
 
 # scheduled NAME PROCESS: notes what the scheduler has counted of the vCPUs' threads: the times for which they ran and waited, and the number of turns.
@@ -197,32 +130,14 @@ umount /sys/kernel/tracing /sys/kernel/debug/tracing 2>/dev/null
 kvmprof exits "$machine" --seconds 1 2>"$LAB_OUT/unmounted.said" 3>&-
 echo $? >"$LAB_OUT/unmounted.status"
 mount -t tracefs tracefs /sys/kernel/tracing || fail 90 "there is no tracefs"
-mkfifo /run/enough
 
 stand_still $machine
-count_exits both $machine
 trace_interrupts
-/usr/bin/perf kvm -o /run/perf.data stat record -p $machine -- \
-    /bin/sh -c 'echo >/run/perf.ready; read -r word </run/enough' >"$LAB_OUT/perf.said" 2>&1 3>&- &
-perf=$!
-until [ -e /run/perf.ready ]; do
-    [ -e "/proc/$perf/exe" ] || fail 89 "perf ended: $(cat "$LAB_OUT/perf.said")"
-    usleep 50000
-done
-kill -CONT $machine
-tell work
-says worked
-stand_still $machine
-counted
+beside_perf
 echo 0 >$traced/tracing_on
 cat $traced/trace >"$LAB_OUT/interrupts.trace"
 rmdir $traced
-echo enough >/run/enough
-wait $perf || fail 88 "perf failed: $(cat "$LAB_OUT/perf.said")"
 kill -CONT $machine
-/usr/bin/perf kvm -i /run/perf.data stat report >"$LAB_OUT/perf.report" 2>&1 3>&- ||
-    fail 87 "perf reports nothing: $(cat "$LAB_OUT/perf.said")"
-alive 'perf has reported'
 
 # Of a guest that runs its kernel and its processes are known. Others want the processors, too.
 for cpu in 0 1; do

@@ -16,14 +16,21 @@ use kvmprof_tests::linux::{Finished, Program, Scenario, debian, guest_init, gues
 use serde_json::Value;
 
 use super::attach::ONE;
-use faults::{faults_are_the_pages_that_the_guest_touches_first, tables_and_lists_have_all_faults};
+pub use faults::{
+    faults_are_the_pages_that_the_guest_touches_first, program as first_touch,
+    tables_and_lists_have_all_faults,
+};
 use interrupts::interrupts_are_those_of_the_hosts_tracer;
 use metrics::metrics_have_the_exits_that_are_counted_beside_them;
 use recorded::a_recording_has_what_is_counted_beside_it;
 use shared::vcpus_take_the_time_of_another_guest;
 
+/// Functions of scenarios that count and sample exits.
+pub const COMMON: &str = include_str!("common.sh");
+/// The user space of their guests, with the programs `ports` and `first_touch`.
+pub const INIT: &str = include_str!("init.sh");
 /// Its path in Debian's package linux-perf.
-const PERF: &str = "/usr/bin/perf";
+pub const PERF: &str = "/usr/bin/perf";
 /// The port of the program, and how often it writes there.
 const PORT: u64 = 0x2345;
 const WRITES: u64 = 5000;
@@ -57,15 +64,27 @@ kvmprof_tests::in_each_kernel! {
     without_tracefs_it_says_what_to_do
 }
 
-fn program() -> Program {
+/// What a processor calls two reasons of exits.
+pub struct ReasonNames {
+    /// An instruction that reads or writes a port.
+    pub port: &'static str,
+    pub halt: &'static str,
+}
+
+const SVM: ReasonNames = ReasonNames {
+    port: "io",
+    halt: "hlt",
+};
+
+pub fn program() -> Program {
     guest_program("ports.c", ONE, &[])
 }
 
 fn run(series: &str) -> Finished {
     once(&format!("exits-{series}"), || {
         let collector = kvmprof_lab::build_program("kvmprof-collect").unwrap();
-        let programs = [("ports", &program()), ("first_touch", &faults::program())];
-        let init = guest_init(include_str!("init.sh"), &programs);
+        let programs = [("ports", &program()), ("first_touch", &first_touch())];
+        let init = guest_init(INIT, &programs);
         Scenario::new()
             .memory(4096)
             .host_kernel(debian(series))
@@ -73,7 +92,7 @@ fn run(series: &str) -> Finished {
             .file("guest.cpio", init)
             .installed_program(Path::new(PERF))
             .program("kvmprof-collect", &collector)
-            .run(include_str!("driver.sh"))
+            .run(&format!("{COMMON}\n{}", include_str!("driver.sh")))
     })
 }
 
@@ -114,7 +133,7 @@ fn by_perf(run: &Finished) -> BTreeMap<String, Exits> {
     rows.collect()
 }
 
-fn counts_are_those_of_perf(run: &Finished) {
+pub fn counts_are_those_of_perf(run: &Finished) {
     let document = run.json("both.json");
     let (seen, known) = (by_kvmprof(&document), by_perf(run));
     println!("{seen:?}");
@@ -140,6 +159,12 @@ fn counts_are_those_of_perf(run: &Finished) {
 }
 
 fn port_writes_are_those_that_the_guest_counts(run: &Finished) {
+    check_port_writes(run, &SVM);
+}
+
+/// Checks the counts of the program's writes, and of halts, of a processor with these names of reasons.
+pub fn check_port_writes(run: &Finished, names: &ReasonNames) {
+    let ReasonNames { port, halt } = *names;
     let document = run.json("both.json");
     let accesses = document["accesses"].as_array().unwrap();
     let of_port = accesses
@@ -151,7 +176,7 @@ fn port_writes_are_those_that_the_guest_counts(run: &Finished) {
     };
     assert_eq!(
         (&row["reason"], number(row, "count")),
-        (&"io".into(), WRITES)
+        (&port.into(), WRITES)
     );
     // By one instruction.
     let text = program().text;
@@ -159,7 +184,7 @@ fn port_writes_are_those_that_the_guest_counts(run: &Finished) {
     let of_program = functions.filter(|row| {
         let address = row["address"].as_str().unwrap().trim_start_matches("0x");
         let address = u64::from_str_radix(address, 16).unwrap();
-        row["reason"] == "io" && text.contains(&address)
+        row["reason"] == port && text.contains(&address)
     });
     let counts: Vec<u64> = of_program.map(|row| number(row, "count")).collect();
     assert_eq!(counts, [WRITES]);
@@ -169,11 +194,11 @@ fn port_writes_are_those_that_the_guest_counts(run: &Finished) {
         let of = reasons.clone().filter(|row| row["reason"] == name);
         of.map(|row| number(row, "vmm_count")).sum()
     };
-    println!("to the VMM: {} io, {} hlt", left("io"), left("hlt"));
-    assert!(left("io") >= WRITES);
+    println!("to the VMM: {} {port}, {} {halt}", left(port), left(halt));
+    assert!(left(port) >= WRITES);
     let halts = reasons.clone().filter(|row| row["is_halt"] == true);
-    assert!(halts.clone().count() > 0 && halts.clone().all(|row| row["reason"] == "hlt"));
-    assert_eq!(left("hlt"), 0);
+    assert!(halts.clone().count() > 0 && halts.clone().all(|row| row["reason"] == halt));
+    assert_eq!(left(halt), 0);
 }
 
 fn exits_of_processes_are_those_that_the_guest_counts(run: &Finished) {
