@@ -67,6 +67,9 @@ impl KernelCounter {
             // The others are the same code in every KVM.
             return Ok(());
         };
+        if passes_tracepoints() {
+            return Ok(());
+        }
         let passes = tracepoint_id(name).and_then(|id| probe::passes(name, id));
         if passes.map_err(Refusal::temporary)? {
             return Ok(());
@@ -100,6 +103,11 @@ pub fn unavailable(kind: EventKind) -> Option<String> {
         let kept = results.entry(kind).or_default();
         ProbeResult::get(kept, Instant::now(), attempt).err()
     })
+}
+
+/// Whether this host's KVM is known to pass its tracepoints, by which other guests' exits are sampled, too. Where it isn't, [`unavailable`] tries it.
+pub fn passes_tracepoints() -> bool {
+    probe::is_by_hardware()
 }
 
 /// Probes all events in advance: contained threads may run no guest for it (`kvmprof_sandbox`).

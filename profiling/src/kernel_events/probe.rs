@@ -1,6 +1,7 @@
 //! Probes by a guest of three instructions whether this host's KVM passes its tracepoints: modules other than kvm-intel and
 //! kvm-amd may have the tracepoints of the processor's architecture without passing them.
 
+use std::path::Path;
 use std::sync::Mutex;
 
 use kvm_ioctls::{VcpuExit, VcpuFd};
@@ -9,7 +10,7 @@ use vm_memory::{Bytes, GuestAddress};
 
 use crate::perf_event::{self, Event};
 use kvmprof_machine::lock::lock;
-use kvmprof_machine::{GuestMemory, open_kvm, register_memory};
+use kvmprof_machine::{GuestMemory, has_hardware_virtualization, open_kvm, register_memory};
 
 /// In real mode: mov 0x2000, %al; out %al, $0x80; hlt. The code and the read cause a page fault each, out and hlt an exit.
 const CODE: [u8; 6] = [0xa0, 0x00, 0x20, 0xe6, 0x80, 0xf4];
@@ -19,6 +20,13 @@ const MAX_RUNS: usize = 64;
 
 /// The results, by name. KVM stays the same while this process has a guest.
 static RESULTS: Mutex<Vec<(&str, bool)>> = Mutex::new(Vec::new());
+
+/// Whether KVM is kvm-intel or kvm-amd, which pass their tracepoints. Only one module serves /dev/kvm at a time. These load only where the processor has
+/// VT-x or SVM; built into the kernel, they are listed even where it hasn't.
+pub fn is_by_hardware() -> bool {
+    let is_there = |module| Path::new("/sys/module").join(module).exists();
+    has_hardware_virtualization() && ["kvm_intel", "kvm_amd"].into_iter().any(is_there)
+}
 
 /// Whether KVM passes tracepoint `name`, perf's number `id`, when a guest makes an exit and touches memory. Takes some ms
 /// the first time.

@@ -17,7 +17,7 @@ use kvmprof_machine::helper::Helper;
 use kvmprof_profiling::ProfilingConfig;
 use kvmprof_profiling::clock::ClockSource;
 use kvmprof_profiling::kernel_capture::{TracedCaptures, VcpuThreadId};
-use kvmprof_profiling::kernel_events::unavailable;
+use kvmprof_profiling::kernel_events::{passes_tracepoints, unavailable};
 use kvmprof_profiling::signals::block_signals;
 use kvmprof_recording::EventKind;
 use kvmprof_sandbox::process;
@@ -202,12 +202,14 @@ fn vcpus_with_threads(machine: &Machine) -> Vec<VcpuThreadId> {
 }
 
 /// What the host's kernel samples events of this `kind` by, as `read` reads it; the kind is added to `events` then. `None` if it can't.
+///
+/// Where KVM is known to pass its tracepoints, none is opened to try it: that changes code of the host's kernel that all guests run through.
 fn tracepoints<T>(
     kind: EventKind,
     read: impl FnOnce() -> Result<T, TracepointError>,
     events: &mut Vec<EventKind>,
 ) -> Option<T> {
-    let found = match unavailable(kind) {
+    let found = match (!passes_tracepoints()).then(|| unavailable(kind)).flatten() {
         None => read().map_err(|error| error.to_string()),
         Some(why) => Err(why),
     };
