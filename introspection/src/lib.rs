@@ -62,7 +62,9 @@ pub use linux::{
     labels_of_group, recognize_runtime, release_of_file,
 };
 pub use noted::{PidAt, PidAtError};
-pub use process_places::{LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace};
+pub use process_places::{
+    LinearMap, ProcessPlaces, TaskMemory, TaskPointer, ValueAt, ValueKind, ValuePlace,
+};
 pub use unwind::{OrcTable, Stack, StackCopy, UnwindCache, UnwindTable, UserUnwinder};
 pub use vcpu::VcpuIntrospector;
 

@@ -26,6 +26,22 @@ pub struct TaskPointer {
     pub at: GuestAddress,
     /// The memory of tasks.
     pub maps: Vec<LinearMap>,
+    /// Where a task has its own memory; `None` if that isn't known.
+    pub memory: Option<TaskMemory>,
+}
+
+/// Where a task has its page tables and its stack in the kernel, for readers that know neither CR3 nor the stack pointer. Offsets are in bytes, less than
+/// 2^31.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskMemory {
+    /// `task_struct.mm`, a pointer to the next offset's structure; 0 in tasks without user memory.
+    pub mm: u64,
+    /// `mm_struct.pgd`, a pointer to the page tables.
+    pub page_tables: u64,
+    /// `task_struct.stack`, a pointer to the first byte of the stack; `None` if that isn't known.
+    pub stack: Option<u64>,
+    /// The address at which physical address 0 is mapped, and from there on all page tables.
+    pub direct_map: u64,
 }
 
 /// The place of a value.

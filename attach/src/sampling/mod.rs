@@ -34,7 +34,7 @@ use crate::tracepoint::{ExitTracepoint, FaultTracepoints};
 use crate::{AttachedMemory, HostKernel, HostStacks, Slots};
 use faults::SampledFaults;
 use places::{host_address, physical_memory};
-use program::{Plan, Sampled, SampledExits};
+use program::{Plan, Pointer, Sampled, SampledExits};
 use stacks::{LinuxStacks, Stacks};
 
 /// Maximum number of bytes that are copied of each stack. A kernel's stack has 16 KiB, and usually a tenth of it is in use.
@@ -203,7 +203,7 @@ impl SamplingHost {
             has_nested_paging: self.has_nested_paging(vcpu),
             outputs: outputs.as_raw_fd(),
             record: -1,
-            pointer: places.and_then(|places| pointer(places, slots)),
+            pointer: places.and_then(|places| self.pointer(places, slots)),
             reads: places.map_or_else(Vec::new, |places| reads(places, slots)),
             stacks: self.stacks(vcpu, stacks, linux, slots),
             host_record: None,
@@ -309,7 +309,16 @@ impl SamplingHost {
         })
     }
 
-    /// The stacks to copy; `None` if none are wanted, or the stack pointer isn't in memory.
+    /// The pointer to the running task, whose memory is read only where CR3 isn't in the host's memory.
+    fn pointer(&self, places: &ProcessPlaces, slots: &Slots) -> Option<Pointer> {
+        let mut pointer = pointer(places, slots)?;
+        if self.form().knows_privilege() {
+            pointer.memory = None;
+        }
+        Some(pointer)
+    }
+
+    /// The stacks to copy; `None` if none are wanted, or none can be found without the stack pointer.
     fn stacks(
         &self,
         vcpu: u64,
@@ -317,12 +326,17 @@ impl SamplingHost {
         linux: Option<LinuxStacks>,
         slots: &Slots,
     ) -> Option<Stacks> {
-        let is_wanted = parts != StackParts::default() && self.form().knows_privilege();
+        let hides_pointer = !self.form().knows_privilege();
+        let is_wanted = match hides_pointer {
+            true => parts.user && linux.is_some(),
+            false => parts != StackParts::default(),
+        };
         is_wanted.then_some(())?;
         let cr4 = self.kernel.memory().u64(vcpu, self.layout.cr4)?;
         Some(Stacks {
             bytes: STACK_BYTES,
             linux,
+            hides_pointer,
             levels: if cr4 & LA57 == 0 { 4 } else { 5 },
             memory: physical_memory(slots),
         })

@@ -1,9 +1,9 @@
 //! Where the VMM has what a program reads of guest memory.
 
-use kvmprof_introspection::{ProcessPlaces, ValueAt, ValuePlace};
+use kvmprof_introspection::{ProcessPlaces, TaskMemory, ValueAt, ValuePlace};
 
 use super::assembly::Range;
-use super::program::{Pointer, Read, Source};
+use super::program::{Pointer, Read, ReadMemory, Source};
 use crate::Slots;
 
 /// Maximum number of parts of guest memory in which tasks are searched. A guest has one below 4 GiB, one above, and its kernel's
@@ -56,7 +56,21 @@ pub fn pointer(places: &ProcessPlaces, slots: &Slots) -> Option<Pointer> {
     }
     ranges.truncate(MAX_RANGES);
     let at = host_address(slots, task.at.0, 8)?;
-    Some(Pointer { at, ranges })
+    Some(Pointer {
+        at,
+        ranges,
+        memory: task.memory.and_then(read_memory),
+    })
+}
+
+fn read_memory(memory: TaskMemory) -> Option<ReadMemory> {
+    let offset = |offset: u64| i32::try_from(offset).ok();
+    Some(ReadMemory {
+        mm: offset(memory.mm)?,
+        page_tables: offset(memory.page_tables)?,
+        stack: memory.stack.and_then(offset),
+        direct_map: memory.direct_map,
+    })
 }
 
 /// Where the VMM has the values of `places`.

@@ -4,13 +4,13 @@ use super::assembly::{
     ADD_IMMEDIATE, ADD_REGISTER, CONTEXT, FLAG_SET, HELPER_CURRENT_IDS, HELPER_KTIME_GET_NS,
     HELPER_PERF_EVENT_OUTPUT, HELPER_PROBE_READ_USER, JUMP, JUMP_IF_NOT, JUMP_IF_NOT_BELOW,
     JUMP_IF_ZERO, OR_IMMEDIATE, OR_REGISTER, Program, RECORD, Range, SHIFT_LEFT, SHIFT_RIGHT,
-    STORE_IMMEDIATE_64, TARGET, offset16,
+    STORE_IMMEDIATE_64, SUBTRACT_REGISTER, TARGET, offset16,
 };
 use super::faults::SampledFaults;
 use super::record::{
     AVAILABLE, CODE, CODE_BASE, COPIES, CPL, CR3, EXIT as GUEST_EXIT, FIRST_VALUE, FLAGS, GENERAL,
     GENERAL_BYTES, MP_STATE, NESTED, OWN, PRIVILEGE, RECORD_BYTES, RIP, STACK_BYTES, STACKS, TASK,
-    TIME, VALUE, VALUES,
+    TASKS_ROOT, TIME, VALUE, VALUES,
 };
 use super::stacks::Stacks;
 use crate::host_kernel::vcpu_layout::{State, VcpuLayout, vmcb};
@@ -90,6 +90,17 @@ pub struct Pointer {
     /// Where it is in the VMM.
     pub at: u64,
     pub ranges: Vec<Range>,
+    /// What is read behind it of the task's memory.
+    pub memory: Option<ReadMemory>,
+}
+
+/// Where the task at a pointer has its memory: see [`kvmprof_introspection::TaskMemory`].
+#[derive(Clone, Copy, Debug)]
+pub struct ReadMemory {
+    pub mm: i32,
+    pub page_tables: i32,
+    pub stack: Option<i32>,
+    pub direct_map: u64,
 }
 
 /// Where a value is.
@@ -115,10 +126,7 @@ impl Program {
     fn value(&mut self, read: &Read) {
         match read.source {
             Source::Host(address) => self.load_immediate(3, address),
-            Source::Pointer(offset) => {
-                self.registers(MOVE_REGISTER, 3, TARGET);
-                self.immediate(ADD_IMMEDIATE, 3, offset);
-            }
+            Source::Pointer(offset) => self.point_behind(TARGET, offset),
         }
         let place = VALUES + VALUE * read.index;
         self.read(place, read.bytes.into(), HELPER_PROBE_READ_USER);
@@ -129,7 +137,7 @@ impl Program {
     }
 
     /// Follows the pointer, and reads what is there.
-    fn follow(&mut self, pointer: &Pointer, reads: &[Read]) {
+    pub fn follow(&mut self, pointer: &Pointer, reads: &[Read]) {
         self.load_immediate(3, pointer.at);
         self.read(TASK, 8, HELPER_PROBE_READ_USER);
         let unreadable = self.jump(JUMP_IF_NOT, 0, 0, 0);
@@ -140,7 +148,39 @@ impl Program {
         for read in reads {
             self.value(read);
         }
+        if let Some(memory) = &pointer.memory {
+            self.follow_memory(memory, &pointer.ranges);
+        }
         self.land_all([unreadable, nowhere]);
+    }
+
+    /// Reads where the stack of the task at [`TARGET`] is, and puts the address of its page tables into the record as CR3.
+    fn follow_memory(&mut self, memory: &ReadMemory, ranges: &[Range]) {
+        if let Some(stack) = memory.stack {
+            self.point_behind(TARGET, stack);
+            self.read_task_stack();
+        }
+        self.point_behind(TARGET, memory.mm);
+        self.read(FLAGS, 8, HELPER_PROBE_READ_USER);
+        let mut ends = vec![self.jump(JUMP_IF_NOT, 0, 0, 0)];
+        self.load(1, FLAGS);
+        self.find(1, ranges);
+        ends.push(self.jump(JUMP_IF_ZERO, 3, 0, 0));
+        self.immediate(ADD_IMMEDIATE, 3, memory.page_tables);
+        self.read(FLAGS, 8, HELPER_PROBE_READ_USER);
+        ends.push(self.jump(JUMP_IF_NOT, 0, 0, 0));
+        self.load(1, FLAGS);
+        self.load_immediate(2, memory.direct_map);
+        self.registers(SUBTRACT_REGISTER, 1, 2);
+        self.add(STORE_64, RECORD, 1, offset16(CR3), 0);
+        self.immediate(OR_IMMEDIATE, FLAG_SET, TASKS_ROOT);
+        self.land_all(ends);
+    }
+
+    /// Points register 3 behind the address in `register`.
+    fn point_behind(&mut self, register: u8, offset: i32) {
+        self.registers(MOVE_REGISTER, 3, register);
+        self.immediate(ADD_IMMEDIATE, 3, offset);
     }
 
     /// Reads registers that KVM has in memory.
@@ -247,8 +287,7 @@ impl Program {
         self.read_kernel(FLAGS, 8, pointer);
         self.load(TARGET, FLAGS);
         let mut member = |offset: i32, place, bytes| {
-            self.registers(MOVE_REGISTER, 3, TARGET);
-            self.immediate(ADD_IMMEDIATE, 3, offset);
+            self.point_behind(TARGET, offset);
             self.read(place, bytes, HELPER_PROBE_READ_KERNEL);
         };
         // Without nested paging, CR3 in the VMCB is the root of KVM's own tables.
@@ -280,6 +319,7 @@ pub fn instructions(layout: &VcpuLayout, plan: &Plan) -> Vec<Instruction> {
     program.zero((0..RECORD_BYTES).step_by(8));
     if plan.stacks.is_some() {
         program.zero((COPIES..STACK_BYTES).step_by(8));
+        program.begin_stacks();
     }
     match &plan.sampled {
         Sampled::Ticks => program.time(plan.time_offset),

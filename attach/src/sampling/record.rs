@@ -17,7 +17,7 @@ pub const CODE: usize = CPL + 1;
 pub const MP_STATE: usize = 32;
 /// `kvm_vcpu_arch.regs_avail`: which registers are valid.
 pub const AVAILABLE: usize = 40;
-/// The record's flags: [`OWN`], [`PRIVILEGE`], [`STACKS`], [`NESTED`], [`FAULT`], [`FAULTED`], [`WAITED`], [`FIRST_VALUE`].
+/// The record's flags: [`OWN`], [`PRIVILEGE`], [`STACKS`], [`NESTED`], [`FAULT`], [`FAULTED`], [`WAITED`], [`TASKS_ROOT`], [`FIRST_VALUE`].
 pub const FLAGS: usize = 48;
 /// The guest-virtual address of the running task; 0 if it couldn't be read.
 pub const TASK: usize = 56;
@@ -49,7 +49,9 @@ pub const COPIES: usize = GENERAL + 16 * 8;
 pub const COPY: usize = 16;
 /// The number of the copy of the stack that the guest's kernel services interrupts on.
 pub const INTERRUPT: usize = 0;
-/// The number of the copy of the task's stack in the kernel.
+/// The same number, of the copy of the stack at the frame pointer, if the stack pointer isn't known.
+pub const FRAME: usize = INTERRUPT;
+/// The number of the copy of the task's stack in the kernel; of the registers that are saved at its end, if the stack pointer isn't known.
 pub const KERNEL: usize = 1;
 /// The number of the copy of the task's stack in user mode.
 pub const USER: usize = 2;
@@ -60,6 +62,8 @@ pub const STACK_BYTES: usize = COPIES + COPY * MAX_COPIES;
 /// Numbers of general registers (`VCPU_REGS_*`).
 /// The number of the stack pointer.
 pub const RSP: usize = 4;
+/// The number of the frame pointer.
+pub const RBP: usize = 5;
 
 /// A flag: the vCPU is the guest's.
 pub const OWN: i32 = 1;
@@ -75,6 +79,8 @@ pub const FAULT: i32 = 1 << 4;
 pub const FAULTED: i32 = 1 << 5;
 /// A flag: the same with a wait.
 pub const WAITED: i32 = 1 << 6;
+/// A flag: CR3 is that of the running task, as its kernel notes it.
+pub const TASKS_ROOT: i32 = 1 << 7;
 /// A flag: the first value was read. The flags of the other values follow.
 pub const FIRST_VALUE: i32 = 1 << 8;
 
@@ -120,9 +126,9 @@ impl<'a> Record<'a> {
         (self.u64(AVAILABLE) & RIP_AVAILABLE != 0).then(|| self.u64(RIP))
     }
 
-    /// CR3. It is exact if [`super::RecordForm::knows_privilege`]; otherwise it is KVM's copy, which may be from an earlier exit.
-    pub fn cr3(&self) -> u64 {
-        self.u64(CR3)
+    /// CR3; with VT-x, where KVM has no current copy, what the running task's is by the guest's kernel, or `None` if that couldn't be read.
+    pub fn cr3(&self) -> Option<u64> {
+        (self.has(PRIVILEGE) || self.has(TASKS_ROOT)).then(|| self.u64(CR3))
     }
 
     /// The privilege level at the last exit; `None` unless [`super::RecordForm::knows_privilege`].
@@ -158,10 +164,15 @@ impl<'a> Record<'a> {
         array_at(self.0, VALUES + index * VALUE)
     }
 
-    /// Sets the general registers. `None` for a record without stacks, and if the host's kernel
-    /// didn't have the stack pointer in memory.
+    /// Sets the general registers, with VT-x to 0 the stack pointer, of which KVM has no current copy. `None` for a record without stacks, and if the host's kernel
+    /// didn't have the stack pointer in memory, or with VT-x CR3.
     pub fn fill_general(&self, registers: &mut Registers) -> Option<()> {
-        (self.has(STACKS) && self.u64(AVAILABLE) & RSP_AVAILABLE != 0).then_some(())?;
+        let has_pointer = self.has(PRIVILEGE);
+        let has_stacks = match has_pointer {
+            true => self.u64(AVAILABLE) & RSP_AVAILABLE != 0,
+            false => self.has(TASKS_ROOT),
+        };
+        (self.has(STACKS) && has_stacks).then_some(())?;
         let general = |number: usize| u64_at(self.0, GENERAL + 8 * number);
         let places = [
             &mut registers.rax,
@@ -183,6 +194,9 @@ impl<'a> Record<'a> {
         ];
         for (number, place) in places.into_iter().enumerate() {
             *place = general(number)?;
+        }
+        if !has_pointer {
+            registers.rsp = 0;
         }
         Some(())
     }

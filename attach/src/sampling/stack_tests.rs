@@ -3,15 +3,16 @@
 
 use std::os::fd::AsRawFd;
 
-use kvmprof_introspection::AddressSpace;
+use kvmprof_introspection::{AddressSpace, Registers};
 use kvmprof_introspection_fixtures::page_tables::{Memory, Tables, long_mode};
 use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend};
 
-use super::assembly::{CONTEXT, Program, RECORD, Range, offset16};
+use super::assembly::{CONTEXT, FLAG_SET, Program, RECORD, Range, offset16};
+use super::program::{Pointer, ReadMemory};
 use super::record::{
-    AVAILABLE, COPIES, CR3, FLAGS, GENERAL, INTERRUPT, KERNEL, OWN, RECORD_BYTES, RSP, STACK_BYTES,
-    STACKS, TIME, USER,
+    AVAILABLE, COPIES, CR3, FLAGS, GENERAL, INTERRUPT, KERNEL, OWN, RBP, RECORD_BYTES, RSP,
+    STACK_BYTES, STACKS, TIME, USER,
 };
 use super::{LinuxStacks, Record, Stacks};
 use crate::kernel_memory::bpf;
@@ -54,39 +55,60 @@ fn stacks(memory: &Memory, levels: i32) -> Stacks {
             user: true,
             interrupt_stack: None,
         }),
+        hides_pointer: false,
         levels,
         memory: ranges.to_vec(),
     }
 }
 
 /// The addresses and bytes that are copied of the stacks at `rsp`, with page tables at `cr3`.
-fn copy(stacks: &Stacks, rsp: u64, cr3: u64) -> [(u64, Vec<u8>); 3] {
+fn copy(stacks: &Stacks, rsp: u64, cr3: u64) -> Copies {
+    copies(&record(stacks, None, RSP, [rsp, cr3]))
+}
+
+/// The address and the bytes of each copy.
+type Copies = [(u64, Vec<u8>); 3];
+
+fn copies(record: &[u8]) -> Copies {
+    let copies = Record::parse(record).unwrap().copies();
+    copies.map(|copy| (copy.address, copy.bytes.to_vec()))
+}
+
+/// A record with copies of stacks, made with this `number` in the general register `register` and this `cr3`, and the task at `pointer`.
+fn record(
+    stacks: &Stacks,
+    pointer: Option<&Pointer>,
+    register: usize,
+    [number, cr3]: [u64; 2],
+) -> Vec<u8> {
     let map = bpf::create_map(stacks.room()).unwrap();
     let mut program = Program::default();
     program.registers(MOVE_REGISTER, CONTEXT, 1);
     program.load_record(map.as_raw_fd());
     program.zero((0..RECORD_BYTES).chain(COPIES..STACK_BYTES).step_by(8));
-    for (place, number) in [(FLAGS, OWN | STACKS), (AVAILABLE, 1 << RSP)] {
-        program.immediate(MOVE_IMMEDIATE, 1, number);
-        program.add(STORE_64, RECORD, 1, offset16(place), 0);
-    }
-    for (place, argument) in [(GENERAL + 8 * RSP, 0), (CR3, 8)] {
+    program.begin_stacks();
+    program.immediate(MOVE_IMMEDIATE, FLAG_SET, OWN | STACKS);
+    program.immediate(MOVE_IMMEDIATE, 1, 1 << RSP);
+    program.add(STORE_64, RECORD, 1, offset16(AVAILABLE), 0);
+    for (place, argument) in [(GENERAL + 8 * register, 0), (CR3, 8)] {
         program.add(LOAD_64, 1, CONTEXT, argument, 0);
         program.add(STORE_64, RECORD, 1, offset16(place), 0);
     }
+    if let Some(pointer) = pointer {
+        program.follow(pointer, &[]);
+    }
+    program.add(STORE_64, RECORD, FLAG_SET, offset16(FLAGS), 0);
     program.copy_stacks(stacks);
     program.record_length(5, stacks);
     program.add(STORE_64, RECORD, 5, offset16(TIME), 0);
     program.immediate(MOVE_IMMEDIATE, 0, 0);
     program.add(EXIT, 0, 0, 0, 0);
     let loaded = bpf::load(&program.0).unwrap();
-    bpf::run(&loaded, [rsp, cr3]).unwrap();
-    let value = bpf::value(&map, stacks.room()).unwrap();
+    bpf::run(&loaded, [number, cr3]).unwrap();
+    let mut value = bpf::value(&map, stacks.room()).unwrap();
     let length = usize::try_from(Record::parse(&value).unwrap().time()).unwrap();
-    let record = Record::parse(&value[..length]).unwrap();
-    record
-        .copies()
-        .map(|copy| (copy.address, copy.bytes.to_vec()))
+    value.truncate(length);
+    value
 }
 
 /// The memory from `address` on, up to the first unmapped page.
@@ -176,6 +198,83 @@ fn registers_that_no_program_saved_give_no_stack() {
     assert_eq!(copy(&stacks, rsp, TABLES)[KERNEL].1.len(), 0x200);
     // The tables aren't in memory.
     assert_eq!(copy(&stacks, rsp, 2 * HIGH)[KERNEL], (rsp, vec![]));
+}
+
+/// As with VT-x.
+#[test]
+fn without_the_stack_pointer_the_task_leads_to_its_memory() {
+    const DIRECT_MAP: u64 = 0xffff_8880_0000_0000;
+    const TASK: u64 = HIGH + 0x2_0000;
+    const MM: u64 = 0x3_0000;
+    let tables = tables(4);
+    let memory = &tables.memory;
+    let stacks = Stacks {
+        hides_pointer: true,
+        ..stacks(memory, 4)
+    };
+    let put = |word: u64, at: u64| memory.write_obj(word, GuestAddress(at)).unwrap();
+    let place = 0x4_0000;
+    put(DIRECT_MAP + TASK, place);
+    put(KERNEL_END - 0x4000, TASK + 0x20);
+    put(DIRECT_MAP + MM, TASK + 0x900);
+    put(DIRECT_MAP + TABLES, MM + 0x78);
+    let saved = USER_STACK + 0x1_2ff8;
+    enter(memory, 0x33, saved);
+    let pointer = Pointer {
+        at: memory.get_host_address(GuestAddress(place)).unwrap() as u64,
+        ranges: (stacks.memory.iter())
+            .map(|range| Range {
+                guest: DIRECT_MAP + range.guest,
+                ..*range
+            })
+            .collect(),
+        memory: Some(ReadMemory {
+            mm: 0x900,
+            page_tables: 0x78,
+            stack: Some(0x20),
+            direct_map: DIRECT_MAP,
+        }),
+    };
+    // KVM's copy of CR3 is an older one.
+    let made = |rbp| record(&stacks, Some(&pointer), RBP, [rbp, 0x9000]);
+    let registers = long_mode(TABLES, false);
+    let space = AddressSpace::new(memory, &registers);
+    let at_end = KERNEL_END - 168;
+    let of_task = [
+        (at_end, read(&space, at_end, 168)),
+        (saved, read(&space, saved, 4096)),
+    ];
+    let bp = USER_STACK + 0x8008;
+    for (rbp, frame) in [
+        (bp + 3, (bp, read(&space, bp, 4096))),
+        // The kernel has other values there.
+        (KERNEL_END - 0x100, (0, vec![])),
+        (0x10, (0x10, vec![])),
+    ] {
+        let record = made(rbp);
+        assert_eq!(Record::parse(&record).unwrap().cr3(), Some(TABLES));
+        let [at_frame, kernel, user] = copies(&record);
+        assert_eq!((at_frame, [kernel, user]), (frame, of_task.clone()));
+        let mut registers = Registers::default();
+        Record::parse(&record)
+            .unwrap()
+            .fill_general(&mut registers)
+            .unwrap();
+        assert_eq!((registers.rbp, registers.rsp), (rbp, 0));
+    }
+    // A kernel thread, and pointers to nowhere.
+    for (word, at) in [
+        (0, TASK + 0x900),
+        (DIRECT_MAP + SIZE, TASK + 0x900),
+        (DIRECT_MAP + SIZE, place),
+    ] {
+        put(word, at);
+        let record = made(bp);
+        let parsed = Record::parse(&record).unwrap();
+        assert_eq!(parsed.cr3(), None);
+        assert_eq!(parsed.fill_general(&mut Registers::default()), None);
+        assert_eq!(copies(&record).map(|(_, bytes)| bytes.len()), [0; 3]);
+    }
 }
 
 /// Nothing is known of the stacks of other kernels.

@@ -7,10 +7,12 @@ use super::assembly::{
     ADD_IMMEDIATE, ADD_REGISTER, AND_IMMEDIATE, HELPER_PROBE_READ_USER, JUMP,
     JUMP_IF_ABOVE_IMMEDIATE, JUMP_IF_ANY_BIT, JUMP_IF_NEGATIVE, JUMP_IF_NOT, JUMP_IF_NOT_ABOVE,
     JUMP_IF_NOT_BELOW, JUMP_IF_NOT_EQUAL, OR_IMMEDIATE, OR_REGISTER, Program, RECORD, Range,
-    SHIFT_LEFT, SHIFT_RIGHT, SHIFT_RIGHT_SIGNED, STACK, SUBTRACT_REGISTER, offset16,
+    SHIFT_LEFT, SHIFT_RIGHT, SHIFT_RIGHT_SIGNED, STACK, STORE_IMMEDIATE_64, SUBTRACT_REGISTER,
+    offset16,
 };
 use super::record::{
-    AVAILABLE, COPIES, COPY, CR3, GENERAL, INTERRUPT, KERNEL, RSP, STACK_BYTES, USER,
+    AVAILABLE, COPIES, COPY, CR3, FLAGS, FRAME, GENERAL, INTERRUPT, KERNEL, RBP, RSP, STACK_BYTES,
+    TASKS_ROOT, USER,
 };
 use crate::kernel_memory::program::{LOAD_64, MOVE_IMMEDIATE, MOVE_REGISTER, STORE_64};
 
@@ -28,6 +30,8 @@ const KERNEL_STACK: i32 = 16 << 10;
 const LAST_WORD: i32 = 0xff8;
 /// The bytes that an entry of the kernel from user mode saves at the end of its stack: SS, RSP, RFLAGS and CS.
 const SAVED_BYTES: i32 = 32;
+/// Bytes of all registers that it saves there (`struct pt_regs`, `arch/x86/include/asm/ptrace.h`).
+const SAVED_REGISTERS: i32 = 168;
 /// The segments of user code differ only in one bit (`__USER32_CS`, `__USER_CS`).
 const USER_CODE: i32 = 0x23;
 const USER_CODE_BIT: i32 = 0x10;
@@ -56,6 +60,9 @@ pub struct Stacks {
     pub bytes: i32,
     /// What is known of the guest's kernel; `None` if that isn't Linux. Then only the stack that is in use is copied.
     pub linux: Option<LinuxStacks>,
+    /// Whether the stack pointer isn't in memory, as with VT-x. Then what is copied is the stack at the frame pointer, if that is one of user code, the
+    /// registers that a task's entry into the kernel has saved, and the stack at the pointer among these.
+    pub hides_pointer: bool,
     /// 4 or 5 levels of page tables.
     pub levels: i32,
     /// Guest memory, by physical address.
@@ -89,11 +96,25 @@ impl Stacks {
 }
 
 impl Program {
-    /// Copies stacks behind the record's [`STACK_BYTES`]. The record has the guest's registers and CR3 already. Changes all registers of
+    /// Nothing is copied yet, and the task's stack isn't known.
+    pub fn begin_stacks(&mut self) {
+        for variable in [USED, TASK_STACK] {
+            self.add(STORE_IMMEDIATE_64, STACK, 0, variable, 0);
+        }
+    }
+
+    /// Reads the address of the task's stack, which is at the address in register 3.
+    pub fn read_task_stack(&mut self) {
+        self.read_word(TASK_STACK);
+    }
+
+    /// Copies stacks behind the record's [`STACK_BYTES`]. The record has the guest's registers, CR3 and flags already. Changes all registers of
     /// the program but the record and the context.
     pub fn copy_stacks(&mut self, stacks: &Stacks) {
-        self.immediate(MOVE_IMMEDIATE, 1, 0);
-        self.add(STORE_64, STACK, 1, USED, 0);
+        if stacks.hides_pointer {
+            self.copy_without_pointer(stacks);
+            return;
+        }
         self.load(1, AVAILABLE);
         let has_pointer = self.jump(JUMP_IF_ANY_BIT, 1, 0, 1 << RSP);
         let no_pointer = self.jump(JUMP, 0, 0, 0);
@@ -106,6 +127,27 @@ impl Program {
             None => self.copy_all(stacks, KERNEL),
         }
         self.land_all(ends);
+    }
+
+    /// Copies what is known of user stacks without the stack pointer, if the task's page tables are.
+    fn copy_without_pointer(&mut self, stacks: &Stacks) {
+        self.load(1, FLAGS);
+        let has_root = self.jump(JUMP_IF_ANY_BIT, 1, 0, TASKS_ROOT);
+        let has_none = self.jump(JUMP, 0, 0, 0);
+        self.land(has_root);
+        self.load(ADDRESS, GENERAL + 8 * RBP);
+        self.immediate(AND_IMMEDIATE, ADDRESS, -8);
+        let is_kernels = self.jump(JUMP_IF_NEGATIVE, ADDRESS, 0, 0);
+        self.copy_all(stacks, FRAME);
+        self.land(is_kernels);
+        self.end_of_kernel_stack(ADDRESS);
+        self.registers(MOVE_REGISTER, 1, ADDRESS);
+        self.immediate(ADD_IMMEDIATE, ADDRESS, -SAVED_REGISTERS);
+        self.copy(stacks, KERNEL, 1);
+        let ends = self.find_user_stack(stacks);
+        self.copy_all(stacks, USER);
+        self.land_all(ends);
+        self.land(has_none);
     }
 
     /// Copies the stack at [`ADDRESS`], and those that it interrupts. The returned jumps are taken if nothing is left to copy.

@@ -3,7 +3,7 @@
 use std::os::fd::AsRawFd;
 
 use kvmprof_introspection::{
-    Btf, LinearMap, ProcessPlaces, TaskPointer, Types, ValueAt, ValueKind, ValuePlace,
+    Btf, LinearMap, ProcessPlaces, TaskMemory, TaskPointer, Types, ValueAt, ValueKind, ValuePlace,
 };
 use vm_memory::GuestAddress;
 
@@ -44,6 +44,12 @@ pub(crate) fn places() -> ProcessPlaces {
     let value = |kind, at, width| ValuePlace { kind, at, width };
     ProcessPlaces {
         task: Some(TaskPointer {
+            memory: Some(TaskMemory {
+                mm: 0x900,
+                page_tables: 0x78,
+                stack: Some(0x20),
+                direct_map: 0xffff_8880_0000_0000,
+            }),
             at: GuestAddress(0x1000),
             maps: vec![
                 LinearMap {
@@ -123,15 +129,20 @@ pub fn load_programs() -> Result<usize, SamplingError> {
 }
 
 /// The variants: the processor, whether the location of processes is known, and what is copied of stacks.
-fn kinds() -> [(State, bool, Option<Stacks>); 5] {
+fn kinds() -> [(State, bool, Option<Stacks>); 6] {
     let svm = State::Svm { vmcb: 0x1000 };
     let software = State::Software {
         cpl: 4,
         code: 8,
         base: 16,
     };
+    let without_pointer = Stacks {
+        hides_pointer: true,
+        ..stacks(8192, true, 5, MAX_RANGES)
+    };
     [
         (State::Unknown, false, None),
+        (State::Unknown, true, Some(without_pointer)),
         (software, true, None),
         (svm, true, Some(stacks(4096, false, 4, 1))),
         (software, true, Some(stacks(4096, true, 4, 3))),
@@ -151,6 +162,7 @@ fn stacks(bytes: i32, user: bool, levels: i32, ranges: usize) -> Stacks {
             user,
             interrupt_stack: Some(0x1000),
         }),
+        hides_pointer: false,
         levels,
         memory: (0..).map(range).take(ranges).collect(),
     }

@@ -2,7 +2,7 @@
 //! names of a guest, which a process that has parsed its memory has found. What decodes is written as what decodes to the same.
 
 use kvmprof_introspection::{
-    LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace,
+    LinearMap, ProcessPlaces, TaskMemory, TaskPointer, ValueAt, ValueKind, ValuePlace,
 };
 use kvmprof_profiling::kernel_capture::rewritten_request;
 use kvmprof_vmm::attached::GuestNames;
@@ -37,6 +37,12 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let value = |kind, at| ValuePlace { kind, at, width: 4 };
     let places = ProcessPlaces {
         task: Some(TaskPointer {
+            memory: Some(TaskMemory {
+                mm: 0x900,
+                page_tables: 0x78,
+                stack: Some(0x20),
+                direct_map: 0xffff_8880_0000_0000,
+            }),
             at: GuestAddress(0x2_0000),
             maps: vec![LinearMap {
                 address: 0xffff_8880_0000_0000,

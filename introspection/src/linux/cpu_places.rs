@@ -9,7 +9,7 @@ use super::cpu::per_cpu;
 use super::task_layout::{PerCpu, SOFTIRQ};
 use super::{Cpu, LinuxKnowledge};
 use crate::process_places::{
-    LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace,
+    LinearMap, ProcessPlaces, TaskMemory, TaskPointer, ValueAt, ValueKind, ValuePlace,
 };
 use crate::{PhysicalMemory, Registers};
 
@@ -59,6 +59,7 @@ impl Cpu {
         let task = TaskPointer {
             at: place(linux.addresses.current?)?,
             maps,
+            memory: linux.task_memory(direct_map),
         };
         let preempt_count = linux.addresses.preempt_count.and_then(place);
         Some(ProcessPlaces {
@@ -71,6 +72,18 @@ impl Cpu {
 }
 
 impl LinuxKnowledge {
+    /// Where tasks have their memory, with the direct mapping at `direct_map`.
+    fn task_memory(&self, direct_map: u64) -> Option<TaskMemory> {
+        let layout = self.processes.as_ref()?;
+        let offsets = [layout.mm, layout.address_space.pgd];
+        (offsets.iter().all(|offset| *offset < MAX_TASK)).then_some(TaskMemory {
+            mm: layout.mm,
+            page_tables: layout.address_space.pgd,
+            stack: self.tasks.stack.filter(|offset| *offset < MAX_TASK),
+            direct_map,
+        })
+    }
+
     fn values(&self, preempt_count: Option<GuestAddress>) -> Vec<ValuePlace> {
         let in_task = |kind, offset: Option<u64>, width| {
             let offset = offset.filter(|offset| *offset < MAX_TASK)?;

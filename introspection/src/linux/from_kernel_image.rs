@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU64;
 use kvmprof_recording::elf::hex;
 
 use super::build_files::BuildFiles;
+use super::entry_code::EntryCode;
 use super::gaps::Gaps;
 use super::locks::LockLoops;
 use super::modules::Modules;
@@ -188,6 +189,7 @@ impl LinuxKnowledge {
             },
             orc,
             initcalls: stacks::find_initcalls(&image, &symbols),
+            entry_code: EntryCode::find(&symbols),
             return_hooks: ReturnHooks::find(&symbols, &types),
             processes,
             map_budget: MapBudget::default(),

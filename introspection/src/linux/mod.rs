@@ -3,6 +3,7 @@
 mod build_files;
 mod cpu;
 mod cpu_places;
+mod entry_code;
 mod from_kernel_image;
 mod gaps;
 #[cfg(test)]
@@ -37,6 +38,7 @@ use vm_memory::GuestAddress;
 use crate::{PhysicalMemory, Registers, Symbols};
 
 use crate::unwind::{CodeRules, Initcalls, MODULES, OrcTable, ReturnHooks};
+use entry_code::EntryCode;
 use gaps::Gaps;
 use kvmprof_paging::{AddressSpace, read_u64};
 use locks::LockLoops;
@@ -94,6 +96,8 @@ pub struct LinuxKnowledge {
     /// The table of initcalls, if it is known.
     initcalls: Option<Initcalls>,
     return_hooks: ReturnHooks,
+    /// Where the user's registers may be saved in part, if it is known.
+    entry_code: Option<EntryCode>,
     /// The offsets for reading processes' mappings, if known.
     processes: Option<ProcessLayout>,
     /// Limits the maps of processes that are passed on.

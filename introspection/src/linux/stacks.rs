@@ -10,8 +10,8 @@ use super::runtimes::{ProcessRuntime, SpaceMemory};
 use super::view::KernelView;
 use crate::image::KernelImage;
 use crate::unwind::{
-    Executed, Initcalls, KernelUnwinder, OrcFormat, OrcTable, PagedMemory, Stack, StackCopy,
-    StackSource, UnwindCache, UserRegisters, UserUnwinder,
+    Executed, Initcalls, KernelUnwinder, MODULES, OrcFormat, OrcTable, PagedMemory, Stack,
+    StackCopy, StackSource, UnwindCache, UserRegisters, UserUnwinder,
 };
 use kvmprof_paging::AddressSpace;
 
@@ -77,7 +77,11 @@ impl LinuxKnowledge {
         let user = if registers.cpl == 3 {
             Some(UserRegisters::new(registers))
         } else {
-            let user = self.unwind_kernel(memory, registers, &code, copies, stack);
+            let hidden = copies.filter(|_| registers.rsp == 0);
+            let user = match hidden {
+                Some(copies) => self.skip_kernel(memory, registers, &code, copies, stack),
+                None => self.unwind_kernel(memory, registers, &code, copies, stack),
+            };
             if !parts.kernel {
                 stack.forget_kernel();
             }
@@ -186,6 +190,29 @@ impl LinuxKnowledge {
             user
         };
         self.walk_through_modules(&view, modules, unwinder, walk, stack)
+    }
+
+    /// The user registers that were saved when the kernel was entered, of a vCPU whose stack pointer isn't known: `copies` have them. The kernel part of `stack`
+    /// is the program counter. `None` while they may be saved in part.
+    fn skip_kernel<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+        code: &KnownCode<'_>,
+        copies: &[StackCopy<'_>],
+        stack: &mut Stack,
+    ) -> Option<UserRegisters> {
+        stack.only(registers.rip, registers.cpl, StackEnd::Unsupported);
+        let slide = self.placement.get()?.slide;
+        let linked = registers.rip.wrapping_sub(slide);
+        let entry = self.entry_code.as_ref()?;
+        let is_saved = MODULES.contains(&registers.rip)
+            || self.image.contains(&linked) && !entry.contains(linked);
+        is_saved.then_some(())?;
+        let saved = copies.iter().find(|copy| copy.address >> 63 == 1)?;
+        let unwinder = self.kernel_unwinder(code.modules, slide, code.task);
+        let mut stack_memory = PagedMemory::new(memory, |_| None).with_copies(Some(copies));
+        unwinder.entered_from(saved.address, &mut stack_memory)
     }
 
     /// Unwinds the kernel part of the stack of `switched`. Reads the

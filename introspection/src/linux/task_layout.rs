@@ -175,6 +175,8 @@ pub struct TaskLayout {
     pub comm: Result<u64, Missing>,
     /// `task_struct.group_leader`: the process's main thread.
     pub leader: Option<u64>,
+    /// `task_struct.stack`: the task's stack in the kernel.
+    pub stack: Option<u64>,
     pub group: Result<GroupLayout, Missing>,
     /// What has to agree with `pid` in offsets that come from code.
     pub check: Option<PidCheck>,
@@ -220,6 +222,7 @@ impl TaskLayout {
             tgid: task.need("tgid"),
             comm: task.need("comm"),
             leader: task.offset_of("group_leader"),
+            stack: task.offset_of("stack"),
             group: GroupLayout::find(types),
             softirq_count: task.offset_of("softirq_disable_cnt"),
         }

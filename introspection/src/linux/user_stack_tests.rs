@@ -171,6 +171,8 @@ fn in_user_mode_the_memory_is_the_running_tasks() {
 struct Copied {
     kernel: [u8; 168],
     user: [u8; 32],
+    /// The address of the kernel's stack.
+    saved: u64,
     registers: Registers,
     task: u64,
 }
@@ -185,6 +187,7 @@ impl Copied {
         Self {
             kernel,
             user,
+            saved: DIRECT_MAP + KERNEL_STACK,
             registers: Registers {
                 rip: TEXT + SLIDE + offsets::ENTRY + 4,
                 rsp: DIRECT_MAP + KERNEL_STACK,
@@ -209,7 +212,7 @@ impl Copied {
         };
         let copies = [
             StackCopy {
-                address: self.registers.rsp,
+                address: self.saved,
                 bytes: &self.kernel[..kernel],
             },
             StackCopy {
@@ -253,6 +256,41 @@ fn partly_copied_stacks_are_marked_as_truncated() {
     assert_eq!(frames, [copied.registers.rip]);
     let nothing = StackEnd::Absent;
     assert_eq!((summary.kernel_end, summary.user_end), (cut, nothing));
+}
+
+/// As with VT-x.
+#[test]
+fn without_the_stack_pointer_the_user_part_begins_with_the_saved_registers() {
+    let mut processes = Processes::new();
+    assert_eq!(processes.user_part(TABLES).1, WHOLE);
+    let mut copied = Copied::new(&processes);
+    copied.registers.rsp = 0;
+    let mut at = |offset: u64, copied: &mut Copied| {
+        copied.registers.rip = TEXT + SLIDE + offset;
+        let (frames, summary) = copied.unwind(&mut processes, 41, 168, 32);
+        assert_eq!(frames[0], copied.registers.rip);
+        assert_eq!(
+            (summary.kernel, summary.kernel_end),
+            (1, StackEnd::Unsupported)
+        );
+        (frames[1..].to_vec(), summary.user_end)
+    };
+    let whole = (vec![CODE, CODE + 0xff], WHOLE);
+    assert_eq!(at(offsets::ENTRY_END + 0x24, &mut copied), whole);
+    // While they are saved they aren't whole.
+    let none = (vec![], StackEnd::Absent);
+    for offset in [0, 0x7f, 0x80, 0x9f] {
+        assert_eq!(at(offsets::ENTRY + offset, &mut copied), none);
+    }
+    // Nor is other code known to run after that.
+    copied.registers.rip = 0xffff_fe00_0000_6000;
+    let (frames, summary) = copied.unwind(&mut processes, 41, 168, 32);
+    assert_eq!((frames.len(), summary.user), (1, 0));
+    // A program's code has its own tables, or nothing.
+    (copied.registers.rip, copied.registers.cpl) = (CODE, 3);
+    (copied.registers.rbp, copied.registers.is_64_bit_code) = (STACK, true);
+    let (frames, summary) = copied.unwind(&mut processes, 41, 168, 32);
+    assert_eq!((frames, summary.user_end), (vec![CODE], StackEnd::Broken));
 }
 
 #[test]

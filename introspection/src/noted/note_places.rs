@@ -111,6 +111,7 @@ fn pointer<M: PhysicalMemory>(
         bytes: range.length,
     });
     Some(TaskPointer {
+        memory: None,
         at: within_page(space, at, 8)?,
         maps: maps.collect(),
     })

@@ -438,8 +438,13 @@ impl KernelUnwinder<'_> {
         if !is_first {
             return None;
         }
-        match self.interrupted(frame.sp, None, memory)? {
-            Step::User(user) if user.at.ip >> 63 == 0 => Some(Step::User(user)),
+        self.entered_from(frame.sp, memory).map(Step::User)
+    }
+
+    /// The user registers that the kernel's entry has saved at `at`.
+    pub fn entered_from(&self, at: u64, memory: &mut impl StackMemory) -> Option<UserRegisters> {
+        match self.interrupted(at, None, memory)? {
+            Step::User(user) if user.at.ip >> 63 == 0 => Some(user),
             _ => None,
         }
     }

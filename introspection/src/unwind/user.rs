@@ -246,6 +246,8 @@ impl UserUnwinder {
         let is_covered = walk.is_covered;
         let mut caller = if walk.is_signal {
             interrupted(frame.sp, memory).ok_or(StackEnd::Broken)?
+        } else if frame.sp == 0 && !is_covered {
+            return Err(StackEnd::Broken);
         } else if is_covered {
             self.step(&frame, walk.is_exact, cache, &mut walk.reads, memory)?
         } else {

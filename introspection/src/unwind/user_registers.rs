@@ -23,12 +23,12 @@ pub(super) mod number {
 /// The number of general registers.
 pub(super) const GENERAL: usize = 16;
 
-/// The registers of a frame. The program counter and the stack pointer are known.
+/// The registers of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameRegisters {
     /// The program counter: the next instruction, or a return address.
     pub ip: u64,
-    /// The stack pointer.
+    /// The stack pointer; 0 if it isn't known, which only an innermost frame's can be.
     pub sp: u64,
     /// The others, if they are known.
     pub others: [Option<u64>; GENERAL],
@@ -57,7 +57,7 @@ impl FrameRegisters {
     /// The value of register `register`, if it is known.
     pub fn get(&self, register: u16) -> Option<u64> {
         match register {
-            number::RSP => Some(self.sp),
+            number::RSP => Some(self.sp).filter(|sp| *sp != 0),
             number::RA => Some(self.ip),
             _ => *self.others.get(usize::from(register))?,
         }

@@ -1,7 +1,7 @@
 //! The places of processes in words of 8 bytes, in which one process of kvmprof tells them to another.
 
 use kvmprof_introspection::{
-    LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace,
+    LinearMap, ProcessPlaces, TaskMemory, TaskPointer, ValueAt, ValueKind, ValuePlace,
 };
 use vm_memory::GuestAddress;
 
@@ -18,6 +18,12 @@ pub fn encode_places(places: &ProcessPlaces, words: &mut Vec<u64>) {
         words.extend([task.at.0, task.maps.len() as u64]);
         for map in &task.maps {
             words.extend([map.address, map.physical.0, map.bytes]);
+        }
+        words.push(task.memory.is_some().into());
+        if let Some(memory) = &task.memory {
+            words.extend([memory.mm, memory.page_tables, memory.direct_map]);
+            words.push(memory.stack.is_some().into());
+            words.extend(memory.stack);
         }
     }
     words.push(places.values.len() as u64);
@@ -72,7 +78,27 @@ fn decode_task(words: &mut impl Iterator<Item = u64>) -> Option<TaskPointer> {
             })
         })
         .collect();
-    Some(TaskPointer { at, maps: maps? })
+    let memory = match flag(words)? {
+        true => Some(decode_memory(words)?),
+        false => None,
+    };
+    Some(TaskPointer {
+        at,
+        maps: maps?,
+        memory,
+    })
+}
+
+fn decode_memory(words: &mut impl Iterator<Item = u64>) -> Option<TaskMemory> {
+    Some(TaskMemory {
+        mm: words.next()?,
+        page_tables: words.next()?,
+        direct_map: words.next()?,
+        stack: match flag(words)? {
+            true => Some(words.next()?),
+            false => None,
+        },
+    })
 }
 
 fn decode_value(words: &mut impl Iterator<Item = u64>) -> Option<ValuePlace> {

@@ -134,7 +134,9 @@ fn small(words: &mut impl Iterator<Item = u64>) -> Option<i32> {
 
 #[cfg(test)]
 mod tests {
-    use kvmprof_introspection::{LinearMap, TaskPointer, ValueAt, ValueKind, ValuePlace};
+    use kvmprof_introspection::{
+        LinearMap, TaskMemory, TaskPointer, ValueAt, ValueKind, ValuePlace,
+    };
 
     use super::*;
 
@@ -149,6 +151,12 @@ mod tests {
         let value = |kind, at| ValuePlace { kind, at, width: 4 };
         let places = ProcessPlaces {
             task: Some(TaskPointer {
+                memory: Some(TaskMemory {
+                    mm: 0x900,
+                    page_tables: 0x78,
+                    stack: Some(0x20),
+                    direct_map: 0xffff_8880_0000_0000,
+                }),
                 at: GuestAddress(0x1000),
                 maps: vec![LinearMap {
                     address: 0xffff_8880_0000_0000,

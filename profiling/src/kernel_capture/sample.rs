@@ -86,20 +86,23 @@ impl Reader<'_> {
             sample.process_group = identity.process_group;
         }
         (sample.comm, sample.preemption) = (identity.comm, identity.preemption);
-        sample.address_space = page_table_root(record.cr3());
+        sample.address_space = record.cr3().map_or(0, page_table_root);
         let mut registers = Registers {
             rip: sample.pc,
-            cr3: record.cr3(),
+            cr3: record.cr3().unwrap_or(self.registers.cr3),
             cpl: sample.cpl,
             is_64_bit_code: record.is_64_bit_code(self.long_mask),
             ..self.registers
         };
         let copies = record.copies();
+        let has_copies = record.fill_general(&mut registers).is_some();
+        // Where the code segment isn't known, stacks are unwound by the tables of files, which are those of 64-bit code.
+        registers.is_64_bit_code |= has_copies && record.cpl().is_none();
         let copied = Copied {
-            task: record.task().filter(|_| record.cpl().is_some()),
+            task: record.task().filter(|_| record.cr3().is_some()),
             pid: sample.pid,
             time: sample.time,
-            copies: (record.fill_general(&mut registers)).map(|()| &copies[..]),
+            copies: has_copies.then_some(&copies[..]),
         };
         view.capture_copied(&registers, &copied, ticks);
         sample.inner_tid = view.inner_tid(&registers, sample.tid);

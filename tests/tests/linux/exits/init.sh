@@ -13,6 +13,8 @@ while read -r word number; do
     # Pages of reserved memory, which nobody has touched: one, and some.
     warm) first_touch "$number" 1 ;;
     touch) first_touch 0 128 && echo touch pages ;;
+    # With call stacks.
+    call) calls & echo calling ;;
     many) ports && echo many ports ;;
     # A loop on each vCPU.
     busy)

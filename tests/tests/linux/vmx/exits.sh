@@ -5,5 +5,11 @@ grep -q ' /sys/kernel/tracing ' /proc/mounts || mount -t tracefs tracefs /sys/ke
 beside_perf
 kill -CONT "$machine"
 record_faults
+tell call
+says calling
+hz=100
+attach calls "$machine" --capture kernel
+sampled 300
+detach
 tell over
 ended
