@@ -1,12 +1,13 @@
 //! The keyboard of a terminal that may disappear.
 
 use std::fs::File;
-use std::io::{self, IsTerminal, stdin};
+use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 
 /// The source of keys, the same as crossterm's: standard input, or the process's terminal if standard input isn't one.
 pub struct Keyboard {
@@ -30,7 +31,7 @@ impl Keyboard {
     /// # Errors
     /// There is no terminal.
     pub fn open() -> io::Result<Self> {
-        let terminal = if stdin().is_terminal() {
+        let terminal = if io::stdin().is_terminal() {
             None
         } else {
             Some(File::open("/dev/tty")?)
@@ -43,9 +44,24 @@ impl Keyboard {
     /// # Errors
     /// poll(2) failed.
     pub fn wait(&self, time: Duration) -> io::Result<Keys> {
+        wait_for(self.terminal().as_fd(), time)
+    }
+
+    /// Has the kernel tell once more that there is input: setting the terminal's attributes, which stay as they are, wakes up all that wait for
+    /// it (`n_tty_set_termios`, `drivers/tty/n_tty.c`).
+    ///
+    /// # Errors
+    /// The terminal has disappeared.
+    pub fn rouse(&self) -> io::Result<()> {
+        let terminal = self.terminal();
+        let attributes = tcgetattr(terminal)?;
+        Ok(tcsetattr(terminal, OptionalActions::Now, &attributes)?)
+    }
+
+    fn terminal(&self) -> BorrowedFd<'_> {
         match &self.terminal {
-            Some(terminal) => wait_for(terminal.as_fd(), time),
-            None => wait_for(stdin().as_fd(), time),
+            Some(terminal) => terminal.as_fd(),
+            None => rustix::stdio::stdin(),
         }
     }
 }

@@ -168,11 +168,14 @@ fn on_terminal<E: std::error::Error + 'static>(
                 // The terminal has disappeared since the last look.
                 Keys::Gone => break,
                 Keys::None => Duration::ZERO,
-                // crossterm 0.29 returns the key at once, unless it was pressed just as the window changed its size: then it comes with the next
-                // one, and nothing can be done until then (`try_read` in `src/event/source/unix/mio.rs` loses it).
+                // crossterm 0.29 returns the key at once, unless it was pressed just as the window changed its size (`try_read` in
+                // `src/event/source/unix/mio.rs` loses it until there are more).
                 Keys::Waiting => POLL,
             };
             if !event::poll(time)? {
+                if time == POLL {
+                    keyboard.rouse()?;
+                }
                 break;
             }
             is_changed = true;

@@ -101,15 +101,15 @@ fn a_terminal_shows_the_guest_obeys_keys_and_is_restored() {
         top.terminal.press("h");
         top.until_shown("Bars:");
         top.terminal.press("h");
-        // The kernel tells only a session's foreground processes of a new size.
-        top.terminal.resize(120, 40);
-        top.signal(Signal::WINCH);
-        // A key that arrives with a new size waits for the next one (`report/src/top/live.rs`).
-        top.until_shown("\u{1b}[2J");
         top.terminal.press("p");
         top.until_shown("weaver");
         assert!(!top.terminal.shown().contains("[38;5;"));
+        // A key arrives with a new size, of which the kernel tells only a session's foreground processes.
+        top.signal(Signal::STOP);
+        top.terminal.resize(120, 40);
+        top.signal(Signal::WINCH);
         top.terminal.press("q");
+        top.signal(Signal::CONT);
         top.end();
         guest.stop();
     });
