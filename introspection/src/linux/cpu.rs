@@ -260,6 +260,12 @@ impl VcpuIntrospector {
             .follow(&view, registers, self.cpu.seen?, time)
     }
 
+    /// Whether the process that [`VcpuIntrospector::follow_process`] has just found executes a language whose functions are known. Copies of stacks don't have them.
+    pub fn executes_language(&mut self) -> bool {
+        let process = self.cpu.follower.current();
+        process.is_some_and(|(map, _)| map.unwinder.runtime().is_some())
+    }
+
     /// Takes the mappings of process `pid` as they last were, if [`VcpuIntrospector::follow_process`] hasn't found the process, which was running in user mode at `time` (ns) with
     /// `registers`: it may have ended since.
     pub fn recall_process(&mut self, registers: &Registers, pid: i32, time: u64) {

@@ -76,6 +76,8 @@ pub struct VcpuView<M> {
     pub introspector: VcpuIntrospector,
     /// Samples of the host's kernel whose process it couldn't read: it doesn't wait for a page that the host has reclaimed or moves.
     pub unread_processes: u64,
+    /// Whether a sample of the host's kernel lacks functions of a language, which only a look at the stopped vCPU finds.
+    pub lacks_functions: bool,
     process_group: bool,
     stacks: StackParts,
     processes: bool,
@@ -91,6 +93,7 @@ impl<M: PhysicalMemory> VcpuView<M> {
             memory,
             introspector: VcpuIntrospector::new(knowledge, vcpu),
             unread_processes: 0,
+            lacks_functions: false,
             process_group: false,
             stacks: StackParts::default(),
             processes: false,
@@ -109,6 +112,7 @@ impl<M: PhysicalMemory> VcpuView<M> {
         self.process_group = setting.process_group;
         self.stacks = setting.stacks;
         self.processes = setting.processes;
+        self.lacks_functions = false;
         self.introspector.follow_modules();
     }
 
@@ -221,6 +225,7 @@ impl<M: PhysicalMemory> VcpuView<M> {
         }
         match copied.copies {
             Some(copies) if is_wanted => {
+                self.lacks_functions |= self.stacks.user && self.introspector.executes_language();
                 let (stacks, stack) = (self.stacks, &mut self.stack);
                 (self.introspector).unwind(&self.memory, registers, stacks, Some(copies), stack);
             }

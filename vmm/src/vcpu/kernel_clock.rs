@@ -365,6 +365,12 @@ impl KernelClock {
         }
     }
 
+    /// Stops the clock, whose records don't suffice for its setting. Ticks that haven't been taken are dropped.
+    pub fn give_up(&mut self) {
+        self.unserved = self.running.as_ref().map(|running| running.setting);
+        self.stop();
+    }
+
     /// Stops the clock. Ticks that haven't been taken are dropped.
     pub fn stop(&mut self) {
         self.running = None;

@@ -1,14 +1,19 @@
 //! Decides when the host's kernel samples a vCPU (`--clock kernel`, `--capture kernel`), and when exits do.
 //!
 //! Exits sample a vCPU of this process, as with `--clock thread`, while the guest's processes haven't been located yet, and while a consumer
-//! needs more than a record of the host's kernel has. A vCPU of another program has no exits to this process: its kernel clock is alone.
+//! needs more than a record of the host's kernel has, as it does once the guest was seen to execute a language. A vCPU of another program has no
+//! exits to this process: its kernel clock is alone.
 
+use std::sync::Once;
 use std::sync::atomic::Ordering;
 
 use super::access::{Presence, Unseen, VcpuAccess};
 use super::kernel_clock::{CaptureInput, KernelClock};
 use super::sampler::Sampler;
 use kvmprof_profiling::clock::{ClockSetting, TickSource, monotonic_ns};
+
+/// The message about functions that samples lack, which is one of the whole guest.
+static LACKS_FUNCTIONS: Once = Once::new();
 
 impl<A: VcpuAccess> Sampler<A> {
     /// Hands over the host kernel's samples until now.
@@ -18,6 +23,9 @@ impl<A: VcpuAccess> Sampler<A> {
         }
         let taken = self.empty_ring(vcpu);
         if taken == Presence::Gone {
+            return taken;
+        }
+        if self.view.lacks_functions && self.leave_kernel(vcpu) {
             return taken;
         }
         let now = monotonic_ns();
@@ -128,10 +136,33 @@ impl<A: VcpuAccess> Sampler<A> {
             return true;
         }
         kernel.stop();
+        self.note_left_kernel();
+        false
+    }
+
+    fn note_left_kernel(&self) {
         let control = &self.shared.control;
         control.set_in_kernel(false);
         control.set_halted(false);
-        false
+    }
+
+    /// Has exits sample the vCPU until the setting changes. All ticks until now have been taken. False for a vCPU of another program.
+    fn leave_kernel(&mut self, vcpu: &mut A) -> bool {
+        let Some(kernel) = self.kernel.as_mut() else {
+            return false;
+        };
+        if kernel.is_alone() {
+            LACKS_FUNCTIONS.call_once(|| {
+                log::warn!(
+                    "The guest executes Python, JavaScript or Java: their functions aren't in samples of the host's kernel; attach with --capture ptrace for them"
+                );
+            });
+            return false;
+        }
+        kernel.give_up();
+        self.note_left_kernel();
+        self.take_ticks_from(vcpu, self.setting.effective().source);
+        true
     }
 
     /// Takes the host kernel's last samples, when the thread ends.

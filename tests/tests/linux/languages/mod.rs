@@ -296,6 +296,9 @@ fn stacks_are_whole_once_the_files_have_been_read(run: &Run) {
             assert!(is_named, "{frame:?}");
         }
     }
+    // The host's kernel takes no samples of it, even where it was to.
+    let status = run.finished.status_document(&run.file("json"));
+    assert_eq!(status.clock.source, "thread");
     println!(
         "{whole} of {all} stacks of {} threads are whole",
         threads.len()
