@@ -88,8 +88,18 @@ impl Format {
             Self::Firefox => "samply load",
             Self::Callgrind => "callgrind_annotate",
         };
-        format!("{program} {}", perf_data::word(path))
+        format!("{program} {}", word(path))
     }
+}
+
+/// `path` as one word of a shell command.
+fn word(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let is_plain = |character: char| character.is_alphanumeric() || "/._-+:@%".contains(character);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.into_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 fn write_folded(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {

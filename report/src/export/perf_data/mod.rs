@@ -21,7 +21,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::firefox::hexadecimal;
-use super::{Event, EventThread, ExportError, Library, Source};
+use super::{Event, EventThread, ExportError, Library, Source, word};
 use crate::model::{Frame, ModuleId, ModuleKind};
 use crate::symbolize::MappingSet;
 use file::{GuestProperties, PerfFile};
@@ -45,16 +45,6 @@ pub fn reading_command(path: &Path) -> String {
         word(path),
         word(&symbols_beside(path).join(KALLSYMS))
     )
-}
-
-/// `path` as one word of a shell command.
-pub(super) fn word(path: &Path) -> String {
-    let text = path.to_string_lossy();
-    let is_plain = |character: char| character.is_alphanumeric() || "/._-+:@%".contains(character);
-    if !text.is_empty() && text.chars().all(is_plain) {
-        return text.into_owned();
-    }
-    format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 /// Writes `source` to the file at `path`, and its symbols beside it.
