@@ -29,8 +29,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod backing;
 mod capabilities;
-mod executable_mappings;
 pub mod exits;
 mod host_kernel;
 mod host_stacks;
@@ -39,12 +39,14 @@ mod machines;
 mod mapping;
 mod memory;
 mod nested;
+mod process_mappings;
 pub mod remote;
 pub mod sampling;
 mod slots;
 pub mod tracepoint;
 pub mod tracer;
 
+pub use backing::Backing;
 pub use capabilities::lacks;
 pub use host_kernel::{HostKernel, HostKernelError};
 pub use host_stacks::{HostStacks, HostStacksError, NewHostFunctions, OpenHostStacks};

@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use kvmprof_introspection::PhysicalMemory;
 use vm_memory::GuestAddress;
 
+use crate::backing::Backings;
 use crate::machines::{self, Machine};
 use crate::{HostKernel, NestedGuest, Obstacle, Slot, Slots};
 
@@ -69,7 +70,7 @@ impl AttachedMemory {
             })?;
         // A process with the same start time now is the one that the file was opened for.
         let kvm = guest_of(&kernel, machine).ok_or(AttachError::Ended(pid))?;
-        let slots = read_slots(&kernel, machine, kvm)?;
+        let slots = with_backing(read_slots(&kernel, machine, kvm)?, pid);
         Ok(Self {
             kernel,
             machine: machine.clone(),
@@ -123,6 +124,7 @@ impl AttachedMemory {
             return Ok(false);
         }
         let slots = read_slots(&self.kernel, &self.machine, self.kvm)?;
+        let slots = with_backing(slots, self.machine.pid);
         *self.slots.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(slots);
         Ok(true)
     }
@@ -172,6 +174,14 @@ fn guest_of(kernel: &HostKernel, machine: &Machine) -> Option<u64> {
 pub(crate) fn slots_of(kernel: &HostKernel, machine: &Machine) -> Result<Slots, AttachError> {
     let kvm = guest_of(kernel, machine).ok_or(AttachError::Ended(machine.pid))?;
     read_slots(kernel, machine, kvm)
+}
+
+/// The same slots with what their memory is backed by, as far as process `pid`, their VMM, lets that be read.
+fn with_backing(slots: Slots, pid: i32) -> Slots {
+    match Backings::of(pid) {
+        Ok(backings) => slots.backed_by(&backings),
+        Err(_) => slots,
+    }
 }
 
 fn read_slots(kernel: &HostKernel, machine: &Machine, kvm: u64) -> Result<Slots, AttachError> {

@@ -5,8 +5,9 @@ use std::collections::HashSet;
 use kvmprof_introspection::bytes::{array_at, u32_at, u64_at};
 use vm_memory::GuestAddress;
 
-use crate::HostKernel;
+use crate::backing::Backings;
 use crate::host_kernel::{SlotLayout, SlotOrder};
+use crate::{Backing, HostKernel};
 
 /// Maximum number of memory slots of a guest (`KVM_MEM_SLOTS_NUM`, `include/linux/kvm_host.h`).
 const MAX_SLOTS: usize = 32_767;
@@ -38,6 +39,8 @@ pub struct Slot {
     pub is_read_only: bool,
     /// Whether KVM notes which of its pages the guest writes to (`KVM_MEM_LOG_DIRTY_PAGES`).
     pub logs_writes: bool,
+    /// What its memory is backed by.
+    pub backing: Backing,
 }
 
 impl Slot {
@@ -133,6 +136,15 @@ impl Slots {
     pub fn new(slots: &[Slot]) -> Option<Self> {
         let entries: Vec<Entry> = slots.iter().copied().map(Entry::Usable).collect();
         Self::arrange(&entries, Version::default())
+    }
+
+    /// The same slots, with what they are `backed` by.
+    #[must_use]
+    pub(crate) fn backed_by(mut self, backed: &Backings) -> Self {
+        for slot in &mut self.slots {
+            slot.backing = backed.at(slot.host_address, slot.bytes);
+        }
+        self
     }
 
     /// The slot with guest-physical address `address`.
@@ -241,6 +253,7 @@ fn entry(bytes: &[u8], layout: &SlotLayout) -> Option<Entry> {
         host_address: u64_at(bytes, at(layout.userspace_addr)?)?,
         is_read_only: flags & READ_ONLY != 0,
         logs_writes: flags & LOG_WRITES != 0,
+        backing: Backing::Unknown,
     };
     slot.address.0.checked_add(size)?;
     slot.host_address.checked_add(size)?;
@@ -260,6 +273,7 @@ mod tests {
             host_address,
             is_read_only: false,
             logs_writes: false,
+            backing: Backing::Unknown,
         }
     }
 

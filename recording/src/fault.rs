@@ -8,7 +8,8 @@ pub enum FaultKind {
     Other = 0,
     /// KVM didn't have the page, and the host's kernel made one for it without a wait. It may have taken an earlier one away.
     FirstTouch = 1,
-    /// KVM didn't have the page, and the host's kernel waited for it: for swap, a file, or the handler of a userfaultfd.
+    /// KVM didn't have the page, and the host's kernel waited for it, but not, as far as that is proven, for a disk: for the handler of a userfaultfd,
+    /// or for another thread that has it read.
     Waited = 2,
     /// KVM didn't have the page, and the vCPU's thread had no fault of its own for it: most often the VMM had it already.
     Mapped = 3,
@@ -18,11 +19,15 @@ pub enum FaultKind {
     DirtyLog = 5,
     /// There is no memory at the address, but a device, or nothing.
     Device = 6,
+    /// KVM didn't have the page, and the host's kernel read it from swap.
+    SwapIn = 7,
+    /// KVM didn't have the page, and the host's kernel read it from a file.
+    FileRead = 8,
 }
 
 impl FaultKind {
     /// All kinds, by their numbers.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Other,
         Self::FirstTouch,
         Self::Waited,
@@ -30,6 +35,8 @@ impl FaultKind {
         Self::WriteAfterShare,
         Self::DirtyLog,
         Self::Device,
+        Self::SwapIn,
+        Self::FileRead,
     ];
 
     /// The kind with this number; a later version's kind is another one.
@@ -48,6 +55,8 @@ impl FaultKind {
             Self::WriteAfterShare => "write-after-share",
             Self::DirtyLog => "dirty-log",
             Self::Device => "device",
+            Self::SwapIn => "swap-in",
+            Self::FileRead => "file-read",
         }
     }
 }
@@ -84,7 +93,7 @@ mod tests {
         for (number, kind) in (0..).zip(FaultKind::ALL) {
             assert_eq!((kind as u8, FaultKind::from_number(number)), (number, kind));
         }
-        assert_eq!(FaultKind::from_number(7), FaultKind::Other);
+        assert_eq!(FaultKind::from_number(9), FaultKind::Other);
         let fault = MemoryFault {
             address: 0x1_2345_6fff,
             ..MemoryFault::default()

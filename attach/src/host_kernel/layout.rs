@@ -19,6 +19,8 @@ pub struct TaskLayout {
     pub mm: u64,
     /// `min_flt` and `maj_flt`: faults without a wait, and with one.
     pub faults: [u64; 2],
+    /// `ioac.read_bytes`: how much the task has had read from disks; `None` for a kernel that doesn't count it.
+    pub read_bytes: Option<u64>,
     /// `pid.level`.
     pub level: u64,
     /// `pid.tasks[PIDTYPE_TGID]`.
@@ -153,6 +155,10 @@ impl TaskLayout {
             files: task.need("files")?,
             mm: task.need("mm")?,
             faults: [task.need("min_flt")?, task.need("maj_flt")?],
+            read_bytes: task
+                .offset_of("ioac")
+                .zip(types.offset_of("task_io_accounting", "read_bytes"))
+                .map(|(account, bytes)| account + bytes),
             level: pid.need("level")?,
             processes: pid.need("tasks")? + process * head_size,
             numbers: pid.need("numbers")?,

@@ -13,7 +13,7 @@ use kvmprof_recording::file::BinaryFunction;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
 
 use super::named;
-use crate::executable_mappings::{ExecutableMapping, list};
+use crate::process_mappings::{MAX_BYTES, ProcessMapping, list};
 
 /// Maximum numbers of mappings, and of bytes of one file and of all files, that are read. The files are untrusted.
 const MAX_MAPPINGS: usize = 1024;
@@ -71,7 +71,7 @@ impl OpenProgram {
     /// Its mappings can't be read.
     pub fn open(pid: i32) -> io::Result<Self> {
         // A path that isn't UTF-8 leads to no file.
-        let mappings = list(pid)?;
+        let mappings = list(pid, MAX_BYTES)?;
         let folder = open(
             format!("/proc/{pid}/root"),
             OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
@@ -82,7 +82,7 @@ impl OpenProgram {
             mappings: Vec::new(),
             files: Vec::new(),
         };
-        let of_files = ExecutableMapping::all(&mappings).filter(|found| !found.path.is_empty());
+        let of_files = ProcessMapping::executable(&mappings).filter(|found| !found.path.is_empty());
         for found in of_files.take(MAX_MAPPINGS) {
             let earlier = known
                 .iter()
@@ -102,7 +102,7 @@ impl OpenProgram {
                     number
                 }
             };
-            let ExecutableMapping { range, offset, .. } = found;
+            let ProcessMapping { range, offset, .. } = found;
             let mapping = number.map(|number| (range.start, range.end, offset, number));
             opened.mappings.extend(mapping);
         }
@@ -212,7 +212,7 @@ impl Code {
 
 /// Opens the file of `mapping` below `folder`, and returns its length, too. The process can have put anything at the file's path. Only a regular file is
 /// opened: opening some devices has side effects, and opening a pipe waits.
-fn open_file(mapping: &ExecutableMapping<'_>, folder: &OwnedFd) -> Option<(File, u64)> {
+fn open_file(mapping: &ProcessMapping<'_>, folder: &OwnedFd) -> Option<(File, u64)> {
     let place = openat2(
         folder,
         mapping.path.trim_start_matches('/'),
@@ -263,7 +263,9 @@ mod tests {
             rustix::fs::major(status.st_dev),
             rustix::fs::minor(status.st_dev),
         );
-        let mapping = |path, inode| ExecutableMapping {
+        let mapping = |path, inode| ProcessMapping {
+            is_executable: true,
+            is_shared: false,
             range: 0x1000..0x2000,
             offset: 0,
             device,
@@ -279,7 +281,7 @@ mod tests {
         // Opening it would block until a writer opens it.
         let pipe = rustix::fs::stat(path("pipe")).unwrap().st_ino;
         assert!(open_file(&mapping("/pipe", pipe), &root).is_none());
-        let other = ExecutableMapping {
+        let other = ProcessMapping {
             device: (device.0 + 1, device.1),
             ..mapping("/file", status.st_ino)
         };

@@ -3,18 +3,25 @@
 use kvmprof_introspection::bytes::u64_at;
 use vm_memory::GuestAddress;
 
-use crate::Slot;
+use crate::{Backing, Slot};
 
-/// Bytes of a slot in the data: its address, its length, and its access.
+/// Bytes of a slot in the data: its address, its length, and its access with its backing.
 pub const SLOT_BYTES: usize = 24;
 /// Bits of the access.
 const READ_ONLY: u64 = 1;
 const LOGS_WRITES: u64 = 1 << 1;
+const BY_SWAP: u64 = 1 << 2;
+const BY_FILE: u64 = 1 << 3;
 
 /// The numbers of `slot`, without its address in the VMM.
 pub fn encode(slot: &Slot) -> [u64; SLOT_BYTES / 8] {
     let flag = |is_set, bit| if is_set { bit } else { 0 };
-    let access = flag(slot.is_read_only, READ_ONLY) | flag(slot.logs_writes, LOGS_WRITES);
+    let backing = match slot.backing {
+        Backing::Unknown => 0,
+        Backing::Swap => BY_SWAP,
+        Backing::File => BY_FILE,
+    };
+    let access = flag(slot.is_read_only, READ_ONLY) | flag(slot.logs_writes, LOGS_WRITES) | backing;
     [slot.address.0, slot.bytes, access]
 }
 
@@ -27,5 +34,10 @@ pub fn decode(bytes: &[u8; SLOT_BYTES]) -> Option<Slot> {
         host_address: 0,
         is_read_only: access & READ_ONLY != 0,
         logs_writes: access & LOGS_WRITES != 0,
+        backing: match access & (BY_SWAP | BY_FILE) {
+            BY_SWAP => Backing::Swap,
+            BY_FILE => Backing::File,
+            _ => Backing::Unknown,
+        },
     })
 }

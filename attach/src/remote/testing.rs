@@ -36,6 +36,7 @@ pub(super) fn slots(bytes: u64) -> Slots {
         host_address: 0x7000_0000_0000,
         is_read_only: false,
         logs_writes: true,
+        backing: crate::Backing::default(),
     }])
     .unwrap_or_default()
 }

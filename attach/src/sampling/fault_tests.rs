@@ -1,7 +1,8 @@
 //! Tests of the programs for faults of guest memory: the host's kernel runs them in this thread, in the order in which a vCPU passes the tracepoints.
 
 use std::hint::black_box;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use kvmprof_introspection::bytes::u64_at;
 use kvmprof_introspection::{Btf, Types};
@@ -11,10 +12,13 @@ use super::faults::{self, STATE_BYTES, SampledFaults};
 use super::program::{self, Sampled};
 use super::record::{RECORD_BYTES, Record};
 use super::testing::{plan, sampled_faults, slots};
+use vm_memory::GuestAddress;
+
 use crate::host_kernel::types;
 use crate::host_kernel::vcpu_layout::{State, VcpuLayout};
 use crate::kernel_memory::bpf;
 use crate::tracepoint::{ExitMembers, FaultMembers, Member};
+use crate::{Backing, Mapping, Slot, Slots};
 
 /// The processor's reasons, each with the instruction set that names it, which is the vCPU's number, too.
 const EPT_VIOLATION: [u64; 2] = [48, 1];
@@ -42,7 +46,8 @@ impl Programs {
         let mut layout = VcpuLayout::find(&types).unwrap();
         layout.state = State::Unknown;
         let offset = |member| types.need("task_struct", member).unwrap();
-        let counts = ["min_flt", "maj_flt"].map(offset);
+        let read = offset("ioac") + types.need("task_io_accounting", "read_bytes").unwrap();
+        let counts = [offset("min_flt"), offset("maj_flt"), read];
         let outputs = bpf::create_event_array().unwrap();
         let record = bpf::create_map(RECORD_BYTES).unwrap();
         let state = bpf::create_map(STATE_BYTES).unwrap();
@@ -63,7 +68,7 @@ impl Programs {
                 address: first,
                 error: second,
             },
-            counts: counts.map(|offset| i32::try_from(offset).unwrap()),
+            counts: counts.map(|offset| i32::try_from(offset).ok()),
             ..sampled_faults(state.as_raw_fd())
         };
         let mut plan = plan(false);
@@ -152,6 +157,28 @@ fn a_record_has_the_fault_and_what_the_host_did_until_the_entry() {
             assert!((end - middle..=now() - begin).contains(&fault.time));
         }
     }
+}
+
+/// The pages of a file that aren't in memory, as those of a guest whose memory is in it.
+#[test]
+fn a_record_tells_what_was_read_from_a_disk() {
+    let programs = Programs::new(2, 1);
+    let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    file.write_all(&vec![1; 1 << 20]).unwrap();
+    file.sync_all().unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let mapping = Mapping::shared(Some(file.as_fd()), 1 << 20, libc::PROT_READ).unwrap();
+    programs.fault(NESTED_PAGE_FAULT);
+    // SAFETY: the mapping lives, and this is its first byte.
+    assert_eq!(unsafe { mapping.start().read_volatile() }, 1);
+    programs.enter();
+    let bytes = bpf::value(&programs.record, RECORD_BYTES).unwrap();
+    let kinds = [Backing::Swap, Backing::File].map(|backing| {
+        let slot = slots().find(GuestAddress(0)).copied().unwrap();
+        let slots = Slots::new(&[Slot { backing, ..slot }]).unwrap();
+        Record::parse(&bytes).unwrap().fault(&slots).unwrap().kind
+    });
+    assert_eq!(kinds, [FaultKind::SwapIn, FaultKind::FileRead]);
 }
 
 #[test]

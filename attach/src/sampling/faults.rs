@@ -11,27 +11,27 @@ use super::assembly::{
 };
 use super::program::Plan;
 use super::record::{
-    EXIT as GUEST_EXIT, FAULT, FAULT_ADDRESS, FAULT_ERROR, FAULT_TIME, FAULTED, FLAGS, Record,
-    TIME, WAITED,
+    EXIT as GUEST_EXIT, FAULT, FAULT_ADDRESS, FAULT_ERROR, FAULT_TIME, FAULTED, FLAGS, READ,
+    Record, TIME, WAITED,
 };
-use crate::Slots;
 use crate::kernel_memory::bpf::Instruction;
 use crate::kernel_memory::program::{
     EXIT, HELPER_GET_CURRENT_TASK, HELPER_PROBE_READ_KERNEL, LOAD_64, MOVE_IMMEDIATE,
     MOVE_REGISTER, STORE_64,
 };
 use crate::tracepoint::{ExitMembers, FaultMembers, ISA_SVM, ISA_VMX};
+use crate::{Backing, Slot, Slots};
 
 /// Offsets in the value of the map that the programs share: the number of faults since the last sample; when the vCPU left the guest; why, as a record has it; the
-/// length of the record that waits for the entry, or 0; and the thread's numbers of faults without and with a wait, before and after.
+/// length of the record that waits for the entry, or 0; and the thread's numbers of faults without and with a wait, and of bytes read, before and after.
 const COUNT: i16 = 0;
 const LEFT: i16 = 8;
 const REASON: i16 = 16;
 const LENGTH: i16 = 24;
 const BEFORE: i16 = 32;
-const AFTER: i16 = 48;
+const AFTER: i16 = 56;
 /// The size of that value.
-pub const STATE_BYTES: usize = 64;
+pub const STATE_BYTES: usize = 80;
 
 /// The reasons of faults, each with the instruction set that names it: SDM volume 3, appendix C; AMD APM volume 2, appendix C.
 const EPT_VIOLATION: u64 = ISA_VMX << 32 | 48;
@@ -55,8 +55,8 @@ pub struct SampledFaults {
     pub state: i32,
     pub exit: ExitMembers,
     pub fault: FaultMembers,
-    /// `task_struct.min_flt` and `maj_flt`.
-    pub counts: [i32; 2],
+    /// `task_struct.min_flt`, `maj_flt` and `ioac.read_bytes`, the last if it is there.
+    pub counts: [Option<i32>; 3],
 }
 
 impl Program {
@@ -104,11 +104,18 @@ impl Program {
         self.add(STORE_64, 1, 5, LENGTH, 0);
     }
 
-    /// Reads the thread's numbers of faults to `place`. Changes [`TARGET`].
+    /// Reads the thread's numbers to `place`. One that isn't there stays 0. Changes [`TARGET`].
     fn read_counts(&mut self, faults: &SampledFaults, place: i16) {
         self.call(HELPER_GET_CURRENT_TASK);
         self.registers(MOVE_REGISTER, TARGET, 0);
-        for (member, place) in faults.counts.into_iter().zip([place, place + 8]) {
+        for (member, place) in faults
+            .counts
+            .into_iter()
+            .zip([place, place + 8, place + 16])
+        {
+            let Some(member) = member else {
+                continue;
+            };
             self.load_value(1, faults.state);
             self.immediate(ADD_IMMEDIATE, 1, place.into());
             self.immediate(MOVE_IMMEDIATE, 2, 8);
@@ -118,11 +125,15 @@ impl Program {
         }
     }
 
-    /// Adds the flags of what the host's kernel did between the two looks at the thread's numbers of faults.
+    /// Adds the flags of what the host's kernel did between the two looks at the thread's numbers.
     fn flag_host_faults(&mut self, faults: &SampledFaults) {
         self.load_value(1, faults.state);
         self.load(3, FLAGS);
-        for (flag, before, after) in [(FAULTED, BEFORE, AFTER), (WAITED, BEFORE + 8, AFTER + 8)] {
+        for (flag, before, after) in [
+            (FAULTED, BEFORE, AFTER),
+            (WAITED, BEFORE + 8, AFTER + 8),
+            (READ, BEFORE + 16, AFTER + 16),
+        ] {
             self.add(LOAD_64, 2, 1, after, 0);
             self.add(LOAD_64, 4, 1, before, 0);
             self.registers(SUBTRACT_REGISTER, 2, 4);
@@ -193,13 +204,13 @@ impl Record<'_> {
         Some(MemoryFault {
             address,
             slot: slot.map(|slot| slot.address.0),
-            kind: slot.map_or(FaultKind::Device, |slot| self.kind(slot.logs_writes)),
+            kind: slot.map_or(FaultKind::Device, |slot| self.kind(slot)),
             time: self.u64(FAULT_TIME),
         })
     }
 
-    /// What a fault was of memory in a slot, of which KVM notes the writes or not.
-    fn kind(&self, logs_writes: bool) -> FaultKind {
+    /// What a fault was of memory in this `slot`.
+    fn kind(&self, slot: &Slot) -> FaultKind {
         let error = self.u64(FAULT_ERROR);
         let present = match self.exit().map(|(_, isa)| u64::from(isa)) {
             Some(ISA_VMX) => PRESENT_VMX,
@@ -208,11 +219,15 @@ impl Record<'_> {
         };
         let is_write = error & WRITE != 0;
         match (error & present != 0, self.has(WAITED), self.has(FAULTED)) {
-            (false, true, _) => FaultKind::Waited,
+            (false, true, _) => match (self.has(READ), slot.backing) {
+                (true, Backing::Swap) => FaultKind::SwapIn,
+                (true, Backing::File) => FaultKind::FileRead,
+                _ => FaultKind::Waited,
+            },
             (false, false, true) => FaultKind::FirstTouch,
             (false, false, false) => FaultKind::Mapped,
             (true, false, true) if is_write => FaultKind::WriteAfterShare,
-            (true, false, false) if is_write && logs_writes => FaultKind::DirtyLog,
+            (true, false, false) if is_write && slot.logs_writes => FaultKind::DirtyLog,
             (true, ..) => FaultKind::Other,
         }
     }
@@ -222,7 +237,6 @@ impl Record<'_> {
 mod tests {
     use super::super::record::{NESTED, OWN, RECORD_BYTES};
     use super::*;
-    use crate::Slot;
 
     const MEMORY: u64 = 1 << 32;
 
@@ -233,6 +247,7 @@ mod tests {
             host_address: 0,
             is_read_only: false,
             logs_writes,
+            backing: Backing::default(),
         };
         Slots::new(&[slot]).unwrap()
     }
@@ -285,6 +300,28 @@ mod tests {
                 (fault.address, fault.page()),
                 (MEMORY + 0x1234, MEMORY + 0x1000)
             );
+        }
+    }
+
+    #[test]
+    fn what_is_read_is_what_the_memory_is_backed_by() {
+        use FaultKind::{FileRead, SwapIn, Waited};
+        for (flags, backing, expected) in [
+            (WAITED | READ, Backing::Swap, SwapIn),
+            (WAITED | READ | FAULTED, Backing::File, FileRead),
+            (WAITED | READ, Backing::Unknown, Waited),
+            // A userfaultfd's handler gives the page, or another thread has it read.
+            (WAITED, Backing::Swap, Waited),
+            (WAITED, Backing::File, Waited),
+        ] {
+            let bytes = record(NESTED_PAGE_FAULT, FAULT | flags, MEMORY, 6);
+            let slot = Slot {
+                backing,
+                ..*slots(false).iter().next().unwrap()
+            };
+            let slots = Slots::new(&[slot]).unwrap();
+            let fault = Record::parse(&bytes).unwrap().fault(&slots).unwrap();
+            assert_eq!(fault.kind, expected, "{flags:#x} {backing:?}");
         }
     }
 

@@ -280,7 +280,9 @@ impl SamplingHost {
         state: &OwnedFd,
     ) -> Result<SampledFaults, SamplingError> {
         let (index, thread) = self.index_and_thread(vcpu)?;
-        let counts = self.kernel.layout().task.faults;
+        let task = &self.kernel.layout().task;
+        let [min, maj] = task.faults.map(Some);
+        let counts = [min, maj, task.read_bytes];
         Ok(SampledFaults {
             thread,
             vcpu: index,
@@ -288,7 +290,7 @@ impl SamplingHost {
             state: state.as_raw_fd(),
             exit: self.exits()?.members,
             fault: self.faults()?.members,
-            counts: counts.map(|offset| i32::try_from(offset).unwrap_or_default()),
+            counts: counts.map(|offset| i32::try_from(offset?).ok()),
         })
     }
 

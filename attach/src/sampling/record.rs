@@ -17,7 +17,8 @@ pub const CODE: usize = CPL + 1;
 pub const MP_STATE: usize = 32;
 /// `kvm_vcpu_arch.regs_avail`: which registers are valid.
 pub const AVAILABLE: usize = 40;
-/// The record's flags: [`OWN`], [`PRIVILEGE`], [`STACKS`], [`NESTED`], [`FAULT`], [`FAULTED`], [`WAITED`], [`TASKS_ROOT`], [`FIRST_VALUE`].
+/// The record's flags: [`OWN`], [`PRIVILEGE`], [`STACKS`], [`NESTED`], [`FAULT`], [`FAULTED`], [`WAITED`], [`TASKS_ROOT`], [`FIRST_VALUE`],
+/// [`READ`].
 pub const FLAGS: usize = 48;
 /// The guest-virtual address of the running task; 0 if it couldn't be read.
 pub const TASK: usize = 56;
@@ -83,6 +84,9 @@ pub const WAITED: i32 = 1 << 6;
 pub const TASKS_ROOT: i32 = 1 << 7;
 /// A flag: the first value was read. The flags of the other values follow.
 pub const FIRST_VALUE: i32 = 1 << 8;
+
+/// A flag: the thread had something read from a disk meanwhile. It is behind those of the values.
+pub const READ: i32 = FIRST_VALUE << ProcessPlaces::MAX;
 
 /// Bits of `regs_avail`.
 const RIP_AVAILABLE: u64 = 1 << crate::host_kernel::vcpu_layout::RIP;

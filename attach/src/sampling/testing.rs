@@ -30,6 +30,7 @@ pub(crate) fn slots() -> Slots {
         host_address,
         is_read_only: false,
         logs_writes: false,
+        backing: crate::Backing::default(),
     };
     Slots::new(&[
         slot(0, 64 << 20, 0x7000_0000_0000),
@@ -205,7 +206,7 @@ pub(crate) fn sampled_faults(state: i32) -> SampledFaults {
             address: member(24),
             error: member(32),
         },
-        counts: [0x900, 0x908],
+        counts: [0x900, 0x908, 0x910].map(Some),
     }
 }
 

@@ -8,7 +8,7 @@ use libc::pid_t;
 use memchr::memmem;
 
 use super::memory;
-use crate::executable_mappings::{ExecutableMapping, list};
+use crate::process_mappings::{MAX_BYTES, ProcessMapping, list};
 
 /// `mov $15, %rax; syscall`: rt_sigreturn(2). The C library makes signal handlers return to these instructions.
 const SIGNAL_RETURN: &[u8] = b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05";
@@ -53,10 +53,10 @@ impl ThreadCode {
     /// The process's memory can't be read, or they aren't there.
     pub fn find(pid: i32) -> Result<Self, CodeError> {
         let unreadable = |source| CodeError::Unreadable { pid, source };
-        let mappings = list(pid).map_err(unreadable)?;
+        let mappings = list(pid, MAX_BYTES).map_err(unreadable)?;
         let memory = fs::File::open(format!("/proc/{pid}/mem")).map_err(unreadable)?;
         let mut left = MAX_CODE;
-        for ExecutableMapping { range, .. } in ExecutableMapping::all(&mappings) {
+        for ProcessMapping { range, .. } in ProcessMapping::executable(&mappings) {
             let length = range.end - range.start;
             if length > left.min(MAX_MAPPING) {
                 continue;

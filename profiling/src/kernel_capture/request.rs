@@ -89,6 +89,7 @@ impl CaptureRequest {
                     is_read_only: flag(words)?,
                     // It makes no difference to programs.
                     logs_writes: false,
+                    backing: kvmprof_attach::Backing::default(),
                 })
             })
             .collect();
@@ -147,6 +148,7 @@ mod tests {
             host_address,
             is_read_only,
             logs_writes: false,
+            backing: kvmprof_attach::Backing::default(),
         };
         let value = |kind, at| ValuePlace { kind, at, width: 4 };
         let places = ProcessPlaces {

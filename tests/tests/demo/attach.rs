@@ -145,7 +145,12 @@ fn a_killed_kvmprof_leaves_no_trace() {
     on_kvm(|| {
         let machine = Machine::unwatched(CHECKED, 2);
         machine.until_rounds(10, || {});
-        let threads = threads_untraced();
+        // Threads have their own names once they have begun.
+        let threads = until("its last threads have begun", || {
+            let threads = threads_untraced();
+            let has = |name| threads.values().any(|line| line.ends_with(name));
+            (has("events") && has("binaries")).then_some(threads)
+        });
         let mut random = Random(1);
         let mut busy = None;
         for round in 0..100 {

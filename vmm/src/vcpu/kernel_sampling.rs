@@ -70,6 +70,7 @@ fn slots(memory: &GuestMemory) -> Slots {
         host_address: region.as_ptr() as u64,
         is_read_only: false,
         logs_writes: false,
+        backing: kvmprof_attach::Backing::default(),
     };
     let slots: Vec<Slot> = memory.iter().map(slot).collect();
     // Regions of one memory don't overlap.

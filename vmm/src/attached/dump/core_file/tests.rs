@@ -13,6 +13,7 @@ fn slots(ranges: &[(u64, u64)]) -> Slots {
         host_address: 0,
         is_read_only: false,
         logs_writes: false,
+        backing: kvmprof_attach::Backing::default(),
     });
     Slots::new(&slots.collect::<Vec<_>>()).unwrap()
 }
