@@ -11,8 +11,7 @@ const MAX_RANGES: u64 = 64;
 /// Appends `places` to `words`.
 pub fn encode_places(places: &ProcessPlaces, words: &mut Vec<u64>) {
     words.push(places.is_linux.into());
-    words.push(places.interrupt_stack.is_some().into());
-    words.extend(places.interrupt_stack.map(|at| at.0));
+    encode_optional(places.interrupt_stack.map(|at| at.0), words);
     words.push(places.task.is_some().into());
     if let Some(task) = &places.task {
         words.extend([task.at.0, task.maps.len() as u64]);
@@ -22,8 +21,7 @@ pub fn encode_places(places: &ProcessPlaces, words: &mut Vec<u64>) {
         words.push(task.memory.is_some().into());
         if let Some(memory) = &task.memory {
             words.extend([memory.mm, memory.page_tables, memory.direct_map]);
-            words.push(memory.stack.is_some().into());
-            words.extend(memory.stack);
+            encode_optional(memory.stack, words);
         }
     }
     words.push(places.values.len() as u64);
@@ -49,14 +47,8 @@ pub fn encode_places(places: &ProcessPlaces, words: &mut Vec<u64>) {
 /// What [`encode_places`] has appended; `None` for anything else.
 pub fn decode_places(words: &mut impl Iterator<Item = u64>) -> Option<ProcessPlaces> {
     let is_linux = flag(words)?;
-    let interrupt_stack = match flag(words)? {
-        true => Some(GuestAddress(words.next()?)),
-        false => None,
-    };
-    let task = match flag(words)? {
-        true => Some(decode_task(words)?),
-        false => None,
-    };
+    let interrupt_stack = optional(words, Iterator::next)?.map(GuestAddress);
+    let task = optional(words, decode_task)?;
     let values = length(words).filter(|values| *values <= ProcessPlaces::MAX as u64)?;
     let values: Option<Vec<ValuePlace>> = (0..values).map(|_| decode_value(words)).collect();
     Some(ProcessPlaces {
@@ -78,14 +70,10 @@ fn decode_task(words: &mut impl Iterator<Item = u64>) -> Option<TaskPointer> {
             })
         })
         .collect();
-    let memory = match flag(words)? {
-        true => Some(decode_memory(words)?),
-        false => None,
-    };
     Some(TaskPointer {
         at,
         maps: maps?,
-        memory,
+        memory: optional(words, decode_memory)?,
     })
 }
 
@@ -94,10 +82,7 @@ fn decode_memory(words: &mut impl Iterator<Item = u64>) -> Option<TaskMemory> {
         mm: words.next()?,
         page_tables: words.next()?,
         direct_map: words.next()?,
-        stack: match flag(words)? {
-            true => Some(words.next()?),
-            false => None,
-        },
+        stack: optional(words, Iterator::next)?,
     })
 }
 
@@ -123,6 +108,22 @@ fn decode_value(words: &mut impl Iterator<Item = u64>) -> Option<ValuePlace> {
     };
     let width = u8::try_from(words.next()?).ok()?;
     matches!(width, 1 | 2 | 4 | 8 | 16).then_some(ValuePlace { kind, at, width })
+}
+
+fn encode_optional(number: Option<u64>, words: &mut Vec<u64>) {
+    words.push(number.is_some().into());
+    words.extend(number);
+}
+
+/// What `decode` makes of the following words, if the first one says that it is there.
+pub fn optional<W: Iterator<Item = u64>, T>(
+    words: &mut W,
+    decode: impl FnOnce(&mut W) -> Option<T>,
+) -> Option<Option<T>> {
+    match flag(words)? {
+        true => decode(words).map(Some),
+        false => Some(None),
+    }
 }
 
 /// A word that says yes or no.

@@ -6,7 +6,7 @@ use kvmprof_recording::StackParts;
 use vm_memory::GuestAddress;
 
 use super::capture::{Contents, Period, VcpuThreadId};
-use super::places_words::{decode_places, encode_places, flag, length};
+use super::places_words::{decode_places, encode_places, flag, length, optional};
 
 /// What one capture needs.
 #[derive(Clone, Debug)]
@@ -100,11 +100,7 @@ impl CaptureRequest {
             ends.iter().all(Option::is_some)
         };
         let slots = Slots::new(&slots).filter(|_| slots.iter().all(is_plain))?;
-        let places = flag(words)?.then(|| decode_places(words));
-        let places = match places {
-            Some(places) => Some(places?),
-            None => None,
-        };
+        let places = optional(words, decode_places)?;
         let is_whole = rest.is_empty() && words.next().is_none();
         is_whole.then_some(Self {
             vm,

@@ -18,6 +18,8 @@ use kvmprof_attach::tracepoint::{Tracepoint, TracepointError};
 use kvmprof_recording::{EventKind, SamplingEvent};
 use kvmprof_sandbox::user;
 
+pub use probe::passes_tracepoints;
+
 use crate::clock::RunTimeAlarm;
 use crate::perf_event::{self, Event, HardwareEvent, ProbeResult, Refusal};
 use crate::signals;
@@ -103,11 +105,6 @@ pub fn unavailable(kind: EventKind) -> Option<String> {
         let kept = results.entry(kind).or_default();
         ProbeResult::get(kept, Instant::now(), attempt).err()
     })
-}
-
-/// Whether this host's KVM is known to pass its tracepoints, by which other guests' exits are sampled, too. Where it isn't, [`unavailable`] tries it.
-pub fn passes_tracepoints() -> bool {
-    probe::is_by_hardware()
 }
 
 /// Probes all events in advance: contained threads may run no guest for it (`kvmprof_sandbox`).

@@ -21,9 +21,9 @@ const MAX_RUNS: usize = 64;
 /// The results, by name. KVM stays the same while this process has a guest.
 static RESULTS: Mutex<Vec<(&str, bool)>> = Mutex::new(Vec::new());
 
-/// Whether KVM is kvm-intel or kvm-amd, which pass their tracepoints. Only one module serves /dev/kvm at a time. These load only where the processor has
+/// Whether this host's KVM is known to pass its tracepoints: kvm-intel and kvm-amd do. Of others [`super::unavailable`] tries it. Only one module serves /dev/kvm at a time. These load only where the processor has
 /// VT-x or SVM; built into the kernel, they are listed even where it hasn't.
-pub fn is_by_hardware() -> bool {
+pub fn passes_tracepoints() -> bool {
     let is_there = |module| Path::new("/sys/module").join(module).exists();
     has_hardware_virtualization() && ["kvm_intel", "kvm_amd"].into_iter().any(is_there)
 }

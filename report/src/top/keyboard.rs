@@ -44,7 +44,7 @@ impl Keyboard {
     /// # Errors
     /// poll(2) failed.
     pub fn wait(&self, time: Duration) -> io::Result<Keys> {
-        wait_for(self.terminal().as_fd(), time)
+        wait_for(self.terminal(), time)
     }
 
     /// Has the kernel tell once more that there is input: setting the terminal's attributes, which stay as they are, wakes up all that wait for

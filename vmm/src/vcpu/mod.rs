@@ -6,6 +6,7 @@ mod kernel_clock;
 mod kernel_sampler;
 mod kernel_sampling;
 mod own_vcpu;
+mod record_contents;
 mod restart;
 mod sampler;
 mod suspension;

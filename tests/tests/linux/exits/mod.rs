@@ -1,6 +1,7 @@
 //! `kvmprof exits` of a guest, and samples of its exits and of its faults of memory, side by side with the host's `perf kvm stat`: both count from one moment at which no vCPU runs to another. Waits for processors are
 //! compared with what the host's scheduler counts. The host is Debian's, with SVM.
 
+mod beside_perf;
 mod faults;
 mod interrupts;
 mod metrics;
@@ -16,6 +17,7 @@ use kvmprof_tests::linux::{Finished, Program, Scenario, debian, guest_init, gues
 use serde_json::Value;
 
 use super::attach::ONE;
+pub use beside_perf::{SVM, VMX, check_port_writes, counts_are_those_of_perf};
 pub use faults::{
     faults_are_the_pages_that_the_guest_touches_first, program as first_touch,
     tables_and_lists_have_all_faults,
@@ -64,18 +66,6 @@ kvmprof_tests::in_each_kernel! {
     without_tracefs_it_says_what_to_do
 }
 
-/// What a processor calls two reasons of exits.
-pub struct ReasonNames {
-    /// An instruction that reads or writes a port.
-    pub port: &'static str,
-    pub halt: &'static str,
-}
-
-const SVM: ReasonNames = ReasonNames {
-    port: "io",
-    halt: "hlt",
-};
-
 pub fn program() -> Program {
     guest_program("ports.c", ONE, &[])
 }
@@ -117,88 +107,8 @@ fn by_kvmprof(document: &Value) -> BTreeMap<String, Exits> {
     counts
 }
 
-/// The same, as perf prints it: `hlt  31  0.50%  97.01%  11.20us  1000.00us  700.01us ( +-  12.00% )`.
-fn by_perf(run: &Finished) -> BTreeMap<String, Exits> {
-    let report = run.text("perf.report");
-    println!("{report}");
-    let rows = report.lines().filter_map(|line| {
-        let (left, right) = line.split_once('%')?;
-        let (left, _) = left.trim().rsplit_once(' ')?;
-        let (name, count) = left.trim().rsplit_once(' ')?;
-        let count: u64 = count.parse().ok()?;
-        let mut times = right.split_whitespace().skip(1);
-        let mean = times.nth(2)?.strip_suffix("us")?.parse::<f64>().ok()?;
-        Some((name.trim().to_owned(), (count, mean * 1e3 * count as f64)))
-    });
-    rows.collect()
-}
-
-pub fn counts_are_those_of_perf(run: &Finished) {
-    let document = run.json("both.json");
-    let (seen, known) = (by_kvmprof(&document), by_perf(run));
-    println!("{seen:?}");
-    let numbers = |counts: &BTreeMap<String, Exits>| -> BTreeMap<String, u64> {
-        let counts = counts.iter();
-        counts
-            .map(|(name, (count, _))| (name.clone(), *count))
-            .collect()
-    };
-    assert_eq!(numbers(&seen), numbers(&known));
-    assert!(seen.len() >= 4, "{seen:?}");
-    for (name, (_, time)) in &known {
-        println!("{name}: {} ns, perf {time} ns", seen[name].1);
-    }
-    // In emulation a pause between the two's looks at the clock can be as long as many exits: only all times together can be compared.
-    let all = |counts: &BTreeMap<String, Exits>| counts.values().map(|(_, time)| time).sum::<f64>();
-    let (ours, perfs) = (all(&seen), all(&known));
-    assert!((ours - perfs).abs() <= MARGIN * perfs, "{ours} {perfs}");
-    assert_eq!(document["lost"]["threads"], 0);
-    assert_eq!(document["lost"]["reasons"], 0);
-    // Each is in an exit, since neither runs.
-    assert!(number(&document, "unfinished") <= 2);
-}
-
 fn port_writes_are_those_that_the_guest_counts(run: &Finished) {
     check_port_writes(run, &SVM);
-}
-
-/// Checks the counts of the program's writes, and of halts, of a processor with these names of reasons.
-pub fn check_port_writes(run: &Finished, names: &ReasonNames) {
-    let ReasonNames { port, halt } = *names;
-    let document = run.json("both.json");
-    let accesses = document["accesses"].as_array().unwrap();
-    let of_port = accesses
-        .iter()
-        .filter(|row| row["kind"] == "port-write" && row["place"] == PORT);
-    let of_port: Vec<&Value> = of_port.collect();
-    let [row] = of_port[..] else {
-        panic!("{document}")
-    };
-    assert_eq!(
-        (&row["reason"], number(row, "count")),
-        (&port.into(), WRITES)
-    );
-    // By one instruction.
-    let text = program().text;
-    let functions = document["functions"].as_array().unwrap().iter();
-    let of_program = functions.filter(|row| {
-        let address = row["address"].as_str().unwrap().trim_start_matches("0x");
-        let address = u64::from_str_radix(address, 16).unwrap();
-        row["reason"] == port && text.contains(&address)
-    });
-    let counts: Vec<u64> = of_program.map(|row| number(row, "count")).collect();
-    assert_eq!(counts, [WRITES]);
-    // All of them are handed to the VMM, as few others are.
-    let reasons = document["reasons"].as_array().unwrap().iter();
-    let left = |name: &str| -> u64 {
-        let of = reasons.clone().filter(|row| row["reason"] == name);
-        of.map(|row| number(row, "vmm_count")).sum()
-    };
-    println!("to the VMM: {} {port}, {} {halt}", left(port), left(halt));
-    assert!(left(port) >= WRITES);
-    let halts = reasons.clone().filter(|row| row["is_halt"] == true);
-    assert!(halts.clone().count() > 0 && halts.clone().all(|row| row["reason"] == halt));
-    assert_eq!(left(halt), 0);
 }
 
 fn exits_of_processes_are_those_that_the_guest_counts(run: &Finished) {

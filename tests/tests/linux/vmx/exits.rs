@@ -8,7 +8,7 @@ use kvmprof_tests::linux::{Finished, Program, Scenario, debian, guest_init, gues
 
 use crate::attach::COMMON as ATTACHED;
 use crate::exits::{
-    COMMON, INIT, PERF, ReasonNames, check_port_writes, counts_are_those_of_perf,
+    COMMON, INIT, PERF, VMX, check_port_writes, counts_are_those_of_perf,
     faults_are_the_pages_that_the_guest_touches_first, first_touch, program,
     tables_and_lists_have_all_faults,
 };
@@ -16,11 +16,6 @@ use crate::record::{NamedSample, most, read};
 
 /// The link address of the program with call stacks.
 const CALLS: u64 = 0x2000_0000;
-
-const VMX: ReasonNames = ReasonNames {
-    port: "IO_INSTRUCTION",
-    halt: "HLT",
-};
 
 fn calls() -> Program {
     guest_program("calls.c", CALLS, &["-fno-omit-frame-pointer"])
