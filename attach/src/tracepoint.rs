@@ -99,7 +99,7 @@ pub struct FaultMembers {
     pub error: Member,
 }
 
-/// The tracepoints between which KVM handles a fault of guest memory, behind `kvm_exit`.
+/// Where KVM handles a fault of guest memory, behind `kvm_exit`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultTracepoints {
     /// `kvm_page_fault`.
@@ -108,7 +108,14 @@ pub struct FaultTracepoints {
     pub members: FaultMembers,
     /// `kvm_entry`.
     pub entry: Tracepoint,
+    /// `kvm_try_async_get_page`: KVM has another thread wait for the page, while the vCPU halts; `None` if this host doesn't let kvmprof read it.
+    pub other_waits: Option<Tracepoint>,
+    /// Perf's number of events at functions of the host's kernel; `None` if it has none.
+    pub functions: Option<u32>,
 }
+
+/// Perf's number of events at functions of the host's kernel (Linux `Documentation/ABI/testing/sysfs-bus-event_source-devices`).
+const FUNCTIONS: &str = "/sys/bus/event_source/devices/kprobe/type";
 
 impl FaultTracepoints {
     /// Reads what tracefs has of them.
@@ -125,6 +132,10 @@ impl FaultTracepoints {
             fault,
             members,
             entry: Tracepoint::read("kvm_entry")?,
+            other_waits: Tracepoint::read("kvm_try_async_get_page").ok(),
+            functions: fs::read_to_string(FUNCTIONS)
+                .ok()
+                .and_then(|number| number.trim().parse().ok()),
         })
     }
 }

@@ -8,8 +8,8 @@ pub enum FaultKind {
     Other = 0,
     /// KVM didn't have the page, and the host's kernel made one for it without a wait. It may have taken an earlier one away.
     FirstTouch = 1,
-    /// KVM didn't have the page, and the host's kernel waited for it, but not, as far as that is proven, for a disk: for the handler of a userfaultfd,
-    /// or for another thread that has it read.
+    /// KVM didn't have the page, and the host's kernel waited for it, but not, as far as that is proven, for a disk or a userfaultfd's handler: most often for another
+    /// thread that has it read.
     Waited = 2,
     /// KVM didn't have the page, and the vCPU's thread had no fault of its own for it: most often the VMM had it already.
     Mapped = 3,
@@ -23,11 +23,13 @@ pub enum FaultKind {
     SwapIn = 7,
     /// KVM didn't have the page, and the host's kernel read it from a file.
     FileRead = 8,
+    /// The handler of a userfaultfd was asked for the page, or for the right to write to it.
+    Userfault = 9,
 }
 
 impl FaultKind {
     /// All kinds, by their numbers.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Other,
         Self::FirstTouch,
         Self::Waited,
@@ -37,6 +39,7 @@ impl FaultKind {
         Self::Device,
         Self::SwapIn,
         Self::FileRead,
+        Self::Userfault,
     ];
 
     /// The kind with this number; a later version's kind is another one.
@@ -57,6 +60,7 @@ impl FaultKind {
             Self::Device => "device",
             Self::SwapIn => "swap-in",
             Self::FileRead => "file-read",
+            Self::Userfault => "userfaultfd",
         }
     }
 }
@@ -93,7 +97,7 @@ mod tests {
         for (number, kind) in (0..).zip(FaultKind::ALL) {
             assert_eq!((kind as u8, FaultKind::from_number(number)), (number, kind));
         }
-        assert_eq!(FaultKind::from_number(9), FaultKind::Other);
+        assert_eq!(FaultKind::from_number(10), FaultKind::Other);
         let fault = MemoryFault {
             address: 0x1_2345_6fff,
             ..MemoryFault::default()

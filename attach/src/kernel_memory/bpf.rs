@@ -24,6 +24,8 @@ const LICENSE: &CStr = c"Dual MIT/GPL";
 /// What runs a program, and so what its context is (`enum bpf_prog_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
+    /// The begin of a function of the host's kernel: the context is its registers.
+    Function = 2,
     /// A tracepoint: the context is its record.
     Tracepoint = 5,
     /// An event of perf.

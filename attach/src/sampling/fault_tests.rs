@@ -33,6 +33,8 @@ struct Programs {
     exit: OwnedFd,
     fault: OwnedFd,
     entry: OwnedFd,
+    another_threads_wait: OwnedFd,
+    userfault: OwnedFd,
     record: OwnedFd,
     state: OwnedFd,
     _outputs: OwnedFd,
@@ -75,16 +77,20 @@ impl Programs {
         plan.outputs = outputs.as_raw_fd();
         plan.record = record.as_raw_fd();
         plan.sampled = Sampled::Faults(sampled);
-        let [exit, fault, entry] = [
+        let [exit, fault, entry, another_threads_wait, userfault] = [
             faults::at_exit(&sampled),
             program::instructions(&layout, &plan),
             faults::at_entry(&plan, &sampled),
+            faults::at_another_threads_wait(&sampled),
+            faults::at_userfault(&sampled),
         ]
         .map(|instructions| bpf::load(&instructions).unwrap());
         Self {
             exit,
             fault,
             entry,
+            another_threads_wait,
+            userfault,
             record,
             state,
             _outputs: outputs,
@@ -157,6 +163,31 @@ fn a_record_has_the_fault_and_what_the_host_did_until_the_entry() {
             assert!((end - middle..=now() - begin).contains(&fault.time));
         }
     }
+}
+
+#[test]
+fn a_record_has_what_was_noted_since_its_exit() {
+    let programs = Programs::new(2, 1);
+    let kind_after = |noted: &[&OwnedFd]| {
+        programs.fault(NESTED_PAGE_FAULT);
+        for program in noted {
+            Programs::run(program, [0; 2]);
+        }
+        programs.enter();
+        programs.last().0.kind
+    };
+    // What this thread needs is in memory after that.
+    kind_after(&[]);
+    let (wait, userfault) = (&programs.another_threads_wait, &programs.userfault);
+    assert_eq!(kind_after(&[wait]), FaultKind::Waited);
+    assert_eq!(kind_after(&[userfault]), FaultKind::Userfault);
+    assert_eq!(kind_after(&[userfault, wait]), FaultKind::Userfault);
+    std::thread::scope(|scope| {
+        // Another thread's waits, and those between an entry and an exit, aren't the fault's.
+        scope.spawn(|| Programs::run(userfault, [0; 2]));
+        Programs::run(wait, [0; 2]);
+    });
+    assert_eq!(kind_after(&[]), FaultKind::Mapped);
 }
 
 /// The pages of a file that aren't in memory, as those of a guest whose memory is in it.

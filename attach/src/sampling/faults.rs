@@ -1,18 +1,21 @@
 //! Samples of faults of guest memory, by three programs at tracepoints of KVM: one notes each exit; one makes the record at the fault, as other programs do for
-//! other samples; one adds at the next entry how long the fault took and what the host's kernel did meanwhile, and puts the record into the ring.
+//! other samples; one adds at the next entry how long the fault took and what the host's kernel did meanwhile, and puts the record into the ring. Two more note
+//! what the thread's own numbers don't tell: that another thread waits for the page, and that a userfaultfd's handler was asked for it.
+
+use std::ffi::CStr;
 
 use kvmprof_recording::{FaultKind, MemoryFault};
 use vm_memory::GuestAddress;
 
 use super::assembly::{
     ADD_IMMEDIATE, ADD_REGISTER, CONTEXT, FLAG_SET, HELPER_KTIME_GET_NS, JUMP,
-    JUMP_IF_ABOVE_IMMEDIATE, JUMP_IF_NOT, JUMP_IF_NOT_EQUAL, JUMP_IF_ZERO, OR_IMMEDIATE, Program,
-    RECORD, STORE_IMMEDIATE_64, SUBTRACT_REGISTER, TARGET, offset16,
+    JUMP_IF_ABOVE_IMMEDIATE, JUMP_IF_NOT, JUMP_IF_NOT_EQUAL, JUMP_IF_ZERO, OR_IMMEDIATE,
+    OR_REGISTER, Program, RECORD, STORE_IMMEDIATE_64, SUBTRACT_REGISTER, TARGET, offset16,
 };
 use super::program::Plan;
 use super::record::{
     EXIT as GUEST_EXIT, FAULT, FAULT_ADDRESS, FAULT_ERROR, FAULT_TIME, FAULTED, FLAGS, READ,
-    Record, TIME, WAITED,
+    Record, TIME, USERFAULT, WAITED,
 };
 use crate::kernel_memory::bpf::Instruction;
 use crate::kernel_memory::program::{
@@ -23,15 +26,20 @@ use crate::tracepoint::{ExitMembers, FaultMembers, ISA_SVM, ISA_VMX};
 use crate::{Backing, Slot, Slots};
 
 /// Offsets in the value of the map that the programs share: the number of faults since the last sample; when the vCPU left the guest; why, as a record has it; the
-/// length of the record that waits for the entry, or 0; and the thread's numbers of faults without and with a wait, and of bytes read, before and after.
+/// length of the record that waits for the entry, or 0; the thread's numbers of faults without and with a wait, and of bytes read, before and after; and flags of
+/// what was noted since the exit.
 const COUNT: i16 = 0;
 const LEFT: i16 = 8;
 const REASON: i16 = 16;
 const LENGTH: i16 = 24;
 const BEFORE: i16 = 32;
 const AFTER: i16 = 56;
+const NOTED: i16 = 80;
 /// The size of that value.
-pub const STATE_BYTES: usize = 80;
+pub const STATE_BYTES: usize = 88;
+
+/// The function of the host's kernel that asks the handler of a userfaultfd for a page (`fs/userfaultfd.c`).
+pub const USERFAULTS: &CStr = c"handle_userfault";
 
 /// The reasons of faults, each with the instruction set that names it: SDM volume 3, appendix C; AMD APM volume 2, appendix C.
 const EPT_VIOLATION: u64 = ISA_VMX << 32 | 48;
@@ -141,6 +149,8 @@ impl Program {
             self.immediate(OR_IMMEDIATE, 3, flag);
             self.land(none);
         }
+        self.add(LOAD_64, 2, 1, NOTED, 0);
+        self.registers(OR_REGISTER, 3, 2);
         self.add(STORE_64, RECORD, 3, offset16(FLAGS), 0);
     }
 
@@ -160,7 +170,7 @@ pub fn at_exit(faults: &SampledFaults) -> Vec<Instruction> {
     let is_others = program.skip_others(faults.thread);
     program.load_value(TARGET, faults.state);
     // A record without an entry is that of a vCPU that was given up.
-    for member in [REASON, LENGTH] {
+    for member in [REASON, LENGTH, NOTED] {
         program.add(STORE_IMMEDIATE_64, TARGET, 0, member, 0);
     }
     let is_another = program.skip_vcpu(faults.exit, faults.vcpu);
@@ -169,6 +179,26 @@ pub fn at_exit(faults: &SampledFaults) -> Vec<Instruction> {
     program.load_reason(faults.exit);
     program.add(STORE_64, TARGET, 1, REASON, 0);
     program.finish([is_others, is_another])
+}
+
+/// The program at `kvm_try_async_get_page`: the vCPU's thread halts, and another one waits for the page.
+pub fn at_another_threads_wait(faults: &SampledFaults) -> Vec<Instruction> {
+    note(faults, WAITED)
+}
+
+/// The program at [`USERFAULTS`].
+pub fn at_userfault(faults: &SampledFaults) -> Vec<Instruction> {
+    note(faults, USERFAULT)
+}
+
+fn note(faults: &SampledFaults, flag: i32) -> Vec<Instruction> {
+    let mut program = Program::default();
+    let is_others = program.skip_others(faults.thread);
+    program.load_value(TARGET, faults.state);
+    program.add(LOAD_64, 1, TARGET, NOTED, 0);
+    program.immediate(OR_IMMEDIATE, 1, flag);
+    program.add(STORE_64, TARGET, 1, NOTED, 0);
+    program.finish([is_others])
 }
 
 /// The program at `kvm_entry`, which puts the record of `plan` into the ring.
@@ -218,6 +248,9 @@ impl Record<'_> {
             _ => return FaultKind::Other,
         };
         let is_write = error & WRITE != 0;
+        if self.has(USERFAULT) {
+            return FaultKind::Userfault;
+        }
         match (error & present != 0, self.has(WAITED), self.has(FAULTED)) {
             (false, true, _) => match (self.has(READ), slot.backing) {
                 (true, Backing::Swap) => FaultKind::SwapIn,
@@ -304,17 +337,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_what_the_memory_is_backed_by() {
-        use FaultKind::{FileRead, SwapIn, Waited};
-        for (flags, backing, expected) in [
-            (WAITED | READ, Backing::Swap, SwapIn),
-            (WAITED | READ | FAULTED, Backing::File, FileRead),
-            (WAITED | READ, Backing::Unknown, Waited),
-            // A userfaultfd's handler gives the page, or another thread has it read.
-            (WAITED, Backing::Swap, Waited),
-            (WAITED, Backing::File, Waited),
+    fn waits_are_by_what_the_memory_is_backed_by_and_for_handlers() {
+        use FaultKind::{FileRead, SwapIn, Userfault, Waited};
+        for (flags, error, backing, expected) in [
+            (WAITED | READ, 6, Backing::Swap, SwapIn),
+            (WAITED | READ | FAULTED, 6, Backing::File, FileRead),
+            (WAITED | READ, 6, Backing::Unknown, Waited),
+            // Another thread has it read.
+            (WAITED, 6, Backing::Swap, Waited),
+            (WAITED, 6, Backing::File, Waited),
+            // A handler gives the page, or lets the guest write to it.
+            (WAITED | USERFAULT, 6, Backing::Swap, Userfault),
+            (USERFAULT, 6, Backing::Unknown, Userfault),
+            (WAITED | USERFAULT, 7, Backing::Swap, Userfault),
         ] {
-            let bytes = record(NESTED_PAGE_FAULT, FAULT | flags, MEMORY, 6);
+            let bytes = record(NESTED_PAGE_FAULT, FAULT | flags, MEMORY, error);
             let slot = Slot {
                 backing,
                 ..*slots(false).iter().next().unwrap()

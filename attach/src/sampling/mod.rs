@@ -17,6 +17,7 @@ mod stacks;
 pub mod testing;
 pub(crate) mod time_namespace;
 
+use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -29,8 +30,8 @@ use kvmprof_introspection::ProcessPlaces;
 use kvmprof_recording::StackParts;
 
 use crate::host_kernel::vcpu_layout::{State, VcpuLayout, vmcb};
-use crate::kernel_memory::bpf;
-use crate::tracepoint::{ExitTracepoint, FaultTracepoints};
+use crate::kernel_memory::bpf::{self, Trigger};
+use crate::tracepoint::{ExitTracepoint, FaultTracepoints, Tracepoint};
 use crate::{AttachedMemory, HostKernel, HostStacks, Slots};
 use faults::SampledFaults;
 use places::{host_address, physical_memory};
@@ -96,8 +97,22 @@ pub struct SamplingProgram {
     count: Option<OwnedFd>,
     /// Perf's number of the tracepoint that runs the program; `None` if that is an event.
     tracepoint: Option<u64>,
-    /// The programs that it needs at further tracepoints.
-    others: Vec<(u64, OwnedFd)>,
+    /// The programs that it needs elsewhere.
+    others: Vec<(Probe, OwnedFd)>,
+}
+
+/// What runs one more program of a sampled vCPU. All threads that come there run it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// The tracepoint that perf knows by this number.
+    Tracepoint(u64),
+    /// The begin of the function `name` of the host's kernel, by an event of perf's type number `kind`. A host without it needs no program there.
+    Function {
+        /// Perf's number.
+        kind: u32,
+        /// The function.
+        name: &'static CStr,
+    },
 }
 
 impl SamplingHost {
@@ -250,19 +265,31 @@ impl SamplingHost {
         self.faults.as_ref().ok_or(SamplingError::NoFaults)
     }
 
-    /// The programs that the one of `plan` needs at further tracepoints, in the order in which they are to be attached.
-    fn others(&self, plan: &Plan) -> Result<Vec<(u64, OwnedFd)>, SamplingError> {
+    /// The programs that the one of `plan` needs elsewhere, in the order in which they are to be attached.
+    fn others(&self, plan: &Plan) -> Result<Vec<(Probe, OwnedFd)>, SamplingError> {
         let Sampled::Faults(of) = &plan.sampled else {
             return Ok(Vec::new());
         };
-        let (exit, entry) = (&self.exits()?.tracepoint, &self.faults()?.entry);
+        let (exit, points) = (&self.exits()?.tracepoint, self.faults()?);
+        let at = |point: &Tracepoint| (Probe::Tracepoint(point.id), Trigger::Tracepoint);
+        let at_function = |kind| {
+            let name = faults::USERFAULTS;
+            (Probe::Function { kind, name }, Trigger::Function)
+        };
+        let waits = points.other_waits.as_ref().map(at);
+        let userfaults = points.functions.map(at_function);
         let programs = [
-            (entry.id, faults::at_entry(plan, of)),
-            (exit.id, faults::at_exit(of)),
+            (Some(at(&points.entry)), faults::at_entry(plan, of)),
+            (waits, faults::at_another_threads_wait(of)),
+            (userfaults, faults::at_userfault(of)),
+            (Some(at(exit)), faults::at_exit(of)),
         ];
         let programs = programs.into_iter();
         programs
-            .map(|(id, instructions)| Ok((id, bpf::load_for(plan.trigger(), &instructions)?)))
+            .filter_map(|(place, instructions)| Some((place?, instructions)))
+            .map(|((probe, trigger), instructions)| {
+                Ok((probe, bpf::load_for(trigger, &instructions)?))
+            })
             .collect()
     }
 
@@ -435,10 +462,10 @@ impl SamplingProgram {
         self.tracepoint
     }
 
-    /// The programs for further tracepoints, by perf's numbers of these, in the order in which they are to be attached before this one.
-    pub fn others(&self) -> impl Iterator<Item = (u64, BorrowedFd<'_>)> {
+    /// The programs for other places, in the order in which they are to be attached before this one.
+    pub fn others(&self) -> impl Iterator<Item = (Probe, BorrowedFd<'_>)> {
         let others = self.others.iter();
-        others.map(|(id, program)| (*id, program.as_fd()))
+        others.map(|(probe, program)| (*probe, program.as_fd()))
     }
 
     /// The files that have to stay open while the program is used. Those of [`Self::others`] are by their events.

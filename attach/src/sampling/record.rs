@@ -18,7 +18,7 @@ pub const MP_STATE: usize = 32;
 /// `kvm_vcpu_arch.regs_avail`: which registers are valid.
 pub const AVAILABLE: usize = 40;
 /// The record's flags: [`OWN`], [`PRIVILEGE`], [`STACKS`], [`NESTED`], [`FAULT`], [`FAULTED`], [`WAITED`], [`TASKS_ROOT`], [`FIRST_VALUE`],
-/// [`READ`].
+/// [`READ`], [`USERFAULT`].
 pub const FLAGS: usize = 48;
 /// The guest-virtual address of the running task; 0 if it couldn't be read.
 pub const TASK: usize = 56;
@@ -87,6 +87,8 @@ pub const FIRST_VALUE: i32 = 1 << 8;
 
 /// A flag: the thread had something read from a disk meanwhile. It is behind those of the values.
 pub const READ: i32 = FIRST_VALUE << ProcessPlaces::MAX;
+/// A flag: the thread asked the handler of a userfaultfd for a page meanwhile.
+pub const USERFAULT: i32 = READ << 1;
 
 /// Bits of `regs_avail`.
 const RIP_AVAILABLE: u64 = 1 << crate::host_kernel::vcpu_layout::RIP;

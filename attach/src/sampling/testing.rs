@@ -15,7 +15,7 @@ use super::stacks::{LinuxStacks, Stacks};
 use super::{SamplingError, VcpuLayout, error, host, pointer, reads};
 use crate::host_kernel::types;
 use crate::host_kernel::vcpu_layout::State;
-use crate::kernel_memory::bpf;
+use crate::kernel_memory::bpf::{self, Trigger};
 use crate::tracepoint::{ExitMembers, FaultMembers, Member};
 use crate::{HostKernelError, Slot, Slots};
 
@@ -119,8 +119,13 @@ pub fn load_programs() -> Result<usize, SamplingError> {
             bpf::load_for(plan.trigger(), &program::instructions(&layout, &plan))?;
             count += 1;
             if let Sampled::Faults(faults) = &sampled {
-                for program in [faults::at_exit(faults), faults::at_entry(&plan, faults)] {
-                    bpf::load_for(plan.trigger(), &program)?;
+                for (trigger, program) in [
+                    (plan.trigger(), faults::at_exit(faults)),
+                    (plan.trigger(), faults::at_another_threads_wait(faults)),
+                    (Trigger::Function, faults::at_userfault(faults)),
+                    (plan.trigger(), faults::at_entry(&plan, faults)),
+                ] {
+                    bpf::load_for(trigger, &program)?;
                     count += 1;
                 }
             }

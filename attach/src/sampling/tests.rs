@@ -99,7 +99,7 @@ fn a_record_with_stacks_has_registers_and_copies() {
 /// The host's kernel itself checks every instruction.
 #[test]
 fn the_kernel_accepts_the_program() {
-    assert_eq!(load_programs().unwrap(), 36);
+    assert_eq!(load_programs().unwrap(), 48);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use kvmprof_attach::Slots;
-use kvmprof_attach::sampling::{MAX_SAMPLE_BYTES, Occasion, RECORD_BYTES, SamplingHost};
+use kvmprof_attach::sampling::{MAX_SAMPLE_BYTES, Occasion, Probe, RECORD_BYTES, SamplingHost};
 use kvmprof_introspection::{GuestKnowledge, ProcessPlaces};
 use kvmprof_recording::StackParts;
 use vmm_sys_util::syscall::SyscallReturnCode;
@@ -100,9 +100,19 @@ impl CaptureFiles {
             Ok(event)
         };
         // All threads that pass a tracepoint run its program, which ends if the thread isn't this one.
-        let others = program.others();
-        let others = others.map(|(id, program)| run(Event::Tracepoint(id), 0, program));
-        let others = others.collect::<io::Result<Vec<File>>>();
+        let others = program
+            .others()
+            .filter_map(|(probe, program)| match probe {
+                Probe::Tracepoint(id) => Some(run(Event::Tracepoint(id), 0, program)),
+                Probe::Function { kind, name } => {
+                    let opened = run(Event::Function { kind, name }, 0, program);
+                    let opened = opened.inspect_err(|error| {
+                        log::debug!("The host has no events at {}: {error}", name.display());
+                    });
+                    opened.ok().map(Ok)
+                }
+            })
+            .collect::<io::Result<Vec<File>>>();
         let others = others.map_err(KernelCaptureError::Event)?;
         let (event, time) = match (program.tracepoint(), period) {
             (Some(id), _) => (Event::Tracepoint(id), 0),

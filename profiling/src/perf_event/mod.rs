@@ -3,6 +3,7 @@
 mod opener;
 mod refusal;
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
@@ -86,6 +87,13 @@ pub enum Event {
     BpfOutput,
     /// How often the thread passes the tracepoint with this number.
     Tracepoint(u64),
+    /// How often the thread calls the function `name` of the kernel. `kind` is the host's number of this type of events (kprobe).
+    Function {
+        /// The type.
+        kind: u32,
+        /// The function.
+        name: &'static CStr,
+    },
     /// What the processor counts while the thread runs a guest.
     Hardware(HardwareEvent),
 }
@@ -109,7 +117,8 @@ struct Attributes {
     /// Number of overflows after which the reader is woken up.
     wakeup_events: u32,
     breakpoint_type: u32,
-    breakpoint_address: u64,
+    /// The address of the name of a function that is counted.
+    function: u64,
 }
 
 impl Event {
@@ -119,11 +128,16 @@ impl Event {
             Self::CpuClock => (SOFTWARE, CPU_CLOCK, DISABLED),
             Self::BpfOutput => (SOFTWARE, BPF_OUTPUT, WATERMARK),
             Self::Tracepoint(number) => (TRACEPOINT, number, 0),
+            Self::Function { kind, .. } => (kind, 0, 0),
             Self::Hardware(event) => (HARDWARE, event as u64, EXCLUDE_HOST),
         };
         let (sample_type, read_format, wakeup_events) = match self {
             Self::BpfOutput => (SAMPLE_IP | SAMPLE_RAW, FORMAT_LOST, u32::MAX),
             _ => (0, 0, 1),
+        };
+        let function = match self {
+            Self::Function { name, .. } => name.as_ptr() as u64,
+            _ => 0,
         };
         Attributes {
             kind,
@@ -134,6 +148,7 @@ impl Event {
             read_format,
             flags,
             wakeup_events,
+            function,
             ..Attributes::default()
         }
     }
@@ -174,7 +189,7 @@ impl Event {
 impl Attributes {
     /// Opens an event for thread `tid`, on any processor.
     fn open(&self, tid: libc::pid_t) -> io::Result<File> {
-        // SAFETY: the attributes are valid for the size they state; the first -1 means any processor, the second one no
+        // SAFETY: the attributes are valid for the size they state, and a name among them lives as long as the program; the first -1 means any processor, the second one no
         // group.
         let descriptor = unsafe {
             libc::syscall(
@@ -207,7 +222,7 @@ pub fn lost_records(mut event: &File) -> Option<u64> {
     u64_at(numbers.get(..bytes)?, 8)
 }
 
-/// Has each overflow of `event` run an eBPF program, or each pass of its tracepoint by any thread.
+/// Has each overflow of `event` run an eBPF program, or each pass of its tracepoint or its function by any thread.
 ///
 /// # Errors
 /// As of ioctl(2).

@@ -107,6 +107,8 @@ fn encode(event: Event, period: u64, tid: libc::pid_t) -> [u8; REQUEST_BYTES] {
         Event::BpfOutput => (2, 0),
         Event::Tracepoint(number) => (3, number),
         Event::Hardware(event) => (4, event as u64),
+        // The process opens none of them.
+        Event::Function { .. } => (5, 0),
     };
     let mut request = [0; REQUEST_BYTES];
     request[..4].copy_from_slice(&what.to_le_bytes());
@@ -166,6 +168,7 @@ impl Server {
             Event::TaskClock | Event::CpuClock | Event::BpfOutput => true,
             Event::Tracepoint(number) => !self.run_time_only && (self.is_counted)(number),
             Event::Hardware(_) => !self.run_time_only,
+            Event::Function { .. } => false,
         };
         is_served && has_thread(self.process, tid)
     }

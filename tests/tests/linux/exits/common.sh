@@ -74,17 +74,22 @@ end_recording() {
     wait $recording || fail 83 "kvmprof record failed: $(cat "$LAB_OUT/$1.said")"
 }
 
-# record_faults: samples each fault of guest memory, of pages that the host makes one by one, until it has those that the guest says it has made.
-record_faults() {
-    echo never >/sys/kernel/mm/transparent_hugepage/enabled
-    start_recording touch page-faults:1
+# record_touches NAME: samples each fault of guest memory while the guest touches some pages, until the recording has all of them.
+record_touches() {
+    start_recording "$1" page-faults:1
     tell touch
-    says 'touch pages'
-    until kvmprof export --format pages "$LAB_OUT/touch.kvmprof" 2>/dev/null 3>&- | grep -q '^0x18000000 524288 '; do
+    until kvmprof export --format pages "$LAB_OUT/$1.kvmprof" 2>/dev/null 3>&- | grep -q '^0x18000000 524288 '; do
         is_over && fail 77 "over before its faults were recorded"
+        alive "touches pages: $1"
         usleep 500000
     done
-    end_recording touch
+    end_recording "$1"
+}
+
+# record_faults: those of pages that the host makes one by one.
+record_faults() {
+    echo never >/sys/kernel/mm/transparent_hugepage/enabled
+    record_touches touch
     kvmprof report --faults --json "$LAB_OUT/touch.kvmprof" >"$LAB_OUT/faults.json" 2>"$LAB_OUT/faults.said" &&
         kvmprof report --faults "$LAB_OUT/touch.kvmprof" >"$LAB_OUT/faults.table" 2>>"$LAB_OUT/faults.said" &&
         kvmprof export --format pages "$LAB_OUT/touch.kvmprof" --output "$LAB_OUT/pages" 2>>"$LAB_OUT/faults.said" ||

@@ -124,7 +124,7 @@ shared() {
 }
 
 # Without a tracefs it says so.
-start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --cpus 2 --memory 512M --hz 0 --cmdline "console=ttyS0 $quick nokaslr memmap=16M\$0x18000000"
+start_in_group guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --cpus 2 --memory 512M --hz 0 --cmdline "console=ttyS0 $quick nokaslr memmap=16M\$0x18000000"
 says 'workload running'
 umount /sys/kernel/tracing /sys/kernel/debug/tracing 2>/dev/null
 kvmprof exits "$machine" --seconds 1 2>"$LAB_OUT/unmounted.said" 3>&-
@@ -162,6 +162,9 @@ echo "$machine $hogs" >"$LAB_OUT/known.pids"
 record_exits all 1
 record_exits some 7 --exits
 record_faults
+swap_out
+record_touches swapped
+record_userfaults
 
 count_exits many $machine
 tell many

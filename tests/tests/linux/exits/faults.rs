@@ -1,7 +1,8 @@
 //! Samples of faults of guest memory: a program writes to pages that nobody has touched, twice to each. The guest's kernel leaves this memory alone, so that their addresses are
 //! known, and the host makes one page at a time.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use kvmprof_recording::{FaultKind, MemoryFault, Sample};
 use kvmprof_tests::host_stacks;
@@ -13,6 +14,9 @@ use super::number;
 /// The memory of the program, and the number of pages that it writes to once the recording has begun: fewer than a vCPU's ring has room for.
 const MEMORY: u64 = 0x1800_0000;
 const PAGES: u64 = 128;
+/// The memory that a handler brings, and the number of its pages that are brought once the recording has begun.
+const LAZY: u64 = 0x1_0000;
+const LAZY_PAGES: u64 = 64;
 /// The program's name, as the kernel has it.
 const NAME: &[u8] = b"first_touch\0";
 
@@ -20,9 +24,9 @@ pub fn program() -> Program {
     guest_program("first_touch.c", ONE, &[])
 }
 
-/// The faults at which a recording has samples, and the number of those without one.
-fn faults(run: &Finished) -> (Vec<(Sample, MemoryFault)>, u64) {
-    let (contents, samples) = run.recording("touch.kvmprof");
+/// The faults at which the recording `name` has samples, and the number of those without one.
+fn faults(run: &Finished, name: &str) -> (Vec<(Sample, MemoryFault)>, u64) {
+    let (contents, samples) = run.recording(name);
     let event = contents.info.event.map(|event| event.to_string());
     assert_eq!(event.as_deref(), Some("page-faults:1"));
     let frames = host_stacks(&samples, &contents);
@@ -40,7 +44,7 @@ fn faults(run: &Finished) -> (Vec<(Sample, MemoryFault)>, u64) {
 }
 
 pub fn faults_are_the_pages_that_the_guest_touches_first(run: &Finished) {
-    let (faults, lost) = faults(run);
+    let (faults, lost) = faults(run, "touch.kvmprof");
     let memory = MEMORY..MEMORY + PAGES * MemoryFault::PAGE;
     let of_memory = faults
         .iter()
@@ -68,8 +72,49 @@ pub fn faults_are_the_pages_that_the_guest_touches_first(run: &Finished) {
     assert!(together <= 2 * (last.0.time - first.0.time + last.1.time));
 }
 
+/// Those of the recording `name` at these addresses, each of another page, with their kinds.
+fn kinds(run: &Finished, name: &str, addresses: Range<u64>) -> BTreeMap<u64, FaultKind> {
+    let (faults, lost) = faults(run, name);
+    let faults = faults.iter().map(|(_, fault)| fault);
+    let faults: Vec<&MemoryFault> = faults
+        .filter(|fault| addresses.contains(&fault.address))
+        .collect();
+    let kinds: BTreeMap<u64, FaultKind> = faults.iter().map(|at| (at.page(), at.kind)).collect();
+    println!(
+        "{} faults of {} pages, {lost} lost",
+        faults.len(),
+        kinds.len()
+    );
+    assert_eq!(faults.len(), kinds.len(), "each page once: {faults:?}");
+    kinds
+}
+
+/// Another thread waits for the pages, while the vCPU halts.
+pub fn each_page_that_was_in_swap_is_one_fault_that_reads_it(run: &Finished) {
+    let kinds = kinds(
+        run,
+        "swapped.kvmprof",
+        MEMORY..MEMORY + PAGES * MemoryFault::PAGE,
+    );
+    assert_eq!(kinds.len() as u64, PAGES);
+    let reads = kinds.values().all(|kind| *kind == FaultKind::SwapIn);
+    assert!(reads, "{kinds:?}");
+}
+
+pub fn each_page_of_a_userfaultfd_is_one_fault_that_waits_for_its_handler(run: &Finished) {
+    let kinds = kinds(run, "lazy.kvmprof", LAZY..1 << 20);
+    // The first ones were brought before the recording had begun.
+    let written = run.text("lazy.pages").lines().count() as u64 - 1;
+    let last = LAZY + written * MemoryFault::PAGE;
+    let expected = (last - LAZY_PAGES * MemoryFault::PAGE..last).step_by(4096);
+    let missing: Vec<u64> = expected.filter(|page| !kinds.contains_key(page)).collect();
+    assert!(missing.is_empty(), "{missing:x?}");
+    let of_handler = kinds.values().all(|kind| *kind == FaultKind::Userfault);
+    assert!(of_handler, "{kinds:?}");
+}
+
 pub fn tables_and_lists_have_all_faults(run: &Finished) {
-    let (faults, _) = faults(run);
+    let (faults, _) = faults(run, "touch.kvmprof");
     let document = run.json("faults.json");
     let of_recording = &document["recordings"][0]["faults"];
     let count = |table: &str, is_wanted: &dyn Fn(&str, &str) -> bool| -> u64 {

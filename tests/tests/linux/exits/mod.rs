@@ -18,6 +18,10 @@ use serde_json::Value;
 
 use super::attach::ONE;
 pub use beside_perf::{SVM, VMX, check_port_writes, counts_are_those_of_perf};
+use faults::{
+    each_page_of_a_userfaultfd_is_one_fault_that_waits_for_its_handler,
+    each_page_that_was_in_swap_is_one_fault_that_reads_it,
+};
 pub use faults::{
     faults_are_the_pages_that_the_guest_touches_first, program as first_touch,
     tables_and_lists_have_all_faults,
@@ -51,6 +55,8 @@ kvmprof_tests::in_each_kernel! {
     counting_ends_with_the_guest
     counts_are_those_of_perf
     each_exit_is_a_sample_with_its_reason
+    each_page_of_a_userfaultfd_is_one_fault_that_waits_for_its_handler
+    each_page_that_was_in_swap_is_one_fault_that_reads_it
     exits_of_all_processes_are_all_exits
     exits_of_processes_are_those_that_the_guest_counts
     faults_are_the_pages_that_the_guest_touches_first
@@ -75,6 +81,7 @@ fn run(series: &str) -> Finished {
         let collector = kvmprof_lab::build_program("kvmprof-collect").unwrap();
         let programs = [("ports", &program()), ("first_touch", &first_touch())];
         let init = guest_init(INIT, &programs);
+        let lazy_memory = guest_program("lazy_memory.c", ONE, &[]);
         Scenario::new()
             .memory(4096)
             .host_kernel(debian(series))
@@ -82,7 +89,13 @@ fn run(series: &str) -> Finished {
             .file("guest.cpio", init)
             .installed_program(Path::new(PERF))
             .program("kvmprof-collect", &collector)
-            .run(&format!("{COMMON}\n{}", include_str!("driver.sh")))
+            .module("loop")
+            .program_contents("lazy_memory", &lazy_memory.file)
+            .run(&format!(
+                "{COMMON}\n{}\n{}",
+                include_str!("waits.sh"),
+                include_str!("driver.sh")
+            ))
     })
 }
 
