@@ -3,6 +3,7 @@
  * guest has interrupts on, so that KVM may have the vCPU halt while another thread waits for the page; else the vCPU's thread waits itself. Prints how many
  * pages the guest has written to.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/kvm.h>
 #include <linux/userfaultfd.h>
@@ -38,12 +39,16 @@ static int checked(long result, const char *what)
 static void *bring_pages(void *userfaults)
 {
 	struct uffd_msg fault;
+	static char contents[PAGE];
 	int faults = *(int *)userfaults;
+
 	while (read(faults, &fault, sizeof(fault)) == sizeof(fault)) {
-		struct uffdio_zeropage page = {
-			.range = { fault.arg.pagefault.address & ~(PAGE - 1UL), PAGE },
+		struct uffdio_copy page = {
+			.dst = fault.arg.pagefault.address & ~(PAGE - 1UL),
+			.src = (unsigned long)contents,
+			.len = PAGE,
 		};
-		checked(ioctl(faults, UFFDIO_ZEROPAGE, &page), "UFFDIO_ZEROPAGE");
+		checked(ioctl(faults, UFFDIO_COPY, &page), "UFFDIO_COPY");
 	}
 	return NULL;
 }
@@ -111,7 +116,8 @@ int main(void)
 	checked(run == MAP_FAILED ? -1 : 0, "mmap");
 	begin(vcpu);
 	for (int pages = 0;; pages++) {
-		checked(ioctl(vcpu, KVM_RUN, 0), "KVM_RUN");
+		while (ioctl(vcpu, KVM_RUN, 0) < 0)
+			checked(errno == EINTR ? 0 : -1, "KVM_RUN");
 		if (run->exit_reason != KVM_EXIT_IO) {
 			fprintf(stderr, "exit reason %u\n", run->exit_reason);
 			return 1;

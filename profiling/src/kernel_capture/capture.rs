@@ -107,7 +107,7 @@ impl CaptureFiles {
                 Probe::Function { kind, name } => {
                     let opened = run(Event::Function { kind, name }, 0, program);
                     let opened = opened.inspect_err(|error| {
-                        log::debug!("The host has no events at {}: {error}", name.display());
+                        log::debug!("The host has no events at {name:?}: {error}");
                     });
                     opened.ok().map(Ok)
                 }

@@ -74,11 +74,17 @@ end_recording() {
     wait $recording || fail 83 "kvmprof record failed: $(cat "$LAB_OUT/$1.said")"
 }
 
+# touched NAME: how many of the pages that the guest touches then the recording has.
+touched() {
+    kvmprof export --format pages "$LAB_OUT/$1.kvmprof" 2>/dev/null 3>&- |
+        awk '/^0x180[0-7]/ { bytes += $2 } END { print bytes / 4096 }'
+}
+
 # record_touches NAME: samples each fault of guest memory while the guest touches some pages, until the recording has all of them.
 record_touches() {
     start_recording "$1" page-faults:1
     tell touch
-    until kvmprof export --format pages "$LAB_OUT/$1.kvmprof" 2>/dev/null 3>&- | grep -q '^0x18000000 524288 '; do
+    until [ "$(touched "$1")" = 128 ]; do
         is_over && fail 77 "over before its faults were recorded"
         alive "touches pages: $1"
         usleep 500000

@@ -162,9 +162,6 @@ echo "$machine $hogs" >"$LAB_OUT/known.pids"
 record_exits all 1
 record_exits some 7 --exits
 record_faults
-swap_out
-record_touches swapped
-record_userfaults
 
 count_exits many $machine
 tell many
@@ -172,6 +169,10 @@ says 'many ports'
 counted
 kvmprof exits "$machine" --seconds 3 --interval 1 >"$LAB_OUT/table" 2>"$LAB_OUT/table.said" 3>&- ||
     fail 86 "there is no table: $(cat "$LAB_OUT/table.said")"
+
+swap_out
+record_touches swapped
+record_userfaults
 
 meter
 shared

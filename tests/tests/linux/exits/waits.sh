@@ -32,7 +32,7 @@ swap_out() {
 # record_userfaults: faults of a guest whose VMM brings each page after a line: 32 with its interrupts off, and 32 with them on.
 record_userfaults() (
     mkfifo /run/lazy.input
-    /lab/lazy_memory </run/lazy.input >"$LAB_OUT/lazy.pages" 2>"$LAB_OUT/lazy.said" 3>&- &
+    /lab/lazy_memory </run/lazy.input >"$LAB_OUT/lazy.pages" 2>"$LAB_OUT/lazy.vmm" 3>&- &
     machine=$!
     exec 3>/run/lazy.input
     start_recording lazy page-faults:1
@@ -41,7 +41,7 @@ record_userfaults() (
             pages=$(grep -c pages "$LAB_OUT/lazy.pages")
             tell $interrupts
             until [ "$(grep -c pages "$LAB_OUT/lazy.pages")" -gt "$pages" ]; do
-                is_over && fail 72 "over before it had its pages: $(cat "$LAB_OUT/lazy.said")"
+                is_over && fail 72 "over before it had its pages: $(cat "$LAB_OUT/lazy.vmm")"
                 usleep 10000
             done
         done
