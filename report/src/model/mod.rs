@@ -6,6 +6,7 @@ mod code;
 pub(crate) mod counts;
 mod criteria;
 mod filter;
+mod frame;
 mod merge;
 mod modes;
 mod namer;
@@ -24,12 +25,12 @@ mod weight;
 pub use crate::table::Table;
 pub(crate) use code::PlaceId;
 pub use code::{
-    Code, Frame, FrameKind, Function, FunctionId, Line, ModuleId, ModuleKind, ModuleOf, NameId,
-    NodeId, Range,
+    Code, FrameKind, Function, FunctionId, Line, ModuleId, ModuleKind, NameId, NodeId, Range,
 };
 pub(crate) use counts::BlockTicks;
 pub use counts::Counts;
 pub use criteria::{Criteria, NotACriterion};
+pub use frame::{Frame, ModuleOf};
 pub use merge::DifferentTicks;
 pub use modes::ModeCounts;
 pub(crate) use modes::{add_modes, sum_modes};

@@ -8,8 +8,9 @@ use std::rc::Rc;
 use kvmprof_recording::{COMM_LENGTH, IDLE_PID, Mode, Sample};
 
 use super::block_sums::BlockSums;
-use super::code::{Code, Frame, FrameKind, NodeId};
+use super::code::{Code, FrameKind, NodeId};
 use super::filter::{Filter, StackFilter};
+use super::frame::Frame;
 use super::modes::{ModeCounts, sum_modes};
 use super::parts::ThreadSamples;
 use super::selection::Selection;

@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 use foldhash::fast::RandomState;
 
-use super::code::{Code, Frame, Function, NodeId, PlaceId, PlacedFunction};
+use super::code::{Code, Function, NodeId, PlaceId, PlacedFunction};
+use super::frame::Frame;
 use super::{HALTED, HALTED_MODULE, outermost_of_guest};
 
 /// What is between the functions of a way.
