@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 const LEAST_PIECE: usize = 4;
 /// Maximum number of lines of the README.
 const README_LINES: usize = 180;
+/// Maximum number of words of all pages together.
+const WORDS: usize = 30_000;
 
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -141,6 +143,14 @@ fn fuzz_targets_have_rows_with_their_numbers() {
         count += 1;
     }
     assert!(count > 20, "{count}");
+}
+
+#[test]
+fn pages_are_short() {
+    let pages = files(".md");
+    let words = pages.values().map(|page| page.split_whitespace().count());
+    let words: usize = words.sum();
+    assert!(words <= WORDS, "{words} words");
 }
 
 #[test]

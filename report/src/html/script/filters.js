@@ -35,8 +35,8 @@ function setUpFilters() {
   }
   // What is typed from one pause to the next is one step.
   let isTyped = false;
-  // Browsers complain of an attribute for this if the user was quicker.
-  if (document.activeElement === document.body) element("function").focus();
+  // It has the focus when the filters open. With the attribute in the page's text browsers give it the focus as the page opens, and complain if the user was quicker.
+  element("function").autofocus = true;
   setUpSearch(element("function"), (text, isDone) => {
     if (text !== state.function) (isTyped ? changeInPlace : change)({ function: text, zoom: "" });
     isTyped = !isDone;
