@@ -1,6 +1,6 @@
 //! Return addresses that the kernel has replaced. Return probes (`kernel/trace/rethook.c`) and the function graph tracer
 //! (`kernel/trace/fgraph.c`) let functions return to a trampoline, and keep the true address in a list of the task. So do
-//! return probes of programs (`kernel/events/uprobes.c`), whose trampoline is at the begin of a page of the process.
+//! return probes of programs (`kernel/events/uprobes.c`), whose trampoline is at the start of a page of the process.
 //!
 //! The trampoline wasn't called, so the instruction before it belongs to another function.
 
@@ -120,7 +120,7 @@ impl ReturnHooks {
         task: u64,
         word: impl Fn(u64) -> Option<u64>,
     ) -> Option<u64> {
-        // Hardly any other return address is at the begin of a page.
+        // Hardly any other return address is at the start of a page.
         let is_likely = back.is_multiple_of(PAGE);
         let probes = self.programs.as_ref().filter(|_| is_likely)?;
         probes.find(task, back, place, word)

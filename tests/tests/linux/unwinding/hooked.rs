@@ -78,7 +78,7 @@ fn check(guest: &str) {
         println!("{function}: {found} callers");
         assert!(found >= 10, "{function}");
     }
-    // What the return probe's handler is called by: a copy of the kernel's own trampoline, at the begin of the traced function.
+    // What the return probe's handler is called by: a copy of the kernel's own trampoline, at the start of the traced function.
     let mut called = 0;
     for seen in dd() {
         let Some(place) = seen.kernel.iter().position(|name| name == TRAMPOLINE) else {

@@ -23,7 +23,7 @@ pub struct Packed<'b> {
 }
 
 impl<'b> Packed<'b> {
-    /// The numbers at the begin of `bytes`. If they have no byte that is 0, each is one more.
+    /// The numbers at the start of `bytes`. If they have no byte that is 0, each is one more.
     pub fn new(bytes: &'b [u8], has_no_zeros: bool) -> Self {
         Self {
             bytes,

@@ -258,7 +258,7 @@ impl Python {
     }
 
     /// Walks the list of the calls of the interpreter and that of the frames side by side. `None` if they can't be walked to their ends, or
-    /// have different lengths, as at the begin and end of a call.
+    /// have different lengths, as at the start and end of a call.
     fn walk_single(
         &self,
         state: u64,
