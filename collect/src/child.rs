@@ -97,10 +97,10 @@ impl Child {
         self.has_ended = true;
     }
 
-    /// Asks it to end, and waits for its end. `None` if it had to be killed.
-    pub fn end(mut self) -> Option<(ExitStatus, String)> {
+    /// Asks it to end, and waits `within` this time for its end. `None` if it had to be killed.
+    pub fn end(mut self, within: Duration) -> Option<(ExitStatus, String)> {
         self.ask_to_end();
-        self.wait(Instant::now() + ENDING)
+        self.wait(Instant::now() + within)
     }
 
     fn wait(&mut self, until: Instant) -> Option<(ExitStatus, String)> {
@@ -166,7 +166,7 @@ mod tests {
         while !ready.exists() {
             sleep(POLL);
         }
-        let (status, said) = child.end().unwrap();
+        let (status, said) = child.end(ENDING).unwrap();
         assert_eq!((status.code(), said.as_str()), (Some(7), "asked\n"));
     }
 

@@ -22,6 +22,8 @@ pub struct Thread {
     pub name: String,
     /// The number of times that it went to sleep by itself.
     pub voluntary_switches: u64,
+    /// How long it was ready to run and waited for a processor, in ns.
+    pub run_delay: u64,
     /// The number of the system call in which it waits; `None` while it runs.
     pub system_call: Option<i64>,
 }
@@ -42,11 +44,18 @@ pub fn threads(pid: u32, name: &str) -> Vec<Thread> {
             Some(Thread {
                 name: field("Name:")?,
                 voluntary_switches: field("voluntary_ctxt_switches:")?.parse().ok()?,
+                run_delay: run_delay(pid, id)?,
                 system_call: system_call(pid, id),
             })
         })
         .filter(|thread| thread.name.starts_with(name))
         .collect()
+}
+
+/// How long thread `tid` waited for a processor, in ns (Linux `Documentation/scheduler/sched-stats.rst`).
+fn run_delay(pid: u32, tid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
+    text.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// The system call of thread `tid` (proc(5), `task/TID/syscall`).

@@ -31,6 +31,8 @@ use tables::Truth;
 const GUESTS: [&str; 2] = ["one", "two"];
 /// Maximum time of the start of a guest or the collector.
 const STARTING: Duration = Duration::from_secs(60);
+/// Maximum time of the collector's end, which waits for the ends of recordings and for sinks.
+const ENDING: Duration = Duration::from_secs(60);
 /// Maximum length of a status document in bytes.
 const MAX_STATUS: usize = 1 << 20;
 /// The interval at which conditions are checked.
@@ -236,7 +238,7 @@ fn ledger(folder: &DemoFolder, name: &str) -> anyhow::Result<ClockLedger> {
 
 /// Ends a program, and checks that it succeeded.
 fn end(what: &str, child: Child) -> anyhow::Result<()> {
-    match child.end() {
+    match child.end(ENDING) {
         Some((status, _)) if status.success() => Ok(()),
         Some((status, said)) => bail!("{what} has failed: {}, {status}", said.trim()),
         None => bail!("{what} doesn't end"),

@@ -15,6 +15,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.parse
 
@@ -93,6 +94,15 @@ def form(body, kind):
     return profile[:-2]
 
 
+SHOWING = threading.Lock()
+
+
+def show(found):
+    """Prints a line. Requests come at the same time."""
+    with SHOWING:
+        print(json.dumps(found), flush=True)
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     busy = 0
@@ -112,7 +122,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             Handler.busy += 1
             status = 429
             headers["Retry-After"] = LATER
-            print(json.dumps({"at": time.monotonic()}), flush=True)
+            show({"at": time.monotonic()})
         elif address.path.endswith("/wrong"):
             status = 400
         elif address.path.endswith("/shown") and not self.connection.getpeercert():
@@ -133,7 +143,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 (sample,) = series["samples"]
                 found["labels"] = {one["name"]: one["value"] for one in series["labels"]["labels"]}
                 found["pprof"] = pprof(base64.b64decode(sample["rawProfile"], validate=True))
-            print(json.dumps(found), flush=True)
+            show(found)
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
