@@ -58,8 +58,8 @@ pub use linux::{
     Area, Backing, BuildFiles, FileIdentity, GuestProcesses, KernelPulse, KernelWatch,
     LinuxKnowledge, ListedProcess, MappedFile, ModuleOmissions, Modules, NewFunctions,
     PerfMapPlace, ProcessFate, ProcessInstance, ProcessMap, ProcessOrigin, ProcessRuntime,
-    ProgramFile, Runtime, TaskReader, TaskScope, UnwinderSlot, VMCOREINFO_BYTES, VmcoreinfoSearch,
-    labels_of_group, recognize_runtime, release_of_file,
+    ProgramFile, ReadProcesses, Runtime, TaskReader, TaskScope, UnwinderSlot, VMCOREINFO_BYTES,
+    VmcoreinfoSearch, labels_of_group, recognize_runtime, release_of_file,
 };
 pub use noted::{PidAt, PidAtError};
 pub use process_places::{

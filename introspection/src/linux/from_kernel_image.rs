@@ -12,6 +12,7 @@ use super::gaps::Gaps;
 use super::locks::LockLoops;
 use super::modules::Modules;
 use super::placement::{ALIGNMENT, PlacementCell};
+use super::process_list::RequestedList;
 use super::processes::{InstanceLayout, MapBudget, ProcessLayout, VdsoPlace};
 use super::running::RunningImage;
 use super::task_layout::{Addresses, TaskLayout};
@@ -182,6 +183,7 @@ impl LinuxKnowledge {
         let found = Self {
             image: extent(&image, &symbols).ok_or(IntrospectionError::NotAKernel)?,
             modules,
+            process_list: RequestedList::default(),
             tasks,
             rules: match orc {
                 Some(_) => None,

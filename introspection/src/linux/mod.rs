@@ -43,6 +43,7 @@ use gaps::Gaps;
 use kvmprof_paging::{AddressSpace, read_u64};
 use locks::LockLoops;
 use placement::{Placement, PlacementCell};
+use process_list::RequestedList;
 use processes::{InstanceLayout, MapBudget, ProcessLayout, VdsoPlace};
 use task_layout::{Addresses, TaskLayout};
 use tasks::TaskListLayout;
@@ -52,6 +53,7 @@ pub use cpu::Cpu;
 pub use from_kernel_image::{kernel_symbols, release as kernel_release, release_of_file};
 pub use kernel_watch::{KernelPulse, KernelWatch};
 pub use modules::{ModuleOmissions, Modules, NewFunctions};
+pub use process_list::ReadProcesses;
 pub use processes::{
     Area, Backing, FileIdentity, GuestProcesses, ListedProcess, MappedFile, PerfMapPlace,
     ProcessFate, ProcessInstance, ProcessMap, ProcessOrigin, UnwinderSlot, labels_of_group,
@@ -113,6 +115,7 @@ pub struct LinuxKnowledge {
     direct_map: AtomicU64,
     vdso_place: VdsoPlace,
     modules: Modules,
+    process_list: RequestedList,
     gaps: Gaps,
 }
 

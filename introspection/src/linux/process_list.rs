@@ -1,5 +1,9 @@
 //! Lists all processes of a Linux guest with what is known of each, while the guest runs.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
 use kvmprof_abi::text::task_name;
 use kvmprof_paging::AddressSpace;
 use kvmprof_recording::processes::{GuestProcess, GuestProcessList};
@@ -10,6 +14,22 @@ use super::processes::{Labelled, ListedProcess, ProcessLayout, ProcessView};
 use super::view::KernelView;
 use crate::{PhysicalMemory, Registers};
 
+/// A list of all processes, and when the read of it began.
+#[derive(Debug)]
+pub struct ReadProcesses {
+    /// The processes.
+    pub list: GuestProcessList,
+    /// When the read began.
+    pub begun: Instant,
+}
+
+/// The list that clients wait for.
+#[derive(Debug, Default)]
+pub(super) struct RequestedList {
+    is_wanted: AtomicBool,
+    last: Mutex<Option<Arc<ReadProcesses>>>,
+}
+
 /// A kernel's memory by its own page tables.
 struct Kernel<'a, M> {
     memory: &'a M,
@@ -18,6 +38,31 @@ struct Kernel<'a, M> {
 }
 
 impl LinuxKnowledge {
+    /// Has the thread of [`Modules::serve`](super::Modules::serve) read the list of all processes. The result is a number for
+    /// [`Modules::is_refreshed`](super::Modules::is_refreshed); `None` if there is no such thread.
+    pub fn request_processes(&self) -> Option<u64> {
+        self.process_list.is_wanted.store(true, Ordering::Release);
+        self.modules.refresh()
+    }
+
+    /// The list that was read for the last request. `None` if the processes were unknown then.
+    pub fn read_processes(&self) -> Option<Arc<ReadProcesses>> {
+        let last = self.process_list.last.lock();
+        last.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads the list if it was requested.
+    pub(super) fn serve_processes<M: PhysicalMemory>(&self, memory: &M) {
+        if !self.process_list.is_wanted.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let begun = Instant::now();
+        let read = self.describe_processes(memory);
+        let read = read.map(|list| Arc::new(ReadProcesses { list, begun }));
+        let last = self.process_list.last.lock();
+        *last.unwrap_or_else(PoisonError::into_inner) = read;
+    }
+
     /// All processes with their labels, each behind the one that has forked it. `None` if they are unknown: until the slide is known, and if there are
     /// more than 4096. Takes up to some 100 ms for these. The guest may run meanwhile: processes that are started or end may be missing, and what is said of one
     /// that ends may be of the next one in its place.

@@ -17,6 +17,8 @@ use super::targets::TargetArgs;
 
 /// Maximum length of the list, in bytes: the server keeps no longer text.
 const MAX_LIST: usize = 32 << 20;
+/// Tries to get the list, for up to 2 s each: that of a guest that was just attached to isn't there at once.
+const TRIES: u32 = 14;
 /// Characters of a container's id and of a command line that are shown.
 const SHOWN_ID: usize = 12;
 const SHOWN_COMMAND: usize = 120;
@@ -26,9 +28,9 @@ const INDENT: &str = "  ";
 
 /// List the processes of a running guest, with their containers and command lines
 ///
-/// All of them, as the guest's kernel has them in memory at this moment, whether or not they were ever sampled. Of a guest that another VMM runs
-/// there is no such list. INNER is the process's id in its own pid namespace, if that isn't the guest's first one. S is the state of
-/// its main thread as ps has it, and CPU the vCPU on which that runs or has run last.
+/// All of them, as the guest's kernel has them in memory at this moment, whether or not they were ever sampled. INNER is the process's id in its
+/// own pid namespace, if that isn't the guest's first one. S is the state of its main thread as ps has it, and CPU the vCPU on which that
+/// runs or has run last.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0; 1 when there is no guest at the socket, or its processes are unknown; 2 for wrong options.\n\n\
@@ -48,7 +50,7 @@ pub struct ProcessesArguments {
 impl Command for ProcessesArguments {
     /// Prints the processes of a running guest.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let document = read_list(&self.target.connect_own("processes")?)?;
+        let document = read_list(&*self.target.connect(false, console)?)?;
         let written = if self.json {
             let document: serde_json::Value = serde_json::from_slice(&document).context(NO_LIST)?;
             write_json(console.text(), document)
@@ -65,10 +67,15 @@ const NO_LIST: &str =
     "The list of processes cannot be read: use the kvmprof of the release that runs the guest";
 
 fn read_list(connection: &Connection) -> anyhow::Result<Vec<u8>> {
-    let list = connection.snapshot(device::PROCESS_LIST, MAX_LIST);
-    let why = match list.as_ref().err().and_then(ClientError::errno) {
+    let read = || connection.snapshot(device::PROCESS_LIST, MAX_LIST);
+    let errno = |list: &Result<_, ClientError>| list.as_ref().err().and_then(ClientError::errno);
+    // The server waits before it answers so, if the kernel may be found yet.
+    let mut lists = (0..TRIES).map(|_| read());
+    let list = lists.find(|list| errno(list) != Some(Errno::ENXIO));
+    let list = list.unwrap_or_else(read);
+    let why = match errno(&list) {
         Some(Errno::ENXIO) => {
-            "The guest's processes are unknown: its kernel isn't Linux or wasn't found in its memory yet, or another VMM runs the guest"
+            "The guest's processes are unknown: its kernel isn't Linux, or wasn't found in its memory yet"
         }
         Some(Errno::ENODEV) => NO_LIST,
         _ => "Cannot get the list of processes",

@@ -47,13 +47,20 @@ enum Stage {
     After(Wait, Result<Reply, Errno>),
 }
 
-/// The state of the list of the kernel's modules, which a separate thread reads.
+/// What is read out of the guest's kernel by a separate thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KernelList {
+    Modules,
+    Processes,
+}
+
+/// The state of such a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum ModuleList {
+enum ListState {
     #[default]
     NotNeeded,
     /// The list is to be read after the flush: it can't be found before the kernel is located.
-    Needed,
+    Needed(KernelList),
     /// The thread has been asked for the list, with this number.
     Asked(u64),
 }
@@ -64,7 +71,7 @@ struct Wait {
     flush: Option<Flush>,
     /// Whether the stage waits until the files that processes have mapped have been read.
     files: bool,
-    modules: ModuleList,
+    list: ListState,
     /// The end of the wait, whether the flush is over or not.
     deadline: Option<Instant>,
 }
@@ -320,8 +327,11 @@ impl Profiler {
             Stage::Before(wait) => wait,
             Stage::After(wait, result) => return self.conclude(handle, request, wait, result),
         };
-        if wait.modules == ModuleList::Needed && self.is_flushed(&wait) {
-            wait.modules = self.ask_for_modules();
+        if let ListState::Needed(list) = wait.list
+            && self.is_flushed(&wait)
+            && !self.info.knowledge.is_pending()
+        {
+            wait.list = self.ask_for(list);
         }
         if !self.is_over(&wait) {
             self.handles.set_stage(handle, request, Stage::Before(wait));
@@ -415,13 +425,14 @@ impl Profiler {
                 Wait {
                     // Each vCPU tries to locate the kernel when it answers.
                     flush: knowledge.is_unlocated().then(|| self.clocks.ask_all()),
-                    modules: ModuleList::Needed,
+                    list: ListState::Needed(KernelList::Modules),
                     deadline: within(MAX_WAIT_FOR_SYMBOLS),
                     ..Wait::default()
                 }
             }
-            device::PROCESS_LIST if !self.has_ended => Wait {
+            device::PROCESS_LIST if !self.has_ended && !self.has_process_list() => Wait {
                 flush: (self.info.knowledge.is_unlocated()).then(|| self.clocks.ask_all()),
+                list: ListState::Needed(KernelList::Processes),
                 deadline: within(MAX_WAIT_FOR_SYMBOLS),
                 ..Wait::default()
             },
@@ -434,15 +445,15 @@ impl Profiler {
         if wait.deadline.is_some_and(|deadline| now >= deadline) {
             return true;
         }
-        let has_modules = match wait.modules {
-            ModuleList::NotNeeded => true,
-            ModuleList::Needed => false,
-            ModuleList::Asked(number) => {
+        let has_list = match wait.list {
+            ListState::NotNeeded => true,
+            ListState::Needed(_) => false,
+            ListState::Asked(number) => {
                 let linux = self.info.knowledge.linux();
                 linux.is_none_or(|linux| linux.modules().is_refreshed(number))
             }
         };
-        has_modules && self.is_flushed(wait)
+        has_list && self.is_flushed(wait)
     }
 
     fn is_flushed(&self, wait: &Wait) -> bool {
@@ -454,10 +465,13 @@ impl Profiler {
         })
     }
 
-    fn ask_for_modules(&self) -> ModuleList {
+    fn ask_for(&self, list: KernelList) -> ListState {
         let linux = self.info.knowledge.linux();
-        let asked = linux.and_then(|linux| linux.modules().refresh());
-        asked.map_or(ModuleList::NotNeeded, ModuleList::Asked)
+        let asked = linux.and_then(|linux| match list {
+            KernelList::Modules => linux.modules().refresh(),
+            KernelList::Processes => linux.request_processes(),
+        });
+        asked.map_or(ListState::NotNeeded, ListState::Asked)
     }
 
     fn carry_out(&mut self, handle: Handle, request: &Request<'_>) -> Result<Reply, Errno> {

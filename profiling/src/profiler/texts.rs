@@ -142,17 +142,20 @@ impl Profiler {
         }
     }
 
-    /// The guest's processes as a JSON object; of guests of other VMMs it isn't made.
+    /// Whether there is a list of processes that needn't be read again.
+    pub(super) fn has_process_list(&self) -> bool {
+        self.process_list.as_ref().is_some_and(PacedText::is_good)
+    }
+
+    /// The guest's processes, which were just read, as a JSON object.
     fn process_list(&mut self) -> Result<Arc<[u8]>, Errno> {
         if let Some(list) = self.process_list.as_ref().filter(|list| list.is_good()) {
             return Ok(Arc::clone(&list.bytes));
         }
         let linux = self.info.knowledge.linux().ok_or(Errno::ENXIO)?;
-        let memory = self.info.memory.as_ref().ok_or(Errno::ENXIO)?;
-        let begun = Instant::now();
-        let list = linux.describe_processes(memory).ok_or(Errno::ENXIO)?;
-        let text = serde_json::to_vec(&list).map_err(|_| Errno::EIO)?;
-        let made = PacedText::new(text, begun, MAX_AGE_OF_LIST);
+        let read = linux.read_processes().ok_or(Errno::ENXIO)?;
+        let text = serde_json::to_vec(&read.list).map_err(|_| Errno::EIO)?;
+        let made = PacedText::new(text, read.begun, MAX_AGE_OF_LIST);
         let bytes = Arc::clone(&made.bytes);
         self.process_list = Some(made);
         Ok(bytes)

@@ -55,7 +55,7 @@ impl Watch {
 }
 
 impl Modules {
-    /// Reads the list on request, until `stopping` is set and [`Modules::wake`] is called, or another kernel runs. `clock` tells the time of samples.
+    /// Reads the list on request, and that of processes ([`LinuxKnowledge::request_processes`]), until `stopping` is set and [`Modules::wake`] is called, or another kernel runs. `clock` tells the time of samples.
     pub fn serve<M: PhysicalMemory>(
         &self,
         linux: &LinuxKnowledge,
@@ -79,6 +79,7 @@ impl Modules {
             }
             let begun = Instant::now();
             self.read(linux, memory);
+            linux.serve_processes(memory);
             watch.answered.store(asked, Ordering::Release);
             let end = Instant::now() + (begun.elapsed() * PAUSES).max(MIN_PAUSE);
             let goes_on = || is_over() || watch.is_waited_for();

@@ -8,6 +8,7 @@ profile_it() {
     # Names, by the kernel that was found in memory: the release comes with them.
     until status named && grep -q '"release":"' /run/named && [ "$(count)" -gt 0 ]; do usleep 10000; done
     echo "from $began to $(cut -d ' ' -f 1 /proc/uptime) s" >"$LAB_OUT/$1.named"
+    kvmprof processes --socket "$socket" --json >"$LAB_OUT/$1.processes.json"
     sampled 200
     detach
     attach "$1.kernel" "$2" --capture kernel --host-stacks

@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use kvmprof_recording::file::{Contents, Mapping, Recording, Unobserved};
+use kvmprof_recording::processes::GuestProcessList;
 use kvmprof_recording::{Mode, Sample, StackEnd};
 use kvmprof_tests::linux::{
     Finished, Scenario, debian, guest_builder, guest_program, kernel_knowledge, once,
@@ -49,6 +50,7 @@ kvmprof_tests::in_each_kernel! {
     user_stacks_are_whole
     the_kernels_functions_are_those_of_its_file
     user_samples_name_their_process
+    the_guests_processes_are_listed
 }
 
 // The clock of a kernel that doesn't describe itself isn't known: that it doesn't run any more is seen by its vCPUs alone.
@@ -190,6 +192,24 @@ fn user_samples_name_their_process(run: &Run) {
         brief_samples += all;
     }
     assert!(brief_samples > 0);
+}
+
+fn the_guests_processes_are_listed(run: &Run) {
+    for (guest, ..) in run.guests() {
+        let document = run.finished.json(&format!("{guest}.processes.json"));
+        let list: GuestProcessList = serde_json::from_value(document).unwrap();
+        let with_pid = |pid| {
+            let mut processes = list.processes.iter();
+            processes.find(|process| process.pid == pid)
+        };
+        let init = with_pid(1).unwrap();
+        assert_eq!((init.name.as_str(), init.parent), ("init", 0));
+        for program in ["one", "two", "dd"] {
+            let pid = run.finished.pid(guest, program);
+            let process = with_pid(pid).unwrap_or_else(|| panic!("{program}: {list:?}"));
+            assert_eq!((process.name.as_str(), process.parent), (program, 1));
+        }
+    }
 }
 
 fn kernel_stacks_are_whole(run: &Run) {
