@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr;
 
+use kvmprof_profiling::clock::ThreadTimes;
 use object::{Object, ObjectSymbol};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -52,10 +53,9 @@ pub fn threads(pid: u32, name: &str) -> Vec<Thread> {
         .collect()
 }
 
-/// How long thread `tid` waited for a processor, in ns (Linux `Documentation/scheduler/sched-stats.rst`).
 fn run_delay(pid: u32, tid: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
-    text.split_whitespace().nth(1)?.parse().ok()
+    let schedstat = File::open(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
+    Some(ThreadTimes::read(&schedstat).ok()?.delay)
 }
 
 /// The system call of thread `tid` (proc(5), `task/TID/syscall`).

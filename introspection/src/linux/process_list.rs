@@ -14,13 +14,15 @@ use super::processes::{Labelled, ListedProcess, ProcessLayout, ProcessView};
 use super::view::KernelView;
 use crate::{PhysicalMemory, Registers};
 
-/// A list of all processes, and when the read of it began.
+/// A list of all processes, and when it was read.
 #[derive(Debug)]
 pub struct ReadProcesses {
     /// The processes.
     pub list: GuestProcessList,
     /// When the read began.
     pub begun: Instant,
+    /// When it ended.
+    pub ended: Instant,
 }
 
 /// The list that clients wait for.
@@ -58,9 +60,10 @@ impl LinuxKnowledge {
         }
         let begun = Instant::now();
         let read = self.describe_processes(memory);
-        let read = read.map(|list| Arc::new(ReadProcesses { list, begun }));
+        let ended = Instant::now();
+        let read = read.map(|list| ReadProcesses { list, begun, ended });
         let last = self.process_list.last.lock();
-        *last.unwrap_or_else(PoisonError::into_inner) = read;
+        *last.unwrap_or_else(PoisonError::into_inner) = read.map(Arc::new);
     }
 
     /// All processes with their labels, each behind the one that has forked it. `None` if they are unknown: until the slide is known, and if there are

@@ -70,9 +70,13 @@ fn read_list(connection: &Connection) -> anyhow::Result<Vec<u8>> {
     let read = || connection.snapshot(device::PROCESS_LIST, MAX_LIST);
     let errno = |list: &Result<_, ClientError>| list.as_ref().err().and_then(ClientError::errno);
     // The server waits before it answers so, if the kernel may be found yet.
-    let mut lists = (0..TRIES).map(|_| read());
-    let list = lists.find(|list| errno(list) != Some(Errno::ENXIO));
-    let list = list.unwrap_or_else(read);
+    let mut list = read();
+    for _ in 1..TRIES {
+        if errno(&list) != Some(Errno::ENXIO) {
+            break;
+        }
+        list = read();
+    }
     let why = match errno(&list) {
         Some(Errno::ENXIO) => {
             "The guest's processes are unknown: its kernel isn't Linux, or wasn't found in its memory yet"

@@ -189,8 +189,8 @@ impl Event {
 impl Attributes {
     /// Opens an event for thread `tid`, on any processor.
     fn open(&self, tid: libc::pid_t) -> io::Result<File> {
-        // SAFETY: the attributes are valid for the size they state, and a name among them lives as long as the program; the first -1 means any processor, the second one no
-        // group.
+        // SAFETY: the attributes are valid for the size they state, and a name among them lives as long as the program; the
+        // first -1 means any processor, the second one no group.
         let descriptor = unsafe {
             libc::syscall(
                 libc::SYS_perf_event_open,

@@ -18,6 +18,7 @@ mod task_looks;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod texts;
+mod waits;
 
 use std::cell::RefCell;
 use std::rc::Rc;

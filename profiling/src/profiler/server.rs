@@ -6,23 +6,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::task::Poll;
-use std::time::{Duration, Instant};
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Backend, Client, Handle, IoctlReply, Readiness};
 
 use super::Profiler;
-use super::clocks::Flush;
 use super::consumers::{Command, Preparation, Reply, Request, Side, TicksBefore};
 use super::texts::{Text, TextBudget};
-
-/// Maximum time that the end of a recording waits for files that are still being read.
-const MAX_WAIT_FOR_FILES: Duration = Duration::from_secs(1);
-/// Maximum time that the kernel's symbols wait until the kernel and its modules have been located.
-const MAX_WAIT_FOR_SYMBOLS: Duration = Duration::from_secs(2);
-/// Maximum time that the status waits for ticks that are due. It is also available while a vCPU is stuck.
-const MAX_WAIT_OF_STATUS: Duration = Duration::from_millis(20);
+use super::waits::Wait;
 
 /// The object of a handle.
 #[derive(Debug)]
@@ -45,35 +37,6 @@ enum Stage {
     Before(Wait),
     /// The request was carried out, and the clocks are being changed to what consumers need now.
     After(Wait, Result<Reply, Errno>),
-}
-
-/// What is read out of the guest's kernel by a separate thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum KernelList {
-    Modules,
-    Processes,
-}
-
-/// The state of such a list.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum ListState {
-    #[default]
-    NotNeeded,
-    /// The list is to be read after the flush: it can't be found before the kernel is located.
-    Needed(KernelList),
-    /// The thread has been asked for the list, with this number.
-    Asked(u64),
-}
-
-/// The conditions that a stage waits for.
-#[derive(Debug, Default)]
-struct Wait {
-    flush: Option<Flush>,
-    /// Whether the stage waits until the files that processes have mapped have been read.
-    files: bool,
-    list: ListState,
-    /// The end of the wait, whether the flush is over or not.
-    deadline: Option<Instant>,
 }
 
 /// The state of a handle.
@@ -327,12 +290,7 @@ impl Profiler {
             Stage::Before(wait) => wait,
             Stage::After(wait, result) => return self.conclude(handle, request, wait, result),
         };
-        if let ListState::Needed(list) = wait.list
-            && self.is_flushed(&wait)
-            && !self.info.knowledge.is_pending()
-        {
-            wait.list = self.ask_for(list);
-        }
+        self.ask_for_list(&mut wait);
         if !self.is_over(&wait) {
             self.handles.set_stage(handle, request, Stage::Before(wait));
             return Poll::Pending;
@@ -409,69 +367,6 @@ impl Profiler {
             files,
             ..Wait::default()
         })
-    }
-
-    fn before_text(&mut self, number: u16) -> Wait {
-        let within = |time| Instant::now().checked_add(time);
-        match number {
-            device::STATUS => Wait {
-                // The same as before a control request, because the status says what such a request would do.
-                flush: Some(self.before_control()),
-                deadline: within(MAX_WAIT_OF_STATUS),
-                ..Wait::default()
-            },
-            device::KALLSYMS if !self.has_ended => {
-                let knowledge = &self.info.knowledge;
-                Wait {
-                    // Each vCPU tries to locate the kernel when it answers.
-                    flush: knowledge.is_unlocated().then(|| self.clocks.ask_all()),
-                    list: ListState::Needed(KernelList::Modules),
-                    deadline: within(MAX_WAIT_FOR_SYMBOLS),
-                    ..Wait::default()
-                }
-            }
-            device::PROCESS_LIST if !self.has_ended && !self.has_process_list() => Wait {
-                flush: (self.info.knowledge.is_unlocated()).then(|| self.clocks.ask_all()),
-                list: ListState::Needed(KernelList::Processes),
-                deadline: within(MAX_WAIT_FOR_SYMBOLS),
-                ..Wait::default()
-            },
-            _ => Wait::default(),
-        }
-    }
-
-    fn is_over(&self, wait: &Wait) -> bool {
-        let now = Instant::now();
-        if wait.deadline.is_some_and(|deadline| now >= deadline) {
-            return true;
-        }
-        let has_list = match wait.list {
-            ListState::NotNeeded => true,
-            ListState::Needed(_) => false,
-            ListState::Asked(number) => {
-                let linux = self.info.knowledge.linux();
-                linux.is_none_or(|linux| linux.modules().is_refreshed(number))
-            }
-        };
-        has_list && self.is_flushed(wait)
-    }
-
-    fn is_flushed(&self, wait: &Wait) -> bool {
-        wait.flush.as_ref().is_none_or(|flush| {
-            self.clocks.is_over(flush)
-                && (!wait.files
-                    || !self.processes.is_loading()
-                    || flush.begun().elapsed() >= MAX_WAIT_FOR_FILES)
-        })
-    }
-
-    fn ask_for(&self, list: KernelList) -> ListState {
-        let linux = self.info.knowledge.linux();
-        let asked = linux.and_then(|linux| match list {
-            KernelList::Modules => linux.modules().refresh(),
-            KernelList::Processes => linux.request_processes(),
-        });
-        asked.map_or(ListState::NotNeeded, ListState::Asked)
     }
 
     fn carry_out(&mut self, handle: Handle, request: &Request<'_>) -> Result<Reply, Errno> {

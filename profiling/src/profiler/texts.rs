@@ -153,7 +153,11 @@ impl Profiler {
             return Ok(Arc::clone(&list.bytes));
         }
         let linux = self.info.knowledge.linux().ok_or(Errno::ENXIO)?;
-        let read = linux.read_processes().ok_or(Errno::ENXIO)?;
+        // The thread that was asked may not have answered in time: the last list is another request's then.
+        let is_new = |age: Duration| age <= MAX_AGE_OF_LIST;
+        let read = linux.read_processes();
+        let read = read.filter(|read| is_new(read.ended.elapsed()));
+        let read = read.ok_or(Errno::ENXIO)?;
         let text = serde_json::to_vec(&read.list).map_err(|_| Errno::EIO)?;
         let made = PacedText::new(text, read.begun, MAX_AGE_OF_LIST);
         let bytes = Arc::clone(&made.bytes);

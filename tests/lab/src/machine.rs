@@ -149,9 +149,8 @@ pub(crate) fn run(machine: &Machine, options: &RunOptions) -> Result<Finished, L
 
 /// Lets the program inherit these descriptors, which have to outlive the start, and die with the thread that starts it.
 pub(crate) fn hand_over(command: &mut Command, descriptors: Vec<RawFd>) {
-    // SAFETY: the closure runs between fork and exec and makes only system
-    // calls, which are async-signal-safe; it allocates nothing. The caller
-    // keeps the descriptors open until the program is started.
+    // The caller keeps the descriptors open until the program is started.
+    // SAFETY: between fork and exec the closure makes only system calls, which are async-signal-safe; it allocates nothing.
     unsafe { command.pre_exec(move || prepare_child(&descriptors)) };
 }
 
