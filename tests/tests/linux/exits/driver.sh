@@ -1,13 +1,38 @@
 # Exits of a guest, counted by kvmprof and by the host's perf between two moments at which no vCPU runs; then those of known processes beside others that want
 # the processors, samples of each exit, and a guest that makes as many different ones as it can. It is one of kvmprof's own: programs of QEMU's guests may use no port in emulation (SIGSEGV).
 
-# trace_interrupts: has the host's own tracer note the interrupts of the vCPUs' threads.
-traced=/sys/kernel/tracing/instances/interrupts
-trace_interrupts() {
+# vcpus: the vCPUs' threads.
+vcpus() { grep -l '^vcpu' /proc/$machine/task/*/comm | sed 's:/comm$::; s:.*/::'; }
+
+# trace: makes an instance of the host's own tracer.
+trace() {
     mkdir $traced && echo mono >$traced/trace_clock && echo 4096 >$traced/buffer_size_kb || fail 85 "there is no tracer"
-    for thread in /proc/$machine/task/*; do
-        ! grep -q '^vcpu' "$thread/comm" || echo "${thread##*/}" >>$traced/set_event_pid
+}
+
+# traced NAME: notes what it has noted, and ends it.
+traced() {
+    echo 0 >$traced/tracing_on
+    cat $traced/trace >"$LAB_OUT/$1.trace"
+    rmdir $traced
+}
+
+# trace_waits: has it note when the vCPUs' threads want a processor, and when they have one.
+trace_waits() {
+    trace
+    for thread in $(vcpus); do
+        woken="$woken${woken:+||}pid==$thread"
+        switched="$switched${switched:+||}prev_pid==$thread||next_pid==$thread"
     done
+    echo "$woken" >$traced/events/sched/sched_wakeup/filter && echo "$switched" >$traced/events/sched/sched_switch/filter &&
+        echo 1 >$traced/events/sched/sched_wakeup/enable && echo 1 >$traced/events/sched/sched_switch/enable ||
+        fail 85 "no events of the scheduler"
+}
+
+# trace_interrupts: has the host's own tracer note the interrupts of the vCPUs' threads.
+traced=/sys/kernel/tracing/instances/kvmprof
+trace_interrupts() {
+    trace
+    for thread in $(vcpus); do echo $thread >>$traced/set_event_pid; done
     for interrupt in irq/irq_handler irq/softirq irq_vectors/local_timer irq_vectors/reschedule irq_vectors/call_function \
         irq_vectors/call_function_single; do
         echo 1 >$traced/events/${interrupt}_entry/enable && echo 1 >$traced/events/${interrupt}_exit/enable || fail 85 "no $interrupt"
@@ -134,9 +159,7 @@ mount -t tracefs tracefs /sys/kernel/tracing || fail 90 "there is no tracefs"
 stand_still $machine
 trace_interrupts
 beside_perf
-echo 0 >$traced/tracing_on
-cat $traced/trace >"$LAB_OUT/interrupts.trace"
-rmdir $traced
+traced interrupts
 kill -CONT $machine
 
 # Of a guest that runs its kernel and its processes are known. Others want the processors, too.
@@ -145,15 +168,18 @@ for cpu in 0 1; do
     hogs="$hogs $!"
 done
 scheduled before $machine
+trace_waits
 count_exits known $machine
 stand_still $machine
 scheduled begin $machine
+echo begin >$traced/trace_marker
 kill -CONT $machine
 tell again
 says 'again worked'
 stand_still $machine
 scheduled end $machine
 counted
+traced waits
 kill -CONT $machine
 kill $hogs
 echo "$machine $hogs" >"$LAB_OUT/known.pids"

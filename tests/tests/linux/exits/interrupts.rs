@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kvmprof_tests::linux::Finished;
 use serde_json::Value;
 
-use super::number;
+use super::{number, tracer};
 
 /// The thread, the kind and the number of an interrupt.
 type Key = (u64, &'static str, u64);
@@ -34,31 +34,18 @@ struct Interrupted {
     within: u64,
 }
 
-/// A time such as `12.345678`, in ns.
-fn ns(text: &str) -> Option<u64> {
-    let (seconds, rest) = text.split_once('.')?;
-    let us = rest.get(..6)?.parse::<u64>().ok()?;
-    Some(seconds.parse::<u64>().ok()? * 1_000_000_000 + us * 1000)
-}
-
-/// By the tracer, whose lines are such as `vcpu 1-232 [001] d.h1. 12.345678: softirq_entry: vec=1 [action=TIMER]`.
+/// By the tracer.
 fn by_tracer(text: &str) -> Interrupts {
     let mut threads: BTreeMap<u64, Interrupted> = BTreeMap::new();
     let mut counts = Interrupts::new();
-    for line in text.lines().filter(|line| !line.starts_with('#')) {
-        let (task, rest) = line.split_once(" [").unwrap_or_else(|| panic!("{line}"));
-        let (_, thread) = task.trim_end().rsplit_once('-').unwrap_or_default();
-        let thread: u64 = thread.parse().unwrap_or_else(|_| panic!("{line}"));
-        let mut words = rest.split_whitespace().skip(2);
-        let mut next = || words.next().unwrap_or_default().trim_end_matches(':');
-        let (time, event) = (next(), next());
-        let time = ns(time).unwrap_or_else(|| panic!("{line}"));
-        let (name, moment) = event.rsplit_once('_').unwrap_or_default();
+    for event in tracer::events(text) {
+        let (thread, time) = (event.thread, event.time);
+        let (name, moment) = event.name.rsplit_once('_').unwrap_or_default();
         let kind = KINDS.into_iter().find(|(known, _)| *known == name);
-        let (_, kind) = kind.unwrap_or_else(|| panic!("{line}"));
-        let number = words.find_map(|word| word.strip_prefix("irq=").or(word.strip_prefix("vec=")));
+        let (_, kind) = kind.unwrap_or_else(|| panic!("{}", event.name));
+        let number = event.number("irq").or_else(|| event.number("vec"));
         let number = number.filter(|_| ["device", "softirq"].contains(&kind));
-        let number = number.map_or(0, |number| number.parse().unwrap());
+        let number = number.unwrap_or(0);
         let of = threads.entry(thread).or_default();
         let is_softirq = kind == "softirq";
         let since = if is_softirq {

@@ -1,5 +1,5 @@
 //! `kvmprof exits` of a guest, and samples of its exits and of its faults of memory, side by side with the host's `perf kvm stat`: both count from one moment at which no vCPU runs to another. Waits for processors are
-//! compared with what the host's scheduler counts. The host is Debian's, with SVM.
+//! compared with what the host's tracer notes and its scheduler counts. The host is Debian's, with SVM.
 
 mod beside_perf;
 mod faults;
@@ -7,6 +7,8 @@ mod interrupts;
 mod metrics;
 mod recorded;
 mod shared;
+mod tracer;
+mod waits;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,6 +32,7 @@ use interrupts::interrupts_are_those_of_the_hosts_tracer;
 use metrics::metrics_have_the_exits_that_are_counted_beside_them;
 use recorded::a_recording_has_what_is_counted_beside_it;
 use shared::vcpus_take_the_time_of_another_guest;
+use waits::{waits_are_those_that_the_hosts_tracer_notes, waits_have_what_ran_meanwhile};
 
 /// Functions of scenarios that count and sample exits.
 pub const COMMON: &str = include_str!("common.sh");
@@ -67,7 +70,7 @@ kvmprof_tests::in_each_kernel! {
     tables_and_lists_have_all_faults
     tables_have_what_documents_have
     vcpus_take_the_time_of_another_guest
-    waits_are_those_that_the_scheduler_counts
+    waits_are_those_that_the_hosts_tracer_notes
     waits_have_what_ran_meanwhile
     without_tracefs_it_says_what_to_do
 }
@@ -213,71 +216,6 @@ fn scheduled(run: &Finished, moment: &str) -> BTreeMap<u64, Scheduled> {
         (thread, counted)
     });
     rows.collect()
-}
-
-/// Each wait ends with a turn. It counts from a moment before one at which no vCPU runs, to another one. When a thread is woken up, it notes the time later than the
-/// scheduler has: for some times as long as an interrupt takes there.
-fn waits_are_those_that_the_scheduler_counts(run: &Finished) {
-    const INTERRUPTS: f64 = 4.0;
-    let document = run.json("known.json");
-    let [before, begin, end] = ["before", "begin", "end"].map(|moment| scheduled(run, moment));
-    let waits = document["waits"].as_array().unwrap();
-    assert_eq!(waits.len(), 2, "{waits:?}");
-    for row in waits {
-        let thread = number(row, "tid");
-        let [before, begin, end] = [&before, &begin, &end].map(|moment| &moment[&thread]);
-        let count = number(row, "count");
-        let [least, most] = [begin, before].map(|since| end.turns - since.turns);
-        println!(
-            "vCPU {}: {count} waits, {least} to {most} turns",
-            row["vcpu"]
-        );
-        // A thread that wasn't woken up hasn't waited.
-        assert!(count <= most && count + least / 10 + 3 >= least, "{row}");
-        let ours = number(row, "time_ns") as f64;
-        let [least, most] = [begin, before].map(|since| end.waited - since.waited);
-        let interrupts = row["interrupts"].as_array().unwrap().iter();
-        let timers = interrupts.filter(|one| one["kind"] == "timer");
-        let timers: f64 = timers
-            .map(|one| number(one, "time_ns") as f64 / number(one, "count") as f64)
-            .sum();
-        let late = count as f64 * timers * INTERRUPTS;
-        println!("{ours} ns, {least} to {most}, up to {late} late");
-        assert!(count > 0 && least > 0.0);
-        assert!(ours >= (1.0 - MARGIN) * least - late, "{row}");
-        assert!(ours <= (1.0 + MARGIN) * most, "{row}");
-    }
-}
-
-fn waits_have_what_ran_meanwhile(run: &Finished) {
-    let document = run.json("known.json");
-    let pids = run.text("known.pids");
-    let mut pids = pids.split_whitespace().map(|pid| pid.parse().unwrap());
-    let vmm: u64 = pids.next().unwrap();
-    let hogs: Vec<u64> = pids.collect();
-    let waits = document["waits"].as_array().unwrap();
-    let vcpus: Vec<&Value> = waits.iter().map(|row| &row["tid"]).collect();
-    let (mut waited, mut known, mut of_hogs, mut of_vcpus) = (0, 0, 0, 0);
-    for row in waits {
-        waited += number(row, "time_ns");
-        for other in row["taken_by"].as_array().unwrap() {
-            let time = number(other, "time_ns");
-            known += time;
-            if hogs.contains(&number(other, "pid")) {
-                of_hogs += time;
-                assert_eq!(other["name"], "hog");
-            }
-            let is_vcpu = other["pid"] == vmm && vcpus.contains(&&other["tid"]);
-            of_vcpus += if is_vcpu { time } else { 0 };
-            assert_eq!(other["is_vcpu"], is_vcpu, "{other}");
-            assert_ne!(other["tid"], row["tid"], "a thread takes its own time");
-        }
-    }
-    println!("{waited} ns, of which {known} are known, {of_hogs} of the hogs, {of_vcpus} of vCPUs");
-    // What ran before a thread that waits was moved to another processor isn't known.
-    assert!(known <= waited + waited / 100 && known * 4 >= waited * 3);
-    // How much each of them takes is up to the scheduler: the test of two guests on one processor says what it is.
-    assert!(of_hogs > 0 && of_vcpus > 0);
 }
 
 /// A sample of an exit: the reason, the sample and its frames.
