@@ -12,7 +12,7 @@ use kvmprof_report::export::{Event, ExportError, Source};
 use kvmprof_report::profile::SelectionArguments;
 use kvmprof_report::symbolize::Resolver;
 
-use crate::batch::{Batch, IDLE, Row, Tables, Window};
+use crate::batch::{Batch, Function, IDLE, Row, Tables, Window};
 use crate::config::system_name;
 use crate::gather::LABELS_OF_GROUPS;
 use crate::sinks::parquet;
@@ -212,9 +212,13 @@ impl WindowBuilder {
         let profile = source.profile();
         let frames = profile.stacks.get(number as usize).into_iter();
         for frame in frames.flat_map(|stack| profile.frames(stack)) {
-            let (function, module) = (frame.name, frame.module);
-            source.budget().take(FRAME + function.len())?;
-            places.push(self.tables.frame(function, module, frame.is_kernel));
+            source.budget().take(FRAME + frame.name.len())?;
+            places.push(self.tables.frame(&Function {
+                name: &**frame.name,
+                module: frame.module,
+                build_id: frame.code.build_id,
+                is_kernel: frame.is_kernel,
+            }));
         }
         let place = self.tables.stack(places);
         self.stacks.insert(number, place);

@@ -5,13 +5,14 @@
 //! [`batch::Batch`], which waits in a [`spool`] on disk until each of the [`sinks`] has received it. docs/fleet.md describes its use.
 //!
 //! ```
-//! use kvmprof_collect::batch::{Batch, Row, Tables, Window};
+//! use kvmprof_collect::batch::{Batch, Function, Row, Tables, Window};
 //! use kvmprof_collect::spool::Spool;
 //! use kvmprof_recording::Mode;
 //!
 //! // What one guest did in ten seconds: four ticks in a function of its kernel.
 //! let mut tables = Tables::default();
-//! let frame = tables.frame("vfs_read", "vmlinux", true);
+//! let function = Function { name: "vfs_read", module: "vmlinux", build_id: "", is_kernel: true };
+//! let frame = tables.frame(&function);
 //! let row = Row {
 //!     process: tables.name("dd"),
 //!     thread: tables.name("dd"),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kvmprof_report::model::{Namer, Stack, StackCounts, Table};
 use kvmprof_report::symbolize::Resolver;
 
-use crate::batch::Tables;
+use crate::batch::{Function, Tables};
 
 /// Maximum number of stacks of one guest at a time, and of the frames in these stacks.
 pub const MAX_STACKS: usize = 4096;
@@ -16,13 +16,10 @@ const MAX_REMEMBERED: usize = 512;
 /// Maximum number of frames in the named stacks of all guests. Beyond it, all names are forgotten.
 const MAX_NAMED: usize = 1 << 20;
 
-/// A function: its name, its module, and whether it is a function of the kernel.
-type Function = (Arc<str>, Arc<str>, bool);
-
 /// The named stacks of all guests, each once.
 #[derive(Debug)]
 pub struct Names {
-    functions: Table<Function>,
+    functions: Table<Function<Arc<str>>>,
     stacks: Table<Box<[u32]>>,
     frames: usize,
     /// Changes whenever the numbers become invalid. No other `Names` has the same one.
@@ -54,8 +51,12 @@ impl Names {
         let mut namer = Namer::new(resolver, None);
         let node = namer.node(stack);
         let functions = namer.code().frames(node).map(|frame| {
-            let (function, module) = (Arc::clone(frame.name), Arc::clone(frame.module));
-            (self.functions).number((function, module, frame.is_kernel))
+            self.functions.number(Function {
+                name: Arc::clone(frame.name),
+                module: Arc::clone(frame.module),
+                build_id: frame.code.build_id.into(),
+                is_kernel: frame.is_kernel,
+            })
         });
         let functions: Box<[u32]> = functions.collect();
         let known = self.stacks.find(&functions);
@@ -100,10 +101,7 @@ impl<'a> BatchNames<'a> {
         for function in functions {
             let known = self.functions.get(*function as usize).copied().flatten();
             let named = self.names.functions.get(*function);
-            let new = || {
-                let (function, module, is_kernel) = named?;
-                Some(self.tables.frame(function, module, *is_kernel))
-            };
+            let new = || named.map(|function| self.tables.frame(function));
             let Some(frame) = known.or_else(new) else {
                 continue;
             };

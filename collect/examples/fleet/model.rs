@@ -1,6 +1,6 @@
 //! Computes what each guest does in each window. So each tick is known without the files.
 
-use kvmprof_collect::batch::{Batch, IDLE, Row, Tables, Window};
+use kvmprof_collect::batch::{Batch, Function, IDLE, Row, Tables, Window};
 use kvmprof_recording::Mode;
 use kvmprof_recording::file::Account;
 
@@ -87,7 +87,14 @@ impl Kind {
         frames.insert(self.between, (leaf, &self.program.process));
         let frames = frames.into_iter();
         frames
-            .map(|(function, module)| tables.frame(function, module, module.starts_with('[')))
+            .map(|(name, module)| {
+                tables.frame(&Function {
+                    name,
+                    module,
+                    build_id: "",
+                    is_kernel: module.starts_with('['),
+                })
+            })
             .collect()
     }
 }

@@ -28,7 +28,7 @@ pub struct Batch {
     pub host: String,
     /// Labels from the configuration.
     pub labels: BTreeMap<String, String>,
-    /// Names of functions, modules, processes and threads.
+    /// Names of functions, modules, processes and threads, and build ids.
     pub names: Vec<String>,
     /// The functions in the stacks.
     pub frames: Vec<Frame>,
@@ -47,6 +47,22 @@ pub struct Frame {
     pub function: u32,
     /// The index of its module's name in [`Batch::names`].
     pub module: u32,
+    /// Whether it is a function of the kernel.
+    pub is_kernel: bool,
+    /// The index of its module's build id in [`Batch::names`], in hexadecimal. `None` if it isn't known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build_id: Option<u32>,
+}
+
+/// A function whose names aren't in a batch yet.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Function<T> {
+    /// Its name.
+    pub name: T,
+    /// Its module's name.
+    pub module: T,
+    /// Its module's build id in hexadecimal; empty if it isn't known.
+    pub build_id: T,
     /// Whether it is a function of the kernel.
     pub is_kernel: bool,
 }
@@ -122,6 +138,16 @@ impl Batch {
         (self.windows.iter()).fold(0, |sum, window| window.ticks().saturating_add(sum))
     }
 
+    /// The function of a frame.
+    pub fn function(&self, frame: &Frame) -> Function<&str> {
+        Function {
+            name: self.name(frame.function),
+            module: self.name(frame.module),
+            build_id: frame.build_id.map_or("", |place| self.name(place)),
+            is_kernel: frame.is_kernel,
+        }
+    }
+
     /// The name with this index. Empty if there is none.
     pub fn name(&self, place: u32) -> &str {
         self.names.get(place as usize).map_or("", String::as_str)
@@ -166,11 +192,13 @@ impl Tables {
     }
 
     /// The index of a function, which is added if it is new.
-    pub fn frame(&mut self, function: &str, module: &str, is_kernel: bool) -> u32 {
+    pub fn frame<T: AsRef<str>>(&mut self, function: &Function<T>) -> u32 {
+        let build_id = function.build_id.as_ref();
         let frame = Frame {
-            function: self.name(function),
-            module: self.name(module),
-            is_kernel,
+            function: self.name(function.name.as_ref()),
+            module: self.name(function.module.as_ref()),
+            is_kernel: function.is_kernel,
+            build_id: (!build_id.is_empty()).then(|| self.name(build_id)),
         };
         number(self.frames.insert_full(frame).0)
     }
@@ -211,11 +239,15 @@ pub mod testing {
     /// A batch that starts at `start`, of guests with two processes: `ticks` of `work` under `main` in `worker`, and 3 idle ones.
     pub fn batch(start: u64, guests: &[&str], ticks: u64) -> Batch {
         let mut tables = Tables::default();
-        let (work, main) = (
-            tables.frame("work", "prog", false),
-            tables.frame("main", "prog", false),
-        );
-        let stack = tables.stack(vec![work, main]);
+        let frames = ["work", "main"].map(|name| {
+            tables.frame(&Function {
+                name,
+                module: "prog",
+                build_id: "b1d0",
+                is_kernel: false,
+            })
+        });
+        let stack = tables.stack(frames.into());
         let (worker, idle) = (tables.name("worker"), tables.name(IDLE));
         let row = |process, mode: Mode, stack, ticks| Row {
             process,

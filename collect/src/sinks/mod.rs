@@ -34,7 +34,7 @@ use self::otlp::OtlpSink;
 use self::parquet::ParquetSink;
 use self::pprof::{Dialect, PprofSink};
 use crate::backoff::Backoff;
-use crate::batch::Batch;
+use crate::batch::{Batch, Function, Row};
 use crate::config::{SinkConfig, SinkKind};
 use crate::spool::{Claim, Counts, Progress, Spool, SpoolError};
 
@@ -42,10 +42,23 @@ use crate::spool::{Claim, Counts, Progress, Spool, SpoolError};
 const BACKOFF: Backoff = Backoff::between(Duration::from_millis(500), Duration::from_secs(30));
 /// The maximum wait that a sink can ask for.
 const LONGEST_ASKED: Duration = Duration::from_secs(300);
-/// The frames of ticks without a stack: of samples beyond the limits, and of vCPUs that were halted.
-const NO_STACK: [&str; 2] = ["[no stack]", "[halted]"];
 /// The wait when the spool itself can't be used.
 const SPOOL_WAIT: Duration = Duration::from_secs(5);
+
+/// The frame of ticks without a stack: of vCPUs that were halted, and of samples beyond the limits.
+fn no_stack(row: &Row) -> Function<&'static str> {
+    let name = if row.ticks_are_idle() {
+        "[halted]"
+    } else {
+        "[no stack]"
+    };
+    Function {
+        name,
+        module: "",
+        build_id: "",
+        is_kernel: true,
+    }
+}
 
 /// The reason why a part wasn't accepted.
 #[derive(Debug)]

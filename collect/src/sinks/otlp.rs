@@ -18,8 +18,8 @@ use prost::Message;
 
 use super::departure::Departure;
 use super::http::{Poster, packed};
-use super::{Failure, NO_STACK, Sink};
-use crate::batch::{Batch, Row, Window};
+use super::{Failure, Sink, no_stack};
+use crate::batch::{Batch, Function, Row, Window};
 use crate::config::Endpoint;
 
 /// Maximum number of rows in a request, unless a single window has more. By default, receivers of gRPC accept up to 4 MiB.
@@ -27,6 +27,8 @@ const MAX_ROWS: usize = 8192;
 
 /// The start of the names of attributes that are labels of processes, for which the semantic conventions have no name.
 const LABEL: &str = "kvmprof.label.";
+/// The attribute of a mapping that is its file's build id.
+const BUILD_ID: &str = "process.executable.build_id.gnu";
 /// The keys of labels and the attributes that these are by the semantic conventions (registry of attributes: container, k8s, process), and whether that is an
 /// integer.
 const ATTRIBUTES: [(&str, &str, bool); 8] = [
@@ -164,8 +166,8 @@ struct Dictionary {
     strings: Table<String>,
     /// Key and value.
     attributes: Table<(i32, String)>,
-    /// The module's name.
-    mappings: Table<i32>,
+    /// The module's name and build id.
+    mappings: Table<(i32, String)>,
     /// Function, mapping, and whether it is of the kernel.
     locations: Table<(i32, i32, bool)>,
     stacks: Table<Vec<i32>>,
@@ -248,7 +250,7 @@ impl Dictionary {
         let mut new = Self::default();
         new.string("");
         new.attributes.push(Default::default());
-        new.mappings.push(0);
+        new.mappings.push(Default::default());
         new.locations.push(Default::default());
         new.stacks.push(Vec::new());
         let tables = &mut new.tables;
@@ -306,22 +308,25 @@ impl Dictionary {
         }
     }
 
-    fn mapping(&mut self, module: &str) -> i32 {
-        let filename_strindex = self.string(module);
-        let known = self.mappings.find(&filename_strindex);
-        place(known.unwrap_or_else(|| {
-            self.tables.mapping_table.push(otlp::Mapping {
-                filename_strindex,
-                ..otlp::Mapping::default()
-            });
-            self.mappings.push(filename_strindex)
-        }))
+    fn mapping(&mut self, module: &str, build_id: &str) -> i32 {
+        let own = (self.string(module), build_id.to_owned());
+        if let Some(known) = self.mappings.find(&own) {
+            return place(known);
+        }
+        let known = (!build_id.is_empty()).then(|| self.attribute(BUILD_ID, build_id));
+        self.tables.mapping_table.push(otlp::Mapping {
+            filename_strindex: own.0,
+            attribute_indices: known.into_iter().collect(),
+            ..otlp::Mapping::default()
+        });
+        place(self.mappings.push(own))
     }
 
     /// The index of a function's location, which is that of the function, too.
-    fn location(&mut self, function: &str, module: &str, is_kernel: bool) -> i32 {
-        let (name, mapping_index) = (self.string(function), self.mapping(module));
-        let key = (name, mapping_index, is_kernel);
+    fn location(&mut self, function: &Function<&str>) -> i32 {
+        let name = self.string(function.name);
+        let mapping_index = self.mapping(function.module, function.build_id);
+        let key = (name, mapping_index, function.is_kernel);
         if let Some(known) = self.locations.find(&key) {
             return place(known);
         }
@@ -331,7 +336,11 @@ impl Dictionary {
             system_name_strindex: name,
             ..otlp::Function::default()
         });
-        let kind = if is_kernel { "kernel" } else { "native" };
+        let kind = if function.is_kernel {
+            "kernel"
+        } else {
+            "native"
+        };
         let location = otlp::Location {
             mapping_index,
             lines: vec![otlp::Line {
@@ -373,13 +382,10 @@ impl Dictionary {
     fn sample(&mut self, batch: &Batch, row: &Row) -> otlp::Sample {
         let mut locations: Vec<i32> = batch
             .frames(row)
-            .map(|(_, frame)| {
-                let (function, module) = (batch.name(frame.function), batch.name(frame.module));
-                self.location(function, module, frame.is_kernel)
-            })
+            .map(|(_, frame)| self.location(&batch.function(&frame)))
             .collect();
         if locations.is_empty() {
-            locations.push(self.location(NO_STACK[usize::from(row.ticks_are_idle())], "", true));
+            locations.push(self.location(&no_stack(row)));
         }
         let stack = self.stacks.number(locations);
         let mut attribute_indices = vec![
@@ -432,6 +438,17 @@ mod tests {
                     let function = usize::try_from(location.lines[0].function_index).unwrap();
                     let name = tables.function_table[function].name_strindex;
                     assert!(name > 0);
+                    let mapping = usize::try_from(location.mapping_index).unwrap();
+                    let mapping = &tables.mapping_table[mapping];
+                    let ids = mapping.attribute_indices.iter().map(|attribute| {
+                        let attribute = usize::try_from(*attribute).unwrap();
+                        let attribute = &tables.attribute_table[attribute];
+                        let key = usize::try_from(attribute.key_strindex).unwrap();
+                        (&*tables.string_table[key], attribute.value.clone().unwrap())
+                    });
+                    let is_known = mapping.filename_strindex > 0;
+                    let expected = is_known.then(|| (BUILD_ID, text("b1d0")));
+                    assert!(ids.eq(expected));
                 }
             }
         }

@@ -11,10 +11,9 @@ use serde_json::json;
 
 use super::departure::Departure;
 use super::http::{Poster, packed};
-use super::{Failure, Sink};
-use crate::batch::{Batch, Window};
+use super::{Failure, Sink, no_stack};
+use crate::batch::{Batch, Function, Window};
 use crate::config::Endpoint;
-use crate::sinks::NO_STACK;
 
 /// The protocol by which a server receives profiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,31 +155,27 @@ fn plain(value: &str) -> String {
 }
 
 /// The profile of a window.
-pub(crate) fn profile(batch: &Batch, window: &Window) -> message::Profile {
+pub(crate) fn profile<'b>(batch: &'b Batch, window: &Window) -> message::Profile {
     let mut tables = PprofTables::default();
     tables.measure("cpu", "nanoseconds", window.period());
     tables.profile.time_nanos = number(batch.start.saturating_mul(1_000_000_000));
     tables.profile.duration_nanos = number(u64::from(batch.length) * 1_000_000_000);
     let mut mappings = HashMap::new();
     for row in &window.rows {
-        let mut location = |function: &str, module: &str| {
-            let mapping = match mappings.get(module) {
-                Some(known) => *known,
-                None => {
-                    let new = tables.mapping(module, "", Range::default());
-                    mappings.insert(module.to_owned(), new);
-                    new
-                }
-            };
-            let function = tables.function(function, module);
+        let mut location = |function: Function<&'b str>| {
+            let module = (function.module, function.build_id);
+            let mapping = *mappings
+                .entry(module)
+                .or_insert_with(|| tables.mapping(module.0, module.1, Range::default()));
+            let function = tables.function(function.name, function.module);
             tables.location(mapping, 0, vec![(function, 0)])
         };
         let mut locations: Vec<u64> = batch
             .frames(row)
-            .map(|(_, frame)| location(batch.name(frame.function), batch.name(frame.module)))
+            .map(|(_, frame)| location(batch.function(&frame)))
             .collect();
         if locations.is_empty() {
-            locations.push(location(NO_STACK[usize::from(row.ticks_are_idle())], ""));
+            locations.push(location(no_stack(row)));
         }
         let labels = [
             ("process", batch.name(row.process)),
@@ -209,6 +204,10 @@ mod tests {
         assert_eq!(profile.string_table[0], "");
         assert_eq!(profile.sample[0].location_id, [1, 2]);
         assert_eq!(profile.location.len(), 3);
+        let text = |place: i64| &*profile.string_table[usize::try_from(place).unwrap()];
+        let mappings = profile.mapping.iter();
+        let mut ids = mappings.map(|mapping| (text(mapping.filename), text(mapping.build_id)));
+        assert!(ids.any(|known| known == ("prog", "b1d0")));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kvmprof_collect::batch::{Batch, IDLE, Row, Tables, Window};
+use kvmprof_collect::batch::{Batch, Function, IDLE, Row, Tables, Window};
 use kvmprof_recording::Mode;
 use kvmprof_recording::file::Account;
 
@@ -116,7 +116,14 @@ pub fn batch(day: usize, host: usize, window: u64) -> Batch {
 
 fn row(known: &KnownTicks, tables: &mut Tables) -> Row {
     let frames: Vec<u32> = (known.stack.iter())
-        .map(|function| tables.frame(function, module(function), module(function) != "prog"))
+        .map(|&name| {
+            tables.frame(&Function {
+                name,
+                module: module(name),
+                build_id: "",
+                is_kernel: module(name) != "prog",
+            })
+        })
         .collect();
     let stack = (!frames.is_empty()).then(|| tables.stack(frames));
     Row {
