@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use foldhash::fast::RandomState;
 use glob::Pattern;
 use kvmprof_recording::file::{
-    Account, Block, Budget, Kind, Piece, ReadError, Reader, RecordingInfo, Samples,
+    Account, Block, Budget, KernelInfo, Kind, Piece, ReadError, Reader, RecordingInfo, Samples,
 };
 use kvmprof_recording::{COMM_LENGTH, Mode, Sample, Ticks};
 use kvmprof_report::model::{ProcessNames, Stack};
@@ -165,7 +165,7 @@ pub struct Gather {
     budget: Budget,
     room: usize,
     info: RecordingInfo,
-    kernel: String,
+    kernel: KernelInfo,
     resolver: Resolver,
     /// The stacks of open windows, and of some earlier ones.
     stacks: GuestStacks,
@@ -183,7 +183,7 @@ impl Default for Gather {
             budget: Budget::default(),
             room: MAX_NAMES,
             info: RecordingInfo::default(),
-            kernel: String::new(),
+            kernel: KernelInfo::default(),
             resolver: Resolver::default(),
             stacks: GuestStacks::default(),
             open: BTreeMap::new(),
@@ -248,7 +248,11 @@ impl Gather {
         }
         match block.piece()? {
             Some(Piece::Info(info)) => self.info = info,
-            Some(Piece::Kernel(kernel)) => self.kernel = kernel.release,
+            Some(Piece::Kernel(kernel)) => {
+                // Its functions have its build id from now on.
+                self.stacks.forget_names();
+                self.kernel = kernel;
+            }
             Some(Piece::Samples(samples)) => self.add(&samples, now)?,
             Some(Piece::End(_)) => return Ok(true),
             Some(Piece::Reset(_)) => (self.is_stale, self.was_reset) = (true, true),
@@ -310,7 +314,7 @@ impl Gather {
     ) -> Option<Window> {
         let part = self.open.remove(&start)?;
         let mut rows = part.rows(
-            &self.resolver,
+            (&self.resolver, &self.kernel),
             &mut self.stacks,
             (policy, &self.labels),
             names,
@@ -324,7 +328,7 @@ impl Gather {
         self.forget_stacks();
         Some(Window {
             guest: guest.to_owned(),
-            kernel: self.kernel.clone(),
+            kernel: self.kernel.release.clone(),
             hz: self.info.hz,
             jitter: Some(self.info.jitter),
             account: part.account,

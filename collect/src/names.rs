@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use kvmprof_recording::file::KernelInfo;
 use kvmprof_report::model::{Namer, Stack, StackCounts, Table};
 use kvmprof_report::symbolize::Resolver;
 
@@ -46,9 +47,9 @@ impl Names {
         }
     }
 
-    /// The number of `stack`, whose frames `resolver` names.
-    fn stack(&mut self, stack: Stack<'_>, resolver: &Resolver) -> u32 {
-        let mut namer = Namer::new(resolver, None);
+    /// The number of `stack`, whose frames `resolver` names, of a guest with this `kernel`.
+    fn stack(&mut self, stack: Stack<'_>, (resolver, kernel): (&Resolver, &KernelInfo)) -> u32 {
+        let mut namer = Namer::new(resolver, Some(kernel));
         let node = namer.node(stack);
         let functions = namer.code().frames(node).map(|frame| {
             self.functions.number(Function {
@@ -148,11 +149,11 @@ impl GuestStacks {
         self.counts.get(number)
     }
 
-    /// The index in the tables of `names` of the stack with this number, named by `resolver`.
+    /// The index in the tables of `names` of the stack with this number, named by the resolver of `code`, of a guest with its kernel.
     pub fn place(
         &mut self,
         number: u32,
-        resolver: &Resolver,
+        code: (&Resolver, &KernelInfo),
         names: &mut BatchNames<'_>,
     ) -> Option<u32> {
         if self.generation != names.names.generation {
@@ -164,7 +165,7 @@ impl GuestStacks {
             Some(named) => named,
             None => {
                 let (_, stack) = self.counts.get(number)?;
-                let named = names.names.stack(stack, resolver);
+                let named = names.names.stack(stack, code);
                 note(&mut self.named, number as usize, named);
                 named
             }
@@ -247,18 +248,19 @@ mod tests {
 
     #[test]
     fn names_are_reused_up_to_a_limit() {
-        let resolver = Resolver::default();
+        let (resolver, kernel) = (Resolver::default(), KernelInfo::default());
+        let code = (&resolver, &kernel);
         let mut names = Names::default();
         let mut stacks = GuestStacks::default();
         let first = number(&mut stacks, 0x1000).unwrap();
         let second = number(&mut stacks, 0x2000).unwrap();
         // Each batch has only the names of its rows.
         let mut batch = BatchNames::new(&mut names);
-        assert_eq!(stacks.place(second, &resolver, &mut batch), Some(0));
-        assert_eq!(stacks.place(first, &resolver, &mut batch), Some(1));
-        assert_eq!(stacks.place(second, &resolver, &mut batch), Some(0));
+        assert_eq!(stacks.place(second, code, &mut batch), Some(0));
+        assert_eq!(stacks.place(first, code, &mut batch), Some(1));
+        assert_eq!(stacks.place(second, code, &mut batch), Some(0));
         let mut batch = BatchNames::new(&mut names);
-        assert_eq!(stacks.place(first, &resolver, &mut batch), Some(0));
+        assert_eq!(stacks.place(first, code, &mut batch), Some(0));
         let mut made = crate::batch::Batch::default();
         batch.tables.into_batch(&mut made);
         assert_eq!((made.stacks.len(), made.frames.len()), (1, 1));
@@ -266,7 +268,7 @@ mod tests {
         // Another function gets the first one's number.
         names.frames = MAX_NAMED + 1;
         let mut batch = BatchNames::new(&mut names);
-        stacks.place(second, &resolver, &mut batch);
+        stacks.place(second, code, &mut batch);
         let mut made = crate::batch::Batch::default();
         batch.tables.into_batch(&mut made);
         assert_eq!(made.name(made.frames[0].function), "0x2000");

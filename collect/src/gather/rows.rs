@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use kvmprof_recording::Mode;
+use kvmprof_recording::file::KernelInfo;
 use kvmprof_report::symbolize::{LabelSet, Resolver};
 
 use super::{Count, OpenWindow, Policy};
@@ -19,7 +20,7 @@ impl OpenWindow {
     /// The rows, those with the most ticks first. All have the labels `of_guest`.
     pub(super) fn rows(
         &self,
-        resolver: &Resolver,
+        (resolver, kernel): (&Resolver, &KernelInfo),
         stacks: &mut GuestStacks,
         (policy, of_guest): (&Policy, &BTreeMap<String, String>),
         names: &mut BatchNames<'_>,
@@ -47,7 +48,7 @@ impl OpenWindow {
         let elsewhere_labels = labels.place(nobody, resolver, &mut names.tables);
         for row in &named {
             let stack = if row.has_stack {
-                stacks.place(row.stack, resolver, names)
+                stacks.place(row.stack, (resolver, kernel), names)
             } else {
                 None
             };

@@ -118,6 +118,27 @@ fn close_with(gather: &mut Gather, start: u64, policy: &Policy, names: &mut Name
     batch
 }
 
+/// Functions of the kernel have its build id from when it is known.
+#[test]
+fn functions_have_their_modules_build_id() {
+    let mut gather = begun();
+    let mut names = Names::default();
+    let kernel = KernelInfo {
+        build_id: "0f1e".to_owned(),
+        ..KernelInfo::default()
+    };
+    let kernels = [Vec::new(), kernel.to_block().unwrap()];
+    for ((second, kernel), known) in [3, 13].into_iter().zip(kernels).zip(["", "0f1e"]) {
+        gather.feed(&kernel, at(second, 0)).unwrap();
+        let samples = block(&[ticks(second, 7, "one")]);
+        gather.feed(&samples, at(second, 0)).unwrap();
+        let batch = close_with(&mut gather, second - 3, &policy(9, 9, &[]), &mut names);
+        let functions = batch.frames.iter().map(|frame| batch.function(frame));
+        let functions: Vec<_> = functions.map(|one| (one.name, one.build_id)).collect();
+        assert_eq!(functions, [("work", known), ("main", known)]);
+    }
+}
+
 /// Process, thread, and ticks of the rows.
 fn rows(batch: &Batch) -> Vec<(&str, &str, u64)> {
     let rows = batch.windows.iter().flat_map(|window| &window.rows);
