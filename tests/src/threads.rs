@@ -23,8 +23,8 @@ pub struct Thread {
     pub name: String,
     /// The number of times that it went to sleep by itself.
     pub voluntary_switches: u64,
-    /// How long it was ready to run and waited for a processor, in ns.
-    pub run_delay: u64,
+    /// How long it has run, and waited for a processor.
+    pub times: ThreadTimes,
     /// The number of the system call in which it waits; `None` while it runs.
     pub system_call: Option<i64>,
 }
@@ -45,7 +45,7 @@ pub fn threads(pid: u32, name: &str) -> Vec<Thread> {
             Some(Thread {
                 name: field("Name:")?,
                 voluntary_switches: field("voluntary_ctxt_switches:")?.parse().ok()?,
-                run_delay: run_delay(pid, id)?,
+                times: times(pid, id)?,
                 system_call: system_call(pid, id),
             })
         })
@@ -53,9 +53,9 @@ pub fn threads(pid: u32, name: &str) -> Vec<Thread> {
         .collect()
 }
 
-fn run_delay(pid: u32, tid: u32) -> Option<u64> {
+fn times(pid: u32, tid: u32) -> Option<ThreadTimes> {
     let schedstat = File::open(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
-    Some(ThreadTimes::read(&schedstat).ok()?.delay)
+    ThreadTimes::read(&schedstat).ok()
 }
 
 /// The system call of thread `tid` (proc(5), `task/TID/syscall`).

@@ -14,8 +14,8 @@ use kvmprof_tests::{
 
 const ROOM: i64 = 65_536;
 
-/// Records `ticks` of a running guest; with its own count of that time, in TSC cycles by row, and its number of rounds.
-fn record(machine: &Machine, ticks: u64) -> (Recorded, [u64; ROWS], u64) {
+/// Records `ticks` of a running guest; with its own count of that time, in TSC cycles by row, and the share of it for which its only vCPU's thread slept.
+fn record(machine: &Machine, ticks: u64) -> (Recorded, [u64; ROWS], f64) {
     let pcs = machine.open();
     pcs.ioctl(PROF_ALL, 0);
     machine.truth();
@@ -24,46 +24,31 @@ fn record(machine: &Machine, ticks: u64) -> (Recorded, [u64; ROWS], u64) {
     pcs.ioctl(BUF_INCR, 7);
     pcs.ioctl(PCS_SETBSIZE, ROOM);
     pcs.ioctl(PROF_ALL, 0);
-    let before = (machine.truth(), machine.counters()[0].rounds);
+    let before = (machine.truth(), Instant::now(), vcpu_awake());
     pcs.read_ticks(ticks);
-    let after = (machine.truth(), machine.counters()[0].rounds);
+    let after = (machine.truth(), before.1.elapsed(), vcpu_awake());
     let cycles = after.0.cycles_since(&before.0);
-    (pcs.stop(), cycles, after.1 - before.1)
+    let awake = (after.2 - before.2).div_duration_f64(after.1);
+    (pcs.stop(), cycles, 1.0 - awake)
 }
 
-/// The cost of an exit to user space now, in seconds: on a quiet host 1 us in hardware, 60 if KVM interprets, and more while others use the host.
-fn exit_cost() -> f64 {
-    const ROUNDS: u32 = 2500;
-    let machine = Machine::start(Boot::Test("workload=pio"), 1, Clock::at(1));
-    let pcs = machine.open();
-    pcs.ioctl(PROF_ALL, 0);
-    machine.until_rounds(1, || ());
-    pcs.device.close().unwrap();
-    let start = Instant::now();
-    machine.until_rounds(ROUNDS.into(), || ());
-    let cost = start.elapsed().as_secs_f64() / f64::from(ROUNDS);
-    machine.stop();
-    cost
-}
-
-/// How long the only vCPU's thread has waited for a processor, in ns.
-fn vcpu_run_delay() -> u64 {
+/// How long the only vCPU's thread has run, or waited for a processor.
+fn vcpu_awake() -> Duration {
     let vcpus = threads(process::id(), "vcpu 0");
-    vcpus.iter().map(|thread| thread.run_delay).sum()
+    let times = vcpus.iter().map(|thread| thread.times);
+    times
+        .map(|times| Duration::from_nanos(times.run + times.delay))
+        .sum()
 }
 
 /// The idle share of the samples against the guest's own, for a guest that is busy for `duty`
 /// percent of each period.
 fn check_duty(duty: u32, period: u32, clock: Clock) {
     const TICKS: u64 = 1400;
-    let cost_before = exit_cost();
     let words = format!("workload=duty duty={duty} period={period}");
     let machine = Machine::start(Boot::Test(&words), 1, clock);
     let pressure = CpuPressure::begin();
-    let (start, waited_before) = (Instant::now(), vcpu_run_delay());
-    let (recorded, cycles, rounds) = record(&machine, TICKS);
-    let waited = Duration::from_nanos(vcpu_run_delay() - waited_before);
-    let waiting = waited.div_duration_f64(start.elapsed());
+    let (recorded, cycles, slept) = record(&machine, TICKS);
     let idle = rows()
         .iter()
         .position(|row| row.mode == Mode::Idle)
@@ -74,15 +59,11 @@ fn check_duty(duty: u32, period: u32, clock: Clock) {
         kinds.get(&kind::IDLE).copied().unwrap_or(0),
         recorded.ticks(),
     );
-    // The guest looks at its clock before it halts and after it was woken up: on both ways there is an exit, and between
-    // them the host's scheduler, which costs as much as a third exit. It takes them for idle time. What they cost depends on what else the host does.
-    let exit_cost = cost_before.max(exit_cost());
-    let cycles_of_exits = 3.0 * exit_cost * 1000.0 * share(machine.truth().tsc_khz, 1);
     let ledger = recorded.status.ledger;
     let mut sampled = Sampled::new(recorded.ticks(), ledger.stolen, ledger.lost, &pressure);
-    sampled.blur += cycles_of_exits * share(rounds, cycles.iter().sum());
-    // A vCPU that was woken up, and waits for a processor, still sleeps by the guest's count, and no longer by the clock's.
-    sampled.blur += waiting;
+    // The guest looks at its clock before it halts and after it was woken up, and takes for sleep what its vCPU's thread does before it sleeps and before the guest goes on:
+    // exits, KVM's look whether an interrupt comes at once, and waits for a processor.
+    sampled.blur += (expected - slept).max(0.0);
     let what = format!("idle at {duty} % of {period} us, {clock:?}");
     if in_lab() {
         // Its timers and wake-ups are later than these stretches are long.

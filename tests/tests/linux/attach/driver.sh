@@ -8,7 +8,11 @@ profile_it() {
     # Names, by the kernel that was found in memory: the release comes with them.
     until status named && grep -q '"release":"' /run/named && [ "$(count)" -gt 0 ]; do usleep 10000; done
     echo "from $began to $(cut -d ' ' -f 1 /proc/uptime) s" >"$LAB_OUT/$1.named"
-    kvmprof processes --socket "$socket" --json >"$LAB_OUT/$1.processes.json"
+    # The thread that reads them may still read the kernel's code.
+    until kvmprof processes --socket "$socket" --json >"$LAB_OUT/$1.processes.json" 2>"$LAB_OUT/$1.processes.said"; do
+        alive "no processes: $(cat "$LAB_OUT/$1.processes.said")"
+        usleep 500000
+    done
     sampled 200
     detach
     attach "$1.kernel" "$2" --capture kernel --host-stacks

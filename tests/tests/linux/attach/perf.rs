@@ -19,8 +19,8 @@ const KERNEL: u64 = 1 << 63;
 const OF_GUEST: [&str; 2] = ["0x4", "0x5"];
 /// Each sets the timer, which is an exit: the host's time for it is the guest's for kvmprof, and the host's for perf.
 const EXITS: [&str; 2] = ["native_write_msr", "native_apic_msr_eoi"];
-/// Functions with a smaller part of the kernel's time aren't compared.
-const LEAST: f64 = 0.05;
+/// How many functions are compared: those with the largest shares.
+const COMPARED: usize = 8;
 /// Maximum difference of shares in addition to four standard errors.
 const MARGIN: f64 = 0.02;
 /// Minimum number of samples of each side in the kernel.
@@ -115,13 +115,17 @@ fn perf_in_the_host_agrees_but_lacks_processes_and_stacks() {
         assert!(count >= LEAST_SAMPLES, "{name}: {count}");
         println!("{name}: of {count}, perf kvm: of {all}");
         let names: BTreeSet<&String> = known.keys().chain(seen.keys()).collect();
-        let mut compared = 0;
-        for function in names {
-            let [one, other] =
+        let shares = names.into_iter().map(|function| {
+            let shares =
                 [&seen, &known].map(|side| side.get(function).copied().unwrap_or_default());
-            if one.max(other) < LEAST {
-                continue;
-            }
+            (shares, function)
+        });
+        let mut shares: Vec<_> = shares.collect();
+        shares.sort_by(|([one, other], _), ([first, second], _)| {
+            first.max(*second).total_cmp(&one.max(*other))
+        });
+        assert!(shares.len() >= COMPARED, "{known:?}");
+        for ([one, other], function) in shares.into_iter().take(COMPARED) {
             let error = standard_error(one, count).hypot(standard_error(other, all));
             println!(
                 "{:>6.1} {:>6.1} +- {:.1}  {function}",
@@ -133,9 +137,7 @@ fn perf_in_the_host_agrees_but_lacks_processes_and_stacks() {
                 (one - other).abs() <= MARGIN + 4.0 * error,
                 "{name}: {function}"
             );
-            compared += 1;
         }
-        assert!(compared >= 3, "{known:?}");
         // The data that perf lacks.
         for process in ["dd", "one"] {
             let of_process = samples
