@@ -37,8 +37,10 @@ pub const WAITS: i16 = 104;
 pub const INTERRUPT: i16 = 112;
 pub const SOFTIRQ: i16 = 120;
 pub const INTERRUPTED: i16 = 128;
+/// How often it was moved to another processor.
+pub const MIGRATIONS: i16 = 136;
 /// The size of a thread's entry.
-pub const THREAD_BYTES: usize = 136;
+pub const THREAD_BYTES: usize = 144;
 
 /// The size of keys: of a thread; of a reason, with the vCPU, or the process; of an access or a function, with the reason, and the kind or the process; of a wait, with
 /// the thread that waits, and the other's thread and process; of an interrupt, with the thread that it interrupts, the kind and the number. All but threads that wait,
@@ -149,6 +151,7 @@ pub fn thread((key, value): &Entry, now: u64) -> Option<OfThread> {
             count: u64_at(value, 104)?,
             time: u64_at(value, 96)?.saturating_add(current),
         },
+        migrations: u64_at(value, 136)?,
     })
 }
 

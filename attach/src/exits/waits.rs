@@ -6,7 +6,8 @@
 
 use super::program::{Counter, ENTRY, KEY, Plan};
 use super::record::{
-    COUNT, CPU, LOST_SLOTS, LOST_WAITS, NAME, NAME_BYTES, ON_CPU, SINCE, TOTAL, WAITED, WAITS,
+    COUNT, CPU, LOST_SLOTS, LOST_WAITS, MIGRATIONS, NAME, NAME_BYTES, ON_CPU, SINCE, TOTAL, WAITED,
+    WAITS,
 };
 use crate::kernel_memory::bpf::Instruction;
 use crate::kernel_memory::program::{LOAD_64, MOVE_IMMEDIATE, MOVE_REGISTER, STORE_64};
@@ -160,12 +161,15 @@ impl Counter {
         self.program.land_all(done);
     }
 
-    /// Looks up the thread and the processor of the tracepoint, and sets the time. Ends if the thread is no vCPU's, or if it waits already and is not `waiting`, or the
-    /// other way round.
-    fn look_up_both(&mut self, members: MoveMembers, waiting: bool) {
+    /// Looks up the thread of the tracepoint. Ends if it is no vCPU's.
+    fn look_up_moved(&mut self, members: MoveMembers) {
         self.load_member(1, members.thread);
         self.look_up_thread(1);
         self.end_if_zero(ENTRY);
+    }
+
+    /// Looks up the processor of the tracepoint, and sets the time. Ends if the thread waits already and is not `waiting`, or the other way round.
+    fn look_up_its_processor(&mut self, members: MoveMembers, waiting: bool) {
         self.program.add(LOAD_64, 1, ENTRY, SINCE, 0);
         let code = if waiting { JUMP_IF_ZERO } else { JUMP_IF_NOT };
         let other = self.program.jump(code, 1, 0, 0);
@@ -219,7 +223,8 @@ pub fn at_switch(plan: Plan, members: SwitchMembers) -> Vec<Instruction> {
 /// The program at `sched_wakeup`.
 pub fn at_wakeup(plan: Plan, members: MoveMembers) -> Vec<Instruction> {
     let mut counter = Counter::of_all_threads(plan);
-    counter.look_up_both(members, false);
+    counter.look_up_moved(members);
+    counter.look_up_its_processor(members, false);
     // A thread that was about to block may be woken up before it does.
     counter.program.add(LOAD_64, 1, ENTRY, ON_CPU, 0);
     let runs = counter.program.jump(JUMP_IF_NOT, 1, 0, 0);
@@ -229,10 +234,13 @@ pub fn at_wakeup(plan: Plan, members: MoveMembers) -> Vec<Instruction> {
     counter.end()
 }
 
-/// The program at `sched_migrate_task`: the rest of the wait is on another processor.
+/// The program at `sched_migrate_task`: the thread is moved, and if it waits, the rest of the wait is on another processor.
 pub fn at_migration(plan: Plan, members: MoveMembers) -> Vec<Instruction> {
     let mut counter = Counter::of_all_threads(plan);
-    counter.look_up_both(members, true);
+    counter.look_up_moved(members);
+    counter.program.immediate(MOVE_IMMEDIATE, 1, 1);
+    counter.add_atomically(MIGRATIONS, 1);
+    counter.look_up_its_processor(members, true);
     counter.note_processor();
     counter.end()
 }

@@ -62,12 +62,14 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     };
     let names = |places| GuestNames {
         functions: "ffffffff81000000 T _stext\n".to_owned(),
+        containers: [(7, "4f1d".to_owned()), (8, String::new())].into(),
         places,
     };
+    let nameless = written(&names(Vec::new()));
+    let of_one = written(&names(vec![(0, places.clone())])).len() - nameless.len();
     let named = written(&names(vec![(0, places.clone()), (1, places)]));
-    // Behind the number of words, the number of vCPUs and a vCPU's number come the places of the first one.
-    let words = usize::try_from(u64::from_le_bytes(*named.first_chunk().unwrap())).unwrap();
-    let first = &named[24..24 + (words - 1) / 2 * 8 - 8];
+    // Behind the number of words and the number of vCPUs come a vCPU's number, and its places.
+    let first = &named[24..16 + of_one];
     let request = |kind: u64, places: &[u8]| {
         // The VM, host stacks, the vCPU and its thread, the clock, both stacks, a slot, and whether there are places.
         let slot = [0, 0x10_0000, 0x7f00_0000_0000, 0];
@@ -81,7 +83,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     };
     vec![
         ("names", named.clone()),
-        ("functions", written(&names(Vec::new()))),
+        ("functions", nameless),
         ("by-time", request(0, first)),
         ("by-exits", request(1, first)),
         ("by-faults", request(2, &[])),

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kvmprof_recording::exits::{
-    Counts, ExitInterval, Exits, Histogram, HostGuest, OfFunction, OfProcess, OfReason, OfThread,
-    OfWait, ReasonName,
+    Counts, ExitInterval, Exits, Histogram, HostGuest, HostTimes, OfFunction, OfProcess, OfReason,
+    OfThread, OfWait, ReasonName,
 };
 use kvmprof_recording::file::{
     BinaryFunction, BinaryInfo, Block, KernelInfo, Kind, Mapping, ProcessLabels, ProcessMappings,
@@ -220,6 +220,12 @@ fn exits() -> ExitInterval {
             },
         )]),
         softirqs: BTreeMap::from([(1, evil("softirq"))]),
+        containers: BTreeMap::from([(100, evil("container"))]),
+        host: HostTimes {
+            throttled: exits,
+            stolen: PERIOD,
+            processors: 1,
+        },
         guests: vec![
             guest(VMM, Some("guest")),
             guest(VMM + 1, Some("other guest")),
@@ -247,6 +253,7 @@ fn exits() -> ExitInterval {
                 thread: VMM,
                 vcpu: 0,
                 waits: exits,
+                migrations: 3,
             }],
             waits: waits.collect(),
             left_kvm: 5,

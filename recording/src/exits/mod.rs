@@ -5,7 +5,7 @@ mod sums;
 
 use std::collections::BTreeMap;
 
-pub use interval::{ExitInterval, HostGuest, ReasonName};
+pub use interval::{ExitInterval, HostGuest, HostTimes, ReasonName};
 pub use sums::ExitSums;
 
 /// A number of exits, or of waits.
@@ -223,6 +223,8 @@ pub struct OfThread {
     pub vcpu: u32,
     /// How often and how long it was ready to run, but didn't: waits that are over, and the time of the present one.
     pub waits: Exits,
+    /// How often it was moved to another processor.
+    pub migrations: u64,
 }
 
 /// What ran while a vCPU's thread waited for the same processor.
@@ -271,6 +273,18 @@ impl InterruptKind {
     /// The one with this number; `None` if there is none.
     pub fn of(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u32 == number)
+    }
+
+    /// What documents call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Device => "device",
+            Self::Softirq => "softirq",
+            Self::Timer => "timer",
+            Self::Reschedule => "reschedule",
+            Self::Call => "call",
+            Self::SingleCall => "call-single",
+        }
     }
 }
 
@@ -371,6 +385,7 @@ impl Counts {
                 |one| one.thread,
                 |now, then| OfThread {
                     waits: now.waits.since(then.waits),
+                    migrations: now.migrations.saturating_sub(then.migrations),
                     ..*now
                 },
             ),

@@ -86,6 +86,7 @@ impl ExitSums {
                 |one| (one.thread, one.waits),
                 |sum, one| {
                     sum.waits.add(one.waits);
+                    sum.migrations = sum.migrations.saturating_add(one.migrations);
                     sum.vcpu = one.vcpu;
                 },
             ),
@@ -123,9 +124,15 @@ impl ExitSums {
         rest.vcpus = rest.vcpus.max(interval.vcpus);
         rest.knows_processes &= interval.knows_processes;
         rest.missing.clone_from(&interval.missing);
+        rest.host.add(interval.host);
         for (number, name) in &interval.names {
             if rest.names.len() < MAX_ENTRIES {
                 rest.names.insert(*number, name.clone());
+            }
+        }
+        for (process, container) in &interval.containers {
+            if rest.containers.len() < MAX_ENTRIES {
+                rest.containers.insert(*process, container.clone());
             }
         }
         for (number, name) in &interval.softirqs {

@@ -8,9 +8,12 @@
 //!   something to the VMM,
 //! - eight numbers: what is missing: exits of threads that are too many; exits among the reasons; among the accesses; among the functions; among the processes;
 //!   turns of other threads; waits of which only the time is known; interrupts,
+//! - exits: in how many periods control groups of the VMM's threads had no quota left, and for how long; numbers: for how long the host's processors waited for those
+//!   of its own host, in ns; how many processors it has,
 //! - a number, and so many texts: tracepoints that the host lacks,
 //! - a number, and so many names of reasons: number: the reason; byte: 1 if it is a halt; text,
 //! - a number, and so many names of the host's softirqs: number; text,
+//! - a number, and so many processes whose containers are known: the process; text: its container, empty if it is in none,
 //! - a number, and so many guests of the host: the VMM's process; byte: 1 if it is the recorded guest, plus 2 if it has a name; its name, if it has one; the VMM's
 //!   program, a text; a number, and so many threads of vCPUs,
 //! - a number, and so many reasons of vCPUs: numbers: the reason, as the processor gives it, and the vCPU; exits; exits that KVM handed to the VMM; number: the
@@ -20,7 +23,8 @@
 //!   the port, address, register or number; exits,
 //! - a number, and so many functions: number: the reason; the process; signed: the instruction's address; exits,
 //! - a number, and so many processes: number: the reason; the process; number: length of the name of its thread that left last, the name; exits,
-//! - a number, and so many threads of vCPUs: the thread; number: the vCPU that it ran last; exits: its waits for a processor,
+//! - a number, and so many threads of vCPUs: the thread; number: the vCPU that it ran last; exits: its waits for a processor; number: how often it was moved to
+//!   another processor,
 //! - a number, and so many that ran while vCPUs waited: the thread that waited; the thread and the process that ran, both 0 for an idle processor; number: length
 //!   of its name, the name; exits: its turns,
 //! - a number, and so many interrupts: the thread that had the processor; numbers: the kind (1 device, 2 softirq, 3 timer, 4 reschedule, 5 call, 6 call of one
@@ -35,8 +39,8 @@ use std::collections::BTreeMap;
 use super::varint::{Numbers, push, push_comm, push_signed};
 use super::{Block, Kind};
 use crate::exits::{
-    AccessKind, Counts, ExitInterval, Exits, Histogram, HostGuest, InterruptKind, Lost, OfAccess,
-    OfFunction, OfInterrupt, OfProcess, OfReason, OfThread, OfWait, ReasonName,
+    AccessKind, Counts, ExitInterval, Exits, Histogram, HostGuest, HostTimes, InterruptKind, Lost,
+    OfAccess, OfFunction, OfInterrupt, OfProcess, OfReason, OfThread, OfWait, ReasonName,
 };
 
 /// Maximum number of pairs of a reason and a vCPU in a block, each of which has a histogram, and of threads of vCPUs.
@@ -83,6 +87,9 @@ fn encode(interval: &ExitInterval) -> Vec<u8> {
     for number in lost.all() {
         push(&mut bytes, number);
     }
+    push_pair(&mut bytes, interval.host.throttled);
+    push(&mut bytes, interval.host.stolen);
+    push(&mut bytes, interval.host.processors.into());
     push_names(&mut bytes, interval);
     bytes.append(&mut tables);
     bytes
@@ -122,6 +129,11 @@ fn push_names(bytes: &mut Vec<u8>, interval: &ExitInterval) {
     let softirqs = interval.softirqs.iter();
     push_all(bytes, MAX_NAMES, softirqs, |bytes, (number, name)| {
         push(bytes, (*number).into());
+        push_text(bytes, name);
+    });
+    let containers = interval.containers.iter();
+    push_all(bytes, MAX_REASONS, containers, |bytes, (process, name)| {
+        push_signed(bytes, i64::from(*process));
         push_text(bytes, name);
     });
     push_all(bytes, MAX_NAMES, interval.guests.iter(), |bytes, guest| {
@@ -240,6 +252,7 @@ fn push_waits(bytes: &mut Vec<u8>, counts: &Counts, lost: &mut Lost) {
         push(bytes, one.thread.into());
         push(bytes, one.vcpu.into());
         push_pair(bytes, one.waits);
+        push(bytes, one.migrations);
     });
     push_longest(
         bytes,
@@ -282,15 +295,24 @@ pub fn decode(bytes: &[u8]) -> Option<ExitInterval> {
     for number in counts.lost.all_mut() {
         *number = numbers.next()?;
     }
+    let host = HostTimes {
+        throttled: pair(&mut numbers)?,
+        stolen: numbers.next()?,
+        processors: numbers.next_as()?,
+    };
     let mut interval = ExitInterval {
         begin,
         end,
         vcpus,
         knows_processes,
+        host,
         missing: all(&mut numbers, MAX_NAMES, text)?,
         names: map(&mut numbers, MAX_REASONS, reason_name)?,
         softirqs: map(&mut numbers, MAX_NAMES, |numbers| {
             Some((numbers.next_as()?, text(numbers)?))
+        })?,
+        containers: map(&mut numbers, MAX_REASONS, |numbers| {
+            Some((numbers.pid()?, text(numbers)?))
         })?,
         guests: all(&mut numbers, MAX_NAMES, guest)?,
         counts: Counts::default(),
@@ -320,11 +342,11 @@ fn all<T>(
     (0..count).map(|_| each(numbers)).collect()
 }
 
-fn map<T>(
+fn map<K: Ord, T>(
     numbers: &mut Numbers<'_>,
     most: usize,
-    each: impl Fn(&mut Numbers<'_>) -> Option<(u32, T)>,
-) -> Option<BTreeMap<u32, T>> {
+    each: impl Fn(&mut Numbers<'_>) -> Option<(K, T)>,
+) -> Option<BTreeMap<K, T>> {
     Some(all(numbers, most, each)?.into_iter().collect())
 }
 
@@ -421,6 +443,7 @@ fn of_thread(numbers: &mut Numbers<'_>) -> Option<OfThread> {
         thread: numbers.next_as()?,
         vcpu: numbers.next_as()?,
         waits: pair(numbers)?,
+        migrations: numbers.next()?,
     })
 }
 

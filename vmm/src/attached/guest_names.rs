@@ -1,5 +1,6 @@
 //! What the exits of a guest are named by, without profiling it: the functions of its kernel, and the places of its processes.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::thread;
@@ -24,6 +25,12 @@ const LOOKS: u32 = 12;
 const PAUSE: Duration = Duration::from_millis(50);
 /// Maximum number of vCPUs whose processes are found.
 const MAX_VCPUS: u64 = 4096;
+/// Maximum number of processes whose containers are known, and of bytes of the name of a container.
+const MAX_PROCESSES: usize = 4096;
+const MAX_CONTAINER: usize = 256;
+
+/// The label of processes that is their container's id.
+const CONTAINER: &str = "container";
 
 /// What the exits of a guest are named by.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,6 +40,8 @@ pub struct GuestNames {
     pub functions: String,
     /// The places of the running process, for vCPUs by their numbers (KVM_CREATE_VCPU).
     pub places: Vec<(u32, ProcessPlaces)>,
+    /// The containers of a Linux guest's processes, by the processes' ids; empty for a process in none.
+    pub containers: BTreeMap<i32, String>,
 }
 
 impl GuestNames {
@@ -72,6 +81,19 @@ impl GuestNames {
             words.push((*vcpu).into());
             encode_places(places, &mut words);
         }
+        let containers = self.containers.iter();
+        let containers = containers.filter(|(_, name)| name.len() <= MAX_CONTAINER);
+        let containers: Vec<_> = containers.take(MAX_PROCESSES).collect();
+        words.push(containers.len() as u64);
+        for (process, name) in containers {
+            words.push(u64::from(process.cast_unsigned()));
+            words.push(name.len() as u64);
+            words.extend(name.as_bytes().chunks(8).map(|bytes| {
+                let mut word = [0; 8];
+                word[..bytes.len()].copy_from_slice(bytes);
+                u64::from_le_bytes(word)
+            }));
+        }
         for word in [words.len() as u64].iter().chain(&words) {
             output.write_all(&word.to_le_bytes())?;
         }
@@ -90,12 +112,33 @@ impl GuestNames {
             Some((vcpu, decode_places(&mut words)?))
         };
         let places = (0..vcpus).map(place).collect::<Option<_>>()?;
+        let containers = words
+            .next()
+            .filter(|count| *count <= MAX_PROCESSES as u64)?;
+        let containers = (0..containers).map(|_| container(&mut words));
+        let containers = containers.collect::<Option<_>>()?;
         words.next().is_none().then_some(())?;
         Some(Self {
             functions: String::from_utf8(text.to_vec()).ok()?,
             places,
+            containers,
         })
     }
+}
+
+/// The next process and its container of those that were written.
+fn container(words: &mut impl Iterator<Item = u64>) -> Option<(i32, String)> {
+    let process = u32::try_from(words.next()?).ok()?.cast_signed();
+    let length = usize::try_from(words.next()?).ok()?;
+    if length > MAX_CONTAINER {
+        return None;
+    }
+    let mut name = Vec::new();
+    for _ in 0..length.div_ceil(8) {
+        name.extend(words.next()?.to_le_bytes());
+    }
+    name.truncate(length);
+    Some((process, String::from_utf8(name).ok()?))
 }
 
 /// This process, which has no other thread, gives up all rights from now on, if `kvmprof_sandbox` was told to contain it; with `is_restricted` also all files but those
@@ -136,9 +179,15 @@ fn look(memory: Arc<Channel>, vcpus: Vec<RemoteVcpu>, numbers: Vec<(u32, u16)>) 
     }
     let (memory, vcpus) = finder.into_parts();
     let mut functions = knowledge.kallsyms().unwrap_or_default();
+    let mut containers = BTreeMap::new();
     if let Some(linux) = knowledge.linux() {
         linux.modules().read(linux, &memory);
         functions += &linux.modules().loaded().functions();
+        let processes = linux.describe_processes(&memory).unwrap_or_default();
+        containers.extend(processes.processes.into_iter().map(|mut process| {
+            let container = process.labels.remove(CONTAINER);
+            (process.pid, container.unwrap_or_default())
+        }));
     }
     let vcpus = vcpus.into_iter().zip(numbers);
     let vcpus = vcpus.map(|(vcpu, (number, cpu))| {
@@ -148,6 +197,7 @@ fn look(memory: Arc<Channel>, vcpus: Vec<RemoteVcpu>, numbers: Vec<(u32, u16)>) 
     GuestNames {
         places: places(vcpus.collect()),
         functions,
+        containers,
     }
 }
 
@@ -193,6 +243,9 @@ mod tests {
         let names = GuestNames {
             functions: "0000000000001000 t main\n".into(),
             places: vec![(0, places(true)), (7, places(false))],
+            containers: [(1, ""), (-7, "4f1d"), (77, "eightnin"), (78, "nine bytes")]
+                .map(|(process, name)| (process, name.to_owned()))
+                .into(),
         };
         let mut bytes = Vec::new();
         names.write(&mut bytes).unwrap();

@@ -51,6 +51,7 @@ pub fn document(part: &Part<'_>) -> Value {
             "reason": interval.reason(one.reason),
             "pid": one.process,
             "process": one.process.and_then(|pid| process_names.get(&pid)),
+            "container": names::container(interval, one.process),
             "count": one.exits.count,
             "time_ns": one.exits.time,
         })
@@ -74,6 +75,10 @@ pub fn document(part: &Part<'_>) -> Value {
         "processes": sorted(part, &counts.processes, |one| one.exits, process),
         "knows_processes": interval.knows_processes,
         "waits": waits::document(part),
+        "throttled_count": interval.host.throttled.count,
+        "throttled_ns": interval.host.throttled.time,
+        "host_processors": interval.host.processors,
+        "host_stolen_ns": interval.host.stolen,
         "unfinished": counts.unfinished,
         "lost": {
             "threads": threads,

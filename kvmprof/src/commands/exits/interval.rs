@@ -5,15 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use kvmprof_attach::Machine;
 use kvmprof_attach::exits::ExitCounter;
 use kvmprof_recording::exits::{Counts, ExitInterval, HostGuest, ReasonName};
+use kvmprof_vmm::attached::GuestNames;
 
-/// The `counts` of the guest `machine`, with the names of what is in them. Others of the host's `machines` may have run meanwhile.
+/// The `counts` of the guest `machine`, with the names of what is in them, out of those that the guest had at first. Others of the host's `machines` may have run meanwhile.
 pub fn of(
     counter: &ExitCounter,
     counts: Counts,
-    machine: &Machine,
+    (machine, names_of_guest): (&Machine, &GuestNames),
     machines: &[Machine],
 ) -> ExitInterval {
     ExitInterval {
+        containers: containers(&counts, &names_of_guest.containers),
         vcpus: u32::try_from(machine.vcpus.len()).unwrap_or(u32::MAX),
         knows_processes: counter.knows_processes(),
         names: names(counter, &counts),
@@ -44,6 +46,13 @@ fn names(counter: &ExitCounter, counts: &Counts) -> BTreeMap<u32, ReasonName> {
         (reason, name)
     });
     names.collect()
+}
+
+/// The containers of the processes that have left the guest.
+fn containers(counts: &Counts, known: &BTreeMap<i32, String>) -> BTreeMap<i32, String> {
+    let processes = counts.processes.iter().filter_map(|one| one.process);
+    let containers = processes.filter_map(|process| Some((process, known.get(&process)?.clone())));
+    containers.collect()
 }
 
 /// The guests that ran while vCPUs waited.

@@ -2,6 +2,7 @@
 
 mod document;
 mod explore;
+mod host;
 mod interval;
 mod names;
 mod tables;
@@ -35,6 +36,7 @@ use super::sandbox::SandboxMode;
 use super::targets;
 pub use document::document;
 use explore::explore;
+use host::HostCounts;
 pub use tables::{duration, write as write_tables};
 
 /// The pause between two looks whether the VMM has ended.
@@ -74,6 +76,8 @@ pub enum Table {
     Access,
     /// Of the guest's processes
     Process,
+    /// Of its containers: those of processes that ran when the counting began
+    Container,
     /// Of the guest's functions
     Function,
     /// Of vCPUs
@@ -165,6 +169,7 @@ impl Command for ExitsArguments {
         if !self.blocks {
             eprintln!("Counting the exits of the guest of process {}", machine.pid);
         }
+        let mut host_before = HostCounts::read(&machine);
         let mut before = (Counts::default(), start, began);
         loop {
             let next = each.and_then(|time| before.1.checked_add(time));
@@ -173,10 +178,17 @@ impl Command for ExitsArguments {
             let (now, now_ns) = (Instant::now(), monotonic_ns());
             let counts = counter.read().context("Cannot read what was counted")?;
             let guests = find_machines(Ok(&host)).machines;
+            let host_now = HostCounts::read(&machine);
             let interval = ExitInterval {
                 begin: before.2,
                 end: now_ns,
-                ..interval::of(&counter, counts.since(&before.0), &machine, &guests)
+                host: host_now.since(&host_before),
+                ..interval::of(
+                    &counter,
+                    counts.since(&before.0),
+                    (&machine, &guest),
+                    &guests,
+                )
             };
             let part = self.part(&interval);
             if is_last {
@@ -186,6 +198,7 @@ impl Command for ExitsArguments {
             }
             self.write(&part, console)?;
             before = (counts, now, now_ns);
+            host_before = host_now;
         }
     }
 }
@@ -240,7 +253,10 @@ impl ExitsArguments {
 
 /// Whether something of the guest has a name in this table, or in all of them.
 fn has_names(by: Option<Table>) -> bool {
-    matches!(by, None | Some(Table::Process | Table::Function))
+    matches!(
+        by,
+        None | Some(Table::Process | Table::Container | Table::Function)
+    )
 }
 
 /// Where blocks go.

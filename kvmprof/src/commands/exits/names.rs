@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kvmprof_abi::text::task_name;
-use kvmprof_recording::exits::{AccessKind, Counts, OfAccess};
+use kvmprof_recording::exits::{AccessKind, Counts, ExitInterval, OfAccess};
 
 /// Model-specific registers that guests often use (Intel SDM volume 4, AMD APM volume 2 appendix A; those of KVM and of Hyper-V: Linux
 /// `Documentation/virt/kvm/x86/msr.rst`, `include/hyperv/hvgdk_mini.h`).
@@ -57,6 +57,11 @@ pub fn processes(counts: &Counts) -> BTreeMap<i32, String> {
     names
         .map(|(process, (_, name))| (process, task_name(&name).collect()))
         .collect()
+}
+
+/// The container of a process, as the guest has named it: empty for one in none; `None` if it isn't known.
+pub fn container(interval: &ExitInterval, process: Option<i32>) -> Option<&str> {
+    interval.containers.get(&process?).map(String::as_str)
 }
 
 /// What an access is called in documents.

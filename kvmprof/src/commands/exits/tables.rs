@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use kvmprof_cli::table::{Align, percent, write_table};
-use kvmprof_recording::exits::{Exits, OfReason};
+use kvmprof_recording::exits::{Exits, HostTimes, OfReason};
 use kvmprof_report::text::visible;
 
 use super::{Part, Table, has_names, names, waits};
@@ -25,6 +25,10 @@ pub fn write(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
     }
     if is_wanted(Table::Process) {
         write_processes(part, output)?;
+    }
+    let has_containers = (part.interval.containers.values()).any(|container| !container.is_empty());
+    if part.by == Some(Table::Container) || is_wanted(Table::Container) && has_containers {
+        write_containers(part, output)?;
     }
     if is_wanted(Table::Function) {
         write_functions(part, output)?;
@@ -77,6 +81,33 @@ fn write_sums(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
             "{} interrupts of the host took {} of their time",
             interrupts.count,
             percent(interrupts.time, available)
+        )?;
+    }
+    write_host(part, output)
+}
+
+/// The time that the host lacked for the VMM, or for all.
+fn write_host(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
+    let HostTimes {
+        throttled,
+        stolen,
+        processors,
+    } = part.interval.host;
+    if throttled.count > 0 {
+        let (count, time) = (throttled.count, duration(throttled.time));
+        writeln!(
+            output,
+            "Control groups of the VMM had no quota left in {count} periods, for {time}"
+        )?;
+    }
+    if stolen > 0 {
+        let share = percent(
+            stolen,
+            part.interval.time().saturating_mul(processors.into()),
+        );
+        writeln!(
+            output,
+            "This host's {processors} processors waited for those of its own host {share} of their time"
         )?;
     }
     Ok(())
@@ -195,6 +226,22 @@ fn write_processes(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
     write_places(part, output, "PROCESS", rows.collect())
 }
 
+fn write_containers(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
+    let mut rows: BTreeMap<(String, u32), Exits> = BTreeMap::new();
+    for one in &part.interval.counts.processes {
+        let container = names::container(part.interval, one.process);
+        let label = match container {
+            None => unknown(),
+            Some("") => "[no container]".to_owned(),
+            Some(name) => shortened(visible(name), MAX_NAME),
+        };
+        rows.entry((label, one.reason)).or_default().add(one.exits);
+    }
+    let rows = rows.into_iter();
+    let rows = rows.map(|((label, reason), exits)| (exits, label, reason));
+    write_places(part, output, "CONTAINER", rows.collect())
+}
+
 /// What stands for a process or a thread that isn't known.
 pub fn unknown() -> String {
     "[not known]".to_owned()
@@ -294,12 +341,15 @@ fn write_vcpus(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
         let is_halt = part.interval.is_halt(one.reason);
         sums[usize::from(is_halt)].add(one.exits);
     }
-    let mut waits: BTreeMap<u32, Exits> = BTreeMap::new();
+    let mut threads: BTreeMap<u32, (Exits, u64)> = BTreeMap::new();
     for thread in &part.interval.counts.threads {
-        waits.entry(thread.vcpu).or_default().add(thread.waits);
+        let (waits, migrations) = threads.entry(thread.vcpu).or_default();
+        waits.add(thread.waits);
+        *migrations = migrations.saturating_add(thread.migrations);
     }
-    let waited = |vcpu| waits.get(&vcpu).map_or(0, |waits| waits.time);
+    let of_threads = |vcpu| threads.get(&vcpu).copied().unwrap_or_default();
     let rows = vcpus.into_iter().map(|(vcpu, [exits, halts])| {
+        let (waits, migrations) = of_threads(vcpu);
         [
             vcpu.to_string(),
             exits.count.to_string(),
@@ -307,7 +357,8 @@ fn write_vcpus(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
             duration(exits.time),
             halts.count.to_string(),
             duration(halts.time),
-            duration(waited(vcpu)),
+            duration(waits.time),
+            migrations.to_string(),
         ]
     });
     let headings = [
@@ -318,6 +369,7 @@ fn write_vcpus(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
         ("HALTS", Align::Right),
         ("HALTED", Align::Right),
         ("WAITED", Align::Right),
+        ("MIGRATED", Align::Right),
     ];
     write_part(output, &headings, &rows.collect::<Vec<_>>())
 }

@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use kvmprof_abi::text::{task_name, visible};
+use kvmprof_abi::text::task_name;
 use kvmprof_cli::table::{Align, percent};
-use kvmprof_recording::exits::{Exits, HostGuest, InterruptKind, OfInterrupt, OfThread, OfWait};
+use kvmprof_recording::exits::{Exits, InterruptKind, OfInterrupt, OfThread, OfWait};
 use serde_json::{Value, json};
 
 use super::Part;
@@ -40,57 +40,11 @@ fn interrupts_of<'a>(
     interrupts.filter(move |one| one.thread == thread && one.time.count > 0)
 }
 
-/// What interrupts of a kind are called in documents.
-fn kind(kind: InterruptKind) -> &'static str {
-    match kind {
-        InterruptKind::Device => "device",
-        InterruptKind::Softirq => "softirq",
-        InterruptKind::Timer => "timer",
-        InterruptKind::Reschedule => "reschedule",
-        InterruptKind::Call => "call",
-        InterruptKind::SingleCall => "call-single",
-    }
-}
-
-/// An interrupt, in words.
-fn interrupt(part: &Part<'_>, one: &OfInterrupt) -> String {
-    let number = one.number;
-    match (one.kind, part.interval.softirqs.get(&number)) {
-        (InterruptKind::Device, _) => format!("[interrupt {number}]"),
-        (InterruptKind::Softirq, Some(name)) => format!("[softirq {}]", visible(name)),
-        (InterruptKind::Softirq, None) => format!("[softirq {number}]"),
-        (other, _) => format!("[interrupt {}]", kind(other)),
-    }
-}
-
 /// What ran while `thread` waited.
 fn others<'a>(part: &'a Part<'_>, thread: &OfThread) -> impl Iterator<Item = &'a OfWait> {
     let thread = thread.thread;
     let others = part.interval.counts.waits.iter();
     others.filter(move |one| one.thread == thread && one.turns.count > 0)
-}
-
-/// The guest to whose VMM the process that ran belongs.
-fn guest<'a>(part: &'a Part<'_>, other: &OfWait) -> Option<&'a HostGuest> {
-    let mut guests = part.interval.guests.iter();
-    guests.find(|guest| guest.process == other.other_process)
-}
-
-/// What ran, in words.
-fn label(part: &Part<'_>, other: &OfWait) -> String {
-    if other.other_thread == 0 {
-        return "[idle]".to_owned();
-    }
-    let Some(guest) = guest(part, other) else {
-        return task_name(&other.name).collect();
-    };
-    let is_vcpu = guest.vcpus.contains(&other.other_thread);
-    let part_of = if is_vcpu { "vCPU" } else { "VMM" };
-    match &guest.name {
-        _ if guest.is_counted => format!("{part_of} of this guest"),
-        Some(name) => format!("{part_of} of {}", visible(name)),
-        None => format!("{part_of} of {}", visible(&guest.program)),
-    }
 }
 
 /// A table of what ran, and of interrupts, by vCPU: the share is that of the vCPU's time.
@@ -100,7 +54,8 @@ pub fn write(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
         let mut known = 0_u64;
         for other in others(part, thread) {
             known = known.saturating_add(other.turns.time);
-            let key = (thread.vcpu, label(part, other), Some(other.other_process));
+            let label = part.interval.taker(other);
+            let key = (thread.vcpu, label, Some(other.other_process));
             rows.entry(key).or_default().add(other.turns);
         }
         let rest = Exits {
@@ -112,7 +67,7 @@ pub fn write(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
             rows.entry(key).or_default().add(rest);
         }
         for one in interrupts_of(part, thread) {
-            let key = (thread.vcpu, interrupt(part, one), None);
+            let key = (thread.vcpu, part.interval.interrupt(one), None);
             rows.entry(key).or_default().add(one.time);
         }
     }
@@ -149,7 +104,7 @@ pub fn write(part: &Part<'_>, output: &mut dyn Write) -> io::Result<()> {
 /// The same for a JSON document, by thread.
 pub fn document(part: &Part<'_>) -> Value {
     let other = |other: &OfWait| {
-        let guest = guest(part, other);
+        let guest = part.interval.guest_of(other);
         json!({
             "pid": other.other_process,
             "tid": other.other_thread,
@@ -164,7 +119,7 @@ pub fn document(part: &Part<'_>) -> Value {
         let name =
             (one.kind == InterruptKind::Softirq).then(|| part.interval.softirqs.get(&one.number));
         json!({
-            "kind": kind(one.kind),
+            "kind": one.kind.name(),
             "number": one.number,
             "name": name.flatten(),
             "count": one.time.count,
@@ -183,6 +138,7 @@ pub fn document(part: &Part<'_>) -> Value {
             "tid": thread.thread,
             "count": thread.waits.count,
             "time_ns": thread.waits.time,
+            "migrations": thread.migrations,
             "taken_by": others.map(other).collect::<Vec<_>>(),
             "interrupts": interrupts.map(interrupt).collect::<Vec<_>>(),
         })

@@ -47,6 +47,7 @@ fn interval() -> ExitInterval {
             thread: 100,
             vcpu: 3,
             waits: Exits::default(),
+            migrations: 12,
         }],
         waits: vec![OfWait {
             thread: 100,
@@ -87,7 +88,13 @@ fn interval() -> ExitInterval {
         knows_processes: true,
         names: [(1 << 31 | 30, name)].into(),
         softirqs: [(3, "NET_RX".to_owned())].into(),
+        containers: [(i32::MIN, "4f1d".to_owned()), (7, String::new())].into(),
         guests: vec![guest(200, Some("db")), guest(99, None)],
+        host: HostTimes {
+            throttled: exits(3, 40_000_000),
+            stolen: 70_000_000,
+            processors: 16,
+        },
         missing: vec!["kvm_hypercall".to_owned()],
         counts,
     }

@@ -23,9 +23,10 @@ trace_waits() {
         woken="$woken${woken:+||}pid==$thread"
         switched="$switched${switched:+||}prev_pid==$thread||next_pid==$thread"
     done
-    echo "$woken" >$traced/events/sched/sched_wakeup/filter && echo "$switched" >$traced/events/sched/sched_switch/filter &&
-        echo 1 >$traced/events/sched/sched_wakeup/enable && echo 1 >$traced/events/sched/sched_switch/enable ||
-        fail 85 "no events of the scheduler"
+    for event in "wakeup $woken" "migrate_task $woken" "switch $switched"; do
+        echo "${event#* }" >"$traced/events/sched/sched_${event%% *}/filter" &&
+            echo 1 >"$traced/events/sched/sched_${event%% *}/enable" || fail 85 "no events of the scheduler"
+    done
 }
 
 # trace_interrupts: has the host's own tracer note the interrupts of the vCPUs' threads.
@@ -202,6 +203,7 @@ record_userfaults
 
 meter
 shared
+throttled
 
 # It ends with the guest.
 count_exits end $machine

@@ -16,11 +16,17 @@ while read -r word number; do
     # With call stacks.
     call) calls & echo calling ;;
     many) ports && echo many ports ;;
-    # A loop on each vCPU.
+    # A loop on each vCPU, the last one in a container.
     busy)
         for vcpu in 1 2; do
             taskset $vcpu sh -c 'while :; do :; done' &
         done
+        container=/sys/fs/cgroup/docker/$(printf %064d 7)
+        mount -t sysfs none /sys
+        mount -t cgroup2 none /sys/fs/cgroup
+        mkdir -p $container
+        echo $! >$container/cgroup.procs
+        echo "pid contained $!"
         echo busy vCPUs
         ;;
     over) poweroff -f ;;

@@ -2,6 +2,7 @@
 //! compared with what the host's tracer notes and its scheduler counts. The host is Debian's, with SVM.
 
 mod beside_perf;
+mod denied;
 mod faults;
 mod interrupts;
 mod metrics;
@@ -20,6 +21,9 @@ use serde_json::Value;
 
 use super::attach::ONE;
 pub use beside_perf::{SVM, VMX, check_port_writes, counts_are_those_of_perf};
+use denied::{
+    exits_of_processes_have_their_containers, time_without_quota_is_that_of_the_control_group,
+};
 use faults::{
     each_page_of_a_userfaultfd_is_brought_at_its_first_fault,
     each_page_that_was_in_swap_is_read_at_its_first_fault,
@@ -62,6 +66,7 @@ kvmprof_tests::in_each_kernel! {
     each_page_that_was_in_swap_is_read_at_its_first_fault
     exits_of_all_processes_are_all_exits
     exits_of_processes_are_those_that_the_guest_counts
+    exits_of_processes_have_their_containers
     faults_are_the_pages_that_the_guest_touches_first
     interrupts_are_those_of_the_hosts_tracer
     metrics_have_the_exits_that_are_counted_beside_them
@@ -69,6 +74,7 @@ kvmprof_tests::in_each_kernel! {
     samples_of_exits_have_stacks
     tables_and_lists_have_all_faults
     tables_have_what_documents_have
+    time_without_quota_is_that_of_the_control_group
     vcpus_take_the_time_of_another_guest
     waits_are_those_that_the_hosts_tracer_notes
     waits_have_what_ran_meanwhile

@@ -3,10 +3,21 @@
 # start_in_group ARGUMENT...: starts a guest in a control group of its own.
 group=/sys/fs/cgroup/guest
 start_in_group() {
-    mount -t cgroup2 none /sys/fs/cgroup && echo +memory >/sys/fs/cgroup/cgroup.subtree_control && mkdir $group &&
+    mount -t cgroup2 none /sys/fs/cgroup && echo '+cpu +memory' >/sys/fs/cgroup/cgroup.subtree_control && mkdir $group &&
         echo 0 >$group/cgroup.procs || fail 74 "no control group"
     start "$@"
     echo 0 >/sys/fs/cgroup/cgroup.procs
+}
+
+# throttled: counts while the guest's group has quota for a fifth of a processor.
+throttled() {
+    grep throttled $group/cpu.stat >"$LAB_OUT/throttled.begin"
+    count_exits throttled $machine
+    echo '20000 100000' >$group/cpu.max || fail 71 "no quota"
+    sleep 5
+    echo max >$group/cpu.max
+    grep throttled $group/cpu.stat >"$LAB_OUT/throttled.end"
+    counted
 }
 
 # in_memory: how much of the group's memory could be in swap, and isn't, in KiB.

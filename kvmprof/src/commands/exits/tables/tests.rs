@@ -1,8 +1,8 @@
 //! Tests of what is printed.
 
 use kvmprof_recording::exits::{
-    AccessKind, Counts, ExitInterval, InterruptKind, Lost, OfAccess, OfFunction, OfInterrupt,
-    OfProcess, OfThread, OfWait,
+    AccessKind, Counts, ExitInterval, HostTimes, InterruptKind, Lost, OfAccess, OfFunction,
+    OfInterrupt, OfProcess, OfThread, OfWait,
 };
 use kvmprof_report::profile::Symbols;
 
@@ -55,6 +55,7 @@ fn counts() -> Counts {
             thread: 101,
             vcpu: 1,
             waits: exits(5, 600_000_000),
+            migrations: 17,
         }],
         waits: vec![
             OfWait {
@@ -110,6 +111,15 @@ fn written(change: impl FnOnce(&mut ExitInterval), by: Option<Table>) -> (String
         vcpus: 2,
         knows_processes: true,
         softirqs: [(3, "NET_RX".to_owned())].into(),
+        containers: [(12, "4f1d\x1b[2J".to_owned()), (13, String::new())].into(),
+        host: HostTimes {
+            throttled: Exits {
+                count: 3,
+                time: 400_000_000,
+            },
+            stolen: 800_000_000,
+            processors: 16,
+        },
         missing: vec!["kvm_hypercall".to_owned()],
         counts: counts(),
         ..ExitInterval::default()
@@ -138,9 +148,10 @@ fn tables_have_all_that_was_counted() {
         "write MSR TSC_DEADLINE 0x7b 2 1 100ns 50ns",
         "nginx (12) 0x7b 30 15 27.0us 900ns",
         "[not known] 0x7b 2 1 1.0us 500ns",
+        "4f1d\u{fffd}[2J 0x7b 30 15 27.0us 900ns",
         "native_write_msr nginx 0x7b 20 18.0us 900ns",
         "0x9000 nginx 0x7b 10 9.0us 900ns",
-        "1 4 2 1.0us 0 0ns 600ms",
+        "1 4 2 1.0us 0 0ns 600ms 17",
         "rustc 77 1 4 500ms 25.0 %",
         "[idle] 0 1 1 60.0ms 3.0 %",
         "[not known] - 1 - 40.0ms 2.0 %",
@@ -150,6 +161,8 @@ fn tables_have_all_that_was_counted() {
         "123460 exits of 2 vCPUs in 2.000 s took 25.0 % of their time; halts: 0, 0.0 %",
         "vCPUs waited 5 times for a processor, 15.0 % of their time",
         "18 interrupts of the host took 0.6 % of their time",
+        "Control groups of the VMM had no quota left in 3 periods, for 400ms",
+        "This host's 16 processors waited for those of its own host 2.5 % of their time",
         "vCPUs whose exit isn't over, and not counted yet: 1",
         "Exits that aren't counted, only by instruction: too many addresses: 3",
         "The host's kernel lacks these tracepoints: kvm_hypercall",
@@ -169,13 +182,23 @@ fn tables_have_all_that_was_counted() {
 fn one_table_is_printed_alone() {
     let (text, _) = written(|_| (), Some(Table::Process));
     let headings = [
-        "REASON ", "ACCESS", "PROCESS ", "FUNCTION", "VCPU", "TAKEN BY",
+        "REASON ",
+        "ACCESS",
+        "PROCESS ",
+        "CONTAINER ",
+        "FUNCTION",
+        "VCPU",
+        "TAKEN BY",
     ];
     let seen = headings.map(|heading| {
         let line = format!("  {heading}");
         text.lines().any(|text| text.starts_with(&line))
     });
-    assert_eq!(seen, [false, false, true, false, false, false], "{text}");
+    assert_eq!(
+        seen,
+        [false, false, true, false, false, false, false],
+        "{text}"
+    );
 }
 
 #[test]
