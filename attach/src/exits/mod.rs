@@ -117,12 +117,11 @@ impl Maps {
         })
     }
 
-    /// What counts in these maps the exits of the VMM with this `struct mm_struct`, to which `task_struct.mm` at `mm_offset` leads; by process, too, if there are
+    /// What counts in these maps the exits of the VMM with this id, as all of the host has it; by process, too, if there are
     /// `reads`.
-    fn plan(&self, mm_offset: i32, mm: u64, reads: Option<&ProcessReads>) -> Plan {
+    fn plan(&self, vmm: i32, reads: Option<&ProcessReads>) -> Plan {
         Plan {
-            mm_offset,
-            mm,
+            vmm,
             totals: self.totals.as_raw_fd(),
             zeros: self.zeros.as_raw_fd(),
             threads: self.threads.as_raw_fd(),
@@ -150,7 +149,7 @@ impl ExitCounter {
     ) -> Result<Self, ExitsError> {
         let exit = ExitTracepoint::read()?;
         let entry = Tracepoint::read("kvm_entry")?;
-        let mm = kernel.process(machine.pid).ok_or(ExitsError::Ended)?.mm;
+        let vmm = kernel.process(machine.pid).ok_or(ExitsError::Ended)?.id;
         let processes = match places {
             [] => None,
             places => {
@@ -159,8 +158,7 @@ impl ExitCounter {
             }
         };
         let maps = Maps::new(machine.vcpus.len()).map_err(refused)?;
-        let mm_offset = i32::try_from(kernel.layout().task.mm).unwrap_or_default();
-        let plan = maps.plan(mm_offset, mm, processes.as_ref());
+        let plan = maps.plan(vmm, processes.as_ref());
         let mut counter = Self {
             programs: Vec::new(),
             maps,

@@ -9,14 +9,11 @@ use super::record::{
     LOST_FUNCTIONS, LOST_REASONS, LOST_THREADS, ON_CPU, PID, PLACE, REASON, RIP, TIME, TOTAL, VCPU,
 };
 use crate::kernel_memory::bpf::Instruction;
-use crate::kernel_memory::program::{
-    EXIT, HELPER_GET_CURRENT_TASK, HELPER_PROBE_READ_KERNEL, LOAD_64, MOVE_IMMEDIATE,
-    MOVE_REGISTER, STORE_64,
-};
+use crate::kernel_memory::program::{EXIT, LOAD_64, MOVE_IMMEDIATE, MOVE_REGISTER, STORE_64};
 use crate::sampling::assembly::{
     ADD_IMMEDIATE, ADD_REGISTER, AND_IMMEDIATE, CONTEXT, HELPER_CURRENT_IDS, HELPER_KTIME_GET_NS,
-    JUMP, JUMP_IF_ABOVE_IMMEDIATE, JUMP_IF_NOT, JUMP_IF_NOT_ABOVE, JUMP_IF_NOT_BELOW,
-    JUMP_IF_NOT_EQUAL, JUMP_IF_ZERO, LOAD_32, Program, SHIFT_LEFT, SHIFT_RIGHT, STACK,
+    JUMP, JUMP_IF_ABOVE_IMMEDIATE, JUMP_IF_EQUAL, JUMP_IF_NOT, JUMP_IF_NOT_ABOVE,
+    JUMP_IF_NOT_BELOW, JUMP_IF_ZERO, LOAD_32, Program, SHIFT_LEFT, SHIFT_RIGHT, STACK,
     STORE_IMMEDIATE_64, SUBTRACT_REGISTER,
 };
 use crate::tracepoint::{ExitMembers, Member};
@@ -44,9 +41,8 @@ const KEY_BYTES: i16 = 16;
 /// Whose exits are counted, and in which maps.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// `task_struct.mm`, and the `struct mm_struct` of the VMM.
-    pub mm_offset: i32,
-    pub mm: u64,
+    /// The VMM's process, as all of the host has it.
+    pub vmm: i32,
     /// Descriptors of maps: the totals, and a value of zeros as long as the longest one of all maps.
     pub totals: i32,
     pub zeros: i32,
@@ -94,23 +90,15 @@ impl Counter {
     pub fn new(plan: Plan) -> Self {
         let mut counter = Self::of_all_threads(plan);
         let program = &mut counter.program;
-        program.call(HELPER_GET_CURRENT_TASK);
-        program.registers(MOVE_REGISTER, 3, 0);
-        program.immediate(ADD_IMMEDIATE, 3, plan.mm_offset);
-        program.registers(MOVE_REGISTER, 1, STACK);
-        program.immediate(ADD_IMMEDIATE, 1, KEY.into());
-        program.immediate(MOVE_IMMEDIATE, 2, 8);
-        program.call(HELPER_PROBE_READ_KERNEL);
-        let unreadable = program.jump(JUMP_IF_NOT, 0, 0, 0);
-        program.add(LOAD_64, 1, STACK, KEY, 0);
-        program.load_immediate(2, plan.mm);
-        let other = program.jump(JUMP_IF_NOT_EQUAL, 1, 2, 0);
-        // The key of its entry.
         program.call(HELPER_CURRENT_IDS);
+        program.registers(MOVE_REGISTER, 1, 0);
+        program.immediate(SHIFT_RIGHT, 1, 32);
+        let other = program.jump(JUMP_IF_NOT, 1, 0, plan.vmm);
+        // The key of its entry.
         program.add(STORE_64, STACK, 0, KEY, 0);
         counter.load_current_thread(KEY);
         counter.program.add(STORE_64, STACK, 1, KEY, 0);
-        counter.ends = vec![unreadable, other];
+        counter.ends = vec![other];
         counter
     }
 
@@ -210,6 +198,21 @@ impl Counter {
         p.add(STORE_IMMEDIATE_64, THREAD, 0, member, 0);
     }
 
+    /// Adds the number in `register` to one of an entry that one vCPU alone counts in.
+    fn add_alone(&mut self, member: i16, register: u8) {
+        let p = &mut self.program;
+        p.add(LOAD_64, 0, ENTRY, member, 0);
+        p.registers(ADD_REGISTER, 0, register);
+        p.add(STORE_64, ENTRY, 0, member, 0);
+    }
+
+    /// Counts what has taken this time in an entry that one vCPU alone counts in.
+    fn count_alone(&mut self, count: i16, total: i16) {
+        self.program.immediate(MOVE_IMMEDIATE, 1, 1);
+        self.add_alone(count, 1);
+        self.add_alone(total, DURATION);
+    }
+
     /// Counts what has taken this time in an entry.
     pub fn count(&mut self, count: i16, total: i16) {
         self.program.immediate(MOVE_IMMEDIATE, 1, 1);
@@ -222,14 +225,14 @@ impl Counter {
         self.key_from_thread(0, REASON);
         self.key_from_thread(4, VCPU);
         let full = self.find_or_make(ENTRY, self.plan.reasons, LOST_REASONS);
-        self.count(COUNT, TOTAL);
+        self.count_alone(COUNT, TOTAL);
         self.program.add(LOAD_64, 1, ENTRY, LONGEST, 0);
         let shorter = self.program.jump(JUMP_IF_NOT_ABOVE, DURATION, 1, 0);
         self.program.add(STORE_64, ENTRY, DURATION, LONGEST, 0);
         self.program.land(shorter);
         self.program.add(LOAD_64, 1, THREAD, LEFT, 0);
         let stayed = self.program.jump(JUMP_IF_ZERO, 1, 0, 0);
-        self.count(LEFT_COUNT, LEFT_TOTAL);
+        self.count_alone(LEFT_COUNT, LEFT_TOTAL);
         self.program.land(stayed);
         self.count_class();
         self.program.land(full);
@@ -271,8 +274,9 @@ impl Counter {
         let outside = p.jump(JUMP_IF_ABOVE_IMMEDIATE, time, 0, classes - 1);
         p.immediate(SHIFT_LEFT, time, 3);
         p.registers(ADD_REGISTER, time, ENTRY);
-        p.immediate(MOVE_IMMEDIATE, rest, 1);
-        p.add(ATOMIC_64, time, rest, CLASSES, 0);
+        p.add(LOAD_64, rest, time, CLASSES, 0);
+        p.immediate(ADD_IMMEDIATE, rest, 1);
+        p.add(STORE_64, time, rest, CLASSES, 0);
         p.land(outside);
     }
 
@@ -323,8 +327,12 @@ pub fn at_exit(
     counter.program.add(STORE_64, THREAD, 1, ON_CPU, 0);
     counter.note_process(processes, members.vcpu);
     counter.load_member(2, members.isa);
+    // All vCPUs have the same: they would take the line of the cache from each other.
     counter.program.load_value(1, plan.totals);
+    counter.program.add(LOAD_64, 3, 1, ISA, 0);
+    let known = counter.program.jump(JUMP_IF_EQUAL, 2, 3, 0);
     counter.program.add(STORE_64, 1, 2, ISA, 0);
+    counter.program.land(known);
     counter.program.call(HELPER_KTIME_GET_NS);
     counter.program.add(STORE_64, THREAD, 0, TIME, 0);
     counter.end()

@@ -18,7 +18,7 @@ fn the_kernel_accepts_the_programs() {
     let reads = ProcessReads::new(&testing::slots(), &[(2, testing::places())]);
     let reads = reads.unwrap();
     let reads = reads.as_ref();
-    let plan = |reads| maps.plan(0x100, 0xffff_8880_0000_1000, reads);
+    let plan = |reads| maps.plan(1234, reads);
     let (without, plan) = (plan(None), plan(reads));
     assert!(without.processes.is_none() && plan.processes.is_some());
     let member = |offset, bytes| Member { offset, bytes };
@@ -162,11 +162,10 @@ fn an_exit_counts_for_its_reason_its_function_and_its_process() {
     const ROUNDS: u64 = 10_000;
     let kernel = HostKernel::open().unwrap();
     let own = kernel.process(std::process::id().cast_signed()).unwrap();
-    let mm_offset = i32::try_from(kernel.layout().task.mm).unwrap();
     let memory = black_box(guest_memory());
     let reads = process_reads(&memory);
     let maps = Maps::new(1).unwrap();
-    let plan = maps.plan(mm_offset, own.mm, Some(&reads));
+    let plan = maps.plan(own.id, Some(&reads));
     // The programs are given two numbers.
     let [first, second] = [0, 8].map(|offset| Member { offset, bytes: 8 });
     let members = ExitMembers {

@@ -50,6 +50,8 @@ pub(crate) struct Process {
     task: u64,
     /// The `struct mm_struct` of its address space.
     pub mm: u64,
+    /// Its id as all of the host has it: eBPF programs are told that one.
+    pub id: i32,
 }
 
 impl HostKernel {
@@ -134,7 +136,10 @@ impl HostKernel {
         let own_pid = self.memory.pointer(task, layout.thread_pid)?;
         (own_pid == structure).then_some(())?;
         let mm = self.memory.pointer(task, layout.mm)?;
-        Some(Process { task, mm })
+        let of_all = self.number_entry(structure, 0)?;
+        let id = self.memory.u32(of_all, self.layout.task.number)?;
+        let id = i32::try_from(id).ok()?;
+        Some(Process { task, mm, id })
     }
 
     /// The `struct pid` with this number, from the namespace's tree (`xas_load`, `lib/xarray.c`).

@@ -34,6 +34,7 @@ pub const JUMP: u8 = 0x05;
 pub const JUMP_IF_ZERO: u8 = 0x15;
 pub const JUMP_IF_NOT: u8 = 0x55;
 pub const JUMP_IF_NOT_EQUAL: u8 = 0x5d;
+pub const JUMP_IF_EQUAL: u8 = 0x1d;
 pub const JUMP_IF_NOT_BELOW: u8 = 0x3d;
 pub const JUMP_IF_NOT_ABOVE: u8 = 0xbd;
 pub const JUMP_IF_ABOVE_IMMEDIATE: u8 = 0x25;
