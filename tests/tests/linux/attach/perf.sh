@@ -21,7 +21,15 @@ detach
 echo $machine >"$LAB_OUT/vmm.pid"
 # As a user who has nothing but the guest's name.
 cd "$LAB_OUT"
-kvmprof record db1 --seconds 3 --output db1.kvmprof
+kvmprof record db1 --output db1.kvmprof 2>db1.said 3>&- &
+recording=$!
+until kvmprof report db1.kvmprof --by function 2>/dev/null 3>&- | grep -q do_syscall_64; do
+    [ -e "/proc/$recording/exe" ] || fail 91 "kvmprof record ended: $(cat db1.said)"
+    alive "the kernel isn't known yet"
+    sleep 1
+done
+kill -TERM $recording
+wait $recording
 kvmprof html db1.kvmprof --output db1.html
 tell over
 ended

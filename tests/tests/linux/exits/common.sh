@@ -19,6 +19,7 @@ count_exits() {
         [ -e "/proc/$counting/exe" ] || fail 92 "kvmprof exits ended: $(cat "$LAB_OUT/$counted.said")"
         usleep 50000
     done
+    alive "exits are counted: $1"
 }
 
 # counted [PROCESS]: ends it.

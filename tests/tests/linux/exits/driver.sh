@@ -138,7 +138,9 @@ shared() {
     scheduled shared.begin $machine
     scheduled sharing.begin $demo
     kill -CONT $machine $demo
+    alive 'two guests have one processor'
     sleep 15
+    alive 'they had it'
     stand_still $machine $demo
     scheduled shared.end $machine
     scheduled sharing.end $demo

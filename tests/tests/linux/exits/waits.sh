@@ -14,6 +14,7 @@ throttled() {
     grep throttled $group/cpu.stat >"$LAB_OUT/throttled.begin"
     count_exits throttled $machine
     echo '20000 100000' >$group/cpu.max || fail 71 "no quota"
+    alive 'the guest has little quota'
     sleep 5
     echo max >$group/cpu.max
     grep throttled $group/cpu.stat >"$LAB_OUT/throttled.end"
