@@ -12,10 +12,7 @@ use super::{MARGIN, number, scheduled, tracer};
 struct Thread {
     runs: bool,
     waits_since: Option<u64>,
-    /// Number and time in ns of its waits.
-    waits: (u64, u64),
-    /// How often it was moved to another processor.
-    migrations: u64,
+    noted: Waits,
 }
 
 /// Number and time in ns of a thread's waits, and the number of its migrations.
@@ -26,10 +23,7 @@ fn by_tracer(text: &str, threads: &BTreeSet<u64>) -> [BTreeMap<u64, Waits>; 2] {
     let mut all: BTreeMap<u64, Thread> =
         threads.iter().map(|id| (*id, Thread::default())).collect();
     let waits = |all: &BTreeMap<u64, Thread>| {
-        let waits = all.iter().map(|(id, thread)| {
-            let (count, time) = thread.waits;
-            (*id, (count, time, thread.migrations))
-        });
+        let waits = all.iter().map(|(id, thread)| (*id, thread.noted));
         waits.collect()
     };
     let mut before = None;
@@ -47,8 +41,8 @@ fn by_tracer(text: &str, threads: &BTreeSet<u64>) -> [BTreeMap<u64, Waits>; 2] {
                 if let Some(thread) = all.get_mut(&to) {
                     thread.runs = true;
                     if let Some(since) = thread.waits_since.take() {
-                        thread.waits.0 += 1;
-                        thread.waits.1 += event.time - since;
+                        thread.noted.0 += 1;
+                        thread.noted.1 += event.time - since;
                     }
                 }
             }
@@ -60,7 +54,7 @@ fn by_tracer(text: &str, threads: &BTreeSet<u64>) -> [BTreeMap<u64, Waits>; 2] {
             }
             "sched_migrate_task" => {
                 let thread = all.get_mut(&event.number("pid").unwrap());
-                thread.unwrap().migrations += 1;
+                thread.unwrap().noted.2 += 1;
             }
             "tracing_mark_write" => before = Some(waits(&all)),
             other => panic!("{other}"),
